@@ -9,7 +9,8 @@ The folder of a translation model may also contain calibration.json and shortlis
 and the folder of a language model int8_check.json. It contains neither pickles nor code. Folders of all older format
 versions can be loaded. Version 2 is for imported models and classifiers. An imported model may have a tokenizer from
 another toolkit (a SentencePiece model is saved as tokenizer.spm beside its JSON), and its config.json contains the
-special-token template under the key ``framing``.
+special-token template under the key ``framing``. The key ``normalize`` is true if the model reads
+normalized texts.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from headway.models.registry import architecture_of, build_model, parse_model_co
 from headway.storage import atomic_write_folder
 from headway.text.base import BOS, TextTokenizer
 from headway.text.loading import load_tokenizer
+from headway.text.normalization import normalize, normalize_characters
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag
 from headway.torch_internals import skipped_initialization
@@ -80,6 +82,7 @@ class BundleConfig:
     labels: tuple[str, ...]  # empty for translation models
     imported_token_template: SpecialTokenTemplate | None  # None for models that were not imported
     tokenizer_names: tuple[str, str]
+    normalize: bool = False
 
     @property
     def capability(self) -> Capability:
@@ -107,6 +110,7 @@ class AnyBundle(ABC):
         labels: The names of the classes, in the order of the logits. Empty if the model does not label texts.
         imported_token_template: The special-token template of an imported model, or of a model with a part of a
             language model. None for other models that Headway trained.
+        normalize: Whether texts are normalized before the model reads them (:meth:`normalized`).
     """
 
     capability: ClassVar[Capability]
@@ -115,6 +119,11 @@ class AnyBundle(ABC):
     model: Model
     labels: tuple[str, ...] = ()
     imported_token_template: SpecialTokenTemplate | None = None
+    normalize: bool = False
+
+    def normalized(self, text: str) -> str:
+        """Return a text as the model reads it: in normal form (:mod:`headway.text.normalization`) or unchanged."""
+        return normalize(text) if self.normalize else text
 
     @classmethod
     @abstractmethod
@@ -187,6 +196,7 @@ class AnyBundle(ABC):
             "model": self.model.config.as_dict(),
             **({"labels": list(self.labels)} if self.labels else {}),
             "tokenizers": names,
+            **({"normalize": True} if self.normalize else {}),
         }
         if self.imported_token_template is not None:
             config["framing"] = self.imported_token_template.as_dict()
@@ -216,6 +226,7 @@ class Bundle(AnyBundle):
     source_tokenizer: TextTokenizer
     target_tokenizer: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
+    normalize: bool = False
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
@@ -245,7 +256,8 @@ class Bundle(AnyBundle):
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> Bundle:
         """Return the bundle of a model that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("TranslationModel", model), source, target, config.imported_token_template)
+        template = config.imported_token_template
+        return cls(config.task, cast("TranslationModel", model), source, target, template, config.normalize)
 
 
 class _OneSidedBundle(AnyBundle):
@@ -270,6 +282,7 @@ class ClassifierBundle(_OneSidedBundle):
     model: ClassificationModel
     tokenizer: TextTokenizer
     labels: tuple[str, ...]
+    normalize: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Return the labels of the model."""
@@ -278,7 +291,7 @@ class ClassifierBundle(_OneSidedBundle):
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer) -> ClassifierBundle:
         """Return the bundle of a classifier that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("ClassificationModel", model), source, config.labels)
+        return cls(config.task, cast("ClassificationModel", model), source, config.labels, config.normalize)
 
 
 @dataclass(frozen=True)
@@ -296,6 +309,11 @@ class LanguageModelBundle(_OneSidedBundle):
     model: ContinuationModel
     tokenizer: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
+    normalize: bool = False
+
+    def normalized(self, text: str) -> str:
+        """Return a text as the model reads it: with its characters in normal form, or unchanged."""
+        return normalize_characters(text) if self.normalize else text
 
     @property
     def prompt_prefix(self) -> tuple[int, ...]:
@@ -326,7 +344,8 @@ class LanguageModelBundle(_OneSidedBundle):
         cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer
     ) -> LanguageModelBundle:
         """Return the bundle of a language model that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("ContinuationModel", model), source, config.imported_token_template)
+        template = config.imported_token_template
+        return cls(config.task, cast("ContinuationModel", model), source, template, config.normalize)
 
 
 @dataclass(frozen=True)
@@ -339,6 +358,11 @@ class MaskedLanguageModelBundle(_OneSidedBundle):
     task: TaskConfig
     model: FillingModel
     tokenizer: TextTokenizer
+    normalize: bool = False
+
+    def normalized(self, text: str) -> str:
+        """Return a text as the model reads it: with its characters in normal form, or unchanged."""
+        return normalize_characters(text) if self.normalize else text
 
     def describe(self) -> dict[str, Any]:
         """Return the length of the longest text that the model was trained on, in tokens with BOS and EOS."""
@@ -351,7 +375,7 @@ class MaskedLanguageModelBundle(_OneSidedBundle):
         """Return the bundle of a masked language model that was loaded from a folder with this ``config``."""
         if source.mask_id is None:
             raise _config_error(config.folder, ValueError("the tokenizer has no id for hidden tokens"))
-        return cls(config.task, cast("FillingModel", model), source)
+        return cls(config.task, cast("FillingModel", model), source, config.normalize)
 
 
 _BUNDLE_TYPES: dict[str, type[AnyBundle]] = {
@@ -394,7 +418,10 @@ def read_config(folder: str | Path) -> BundleConfig:
         template = SpecialTokenTemplate.parse_saved(content["framing"], "framing") if "framing" in content else None
         labels = _labels(content["labels"]) if BUNDLE_TYPES[task.kind].capability == "labels" else ()
         source, target = (_tokenizer_name(folder, content["tokenizers"][side]) for side in ("source", "target"))
-    return BundleConfig(folder, task, model, labels, template, (source, target))
+        normalize = content.get("normalize", False)
+        if not isinstance(normalize, bool):
+            raise ValueError(f"normalize: expected true or false, got {normalize!r}")
+    return BundleConfig(folder, task, model, labels, template, (source, target), normalize)
 
 
 def default_token_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:

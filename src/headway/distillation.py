@@ -225,7 +225,7 @@ class _TranslationCache:
         bundle, limit = self._translator.bundle, self._max_length
         if bundle.model.max_length is not None:  # special tokens take some of the model's positions
             limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_overhead)
-        lengths = map(len, bundle.source_tokenizer.encode_batch(sources))
+        lengths = map(len, bundle.source_tokenizer.encode_batch(list(map(bundle.normalized, sources))))
         short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
         translations = self._translator.translate(short, self._options, **chunk.languages, protect=False)
         texts = {source: translation.text for source, translation in zip(sources, translations, strict=True)}

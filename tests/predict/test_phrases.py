@@ -61,8 +61,8 @@ def test_alternatives_of_one_phrase_and_several_phrases() -> None:
 
 def test_a_prefix_leaves_its_last_space_to_the_next_word() -> None:
     made = tokenizer("bpe")
-    assert list(prefix_ids(made, Source("x", prefix="das "))) == made.encode("das")
-    assert prefix_ids(made, Source("x")) == ()
+    assert list(prefix_ids(made, "das ")) == made.encode("das")
+    assert prefix_ids(made, "") == ()
 
 
 def test_words_that_the_vocabulary_does_not_have() -> None:
@@ -70,7 +70,7 @@ def test_words_that_the_vocabulary_does_not_have() -> None:
     with pytest.raises(ConfigError, match=r"include: 'Auto' contains characters or words that the vocabulary lacks"):
         phrases_to_include(made, Source("x", include=("Auto",)))
     with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains characters"):
-        prefix_ids(made, Source("x", prefix="das Auto"))
+        prefix_ids(made, "das Auto")
     assert len(phrases_to_include(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be satisfied
 
 

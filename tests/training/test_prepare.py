@@ -188,7 +188,7 @@ class TestReuse:
         self, corpus: Path, tmp_path: Path, version: int
     ) -> None:
         """Stores whose key has version 1 were built before there was another order."""
-        data: dict[str, Any] = {"bpe_dropout": 0.1, "order_version": version}
+        data: dict[str, Any] = {"bpe_dropout": 0.1, "order_version": version, "normalize": False}
         keys: list[CacheKey] = []
 
         def spy(*arguments: Any) -> CacheKey:

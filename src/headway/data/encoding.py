@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -70,10 +70,12 @@ class EncodingSpec:
     Attributes:
         sides: The specifications of source and target.
         filters: Limits on lengths. None keeps every example (development sets).
+        normalize: Function that brings texts into the form that is tokenized. None keeps them as they are.
     """
 
     sides: tuple[SideSpec, SideSpec]
     filters: FilterConfig | None
+    normalize: Callable[[str], str] | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -90,6 +92,8 @@ class EncodingSpec:
     def encode_chunk(self, examples: Sequence[tuple[str, ...]]) -> Chunk:
         """Tokenize and filter consecutive examples."""
         columns = [[example[number] for example in examples] for number in range(len(SIDES))]
+        if self.normalize is not None:
+            columns = [list(map(self.normalize, texts)) for texts in columns]
         plain = [side.encoder.encode(texts) for side, texts in zip(self.sides, columns, strict=True)]
         keep, counts = self._filter(columns, plain)
         tokens, lengths = {}, {}

@@ -45,10 +45,11 @@ def inspect_language_model(
     if alternatives < 0 or max_new_tokens < 0:
         raise ConfigError(f"alternatives = {alternatives}, max_new_tokens = {max_new_tokens}: expected 0 or more")
     bundle, given = language_model.bundle, continuation is not None
+    read = bundle.normalized(prompt)
     if continuation is not None:
-        prompt_ids, new_ids = map(tuple, bundle.tokenizer.encode_batch([prompt, continuation]))
+        prompt_ids, new_ids = map(tuple, bundle.tokenizer.encode_batch([read, bundle.normalized(continuation)]))
     else:
-        prompt_ids, new_ids, continuation = tuple(bundle.tokenizer.encode(prompt)), (), ""
+        prompt_ids, new_ids, continuation = tuple(bundle.tokenizer.encode(read)), (), ""
         if max_new_tokens:
             (generated,) = language_model.generate(prompt, temperature=0, max_new_tokens=max_new_tokens)
             new_ids, continuation = generated.ids, generated.text

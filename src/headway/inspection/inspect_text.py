@@ -110,7 +110,8 @@ def inspect_classification(
     model = classifier.bundle.model
     length = model.max_length
     if not model.config.pad_to_max_length:
-        length = min(len(classifier.bundle.tokenizer.encode(text)) + 1, length)
+        read = classifier.bundle.normalized(text)
+        length = min(len(classifier.bundle.tokenizer.encode(read)) + 1, length)
     check_attention_size(model, length + (model.config.pooling == "first"))
     with capture(model) as seen:
         classification = classifier.classify(text)

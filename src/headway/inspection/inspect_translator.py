@@ -62,7 +62,7 @@ def inspect_translation(
         ).candidates[0]
         target, target_ids = best.text, list(best.ids)
     else:
-        target_ids = bundle.target_tokenizer.encode(target)
+        target_ids = bundle.target_tokenizer.encode(bundle.normalized(target))
     predicted = [*special.target_prefix, *target_ids, EOS]
     positions, forced = bundle.model.max_length, len(special.target_prefix)
     if positions is not None and len(predicted) > positions:
@@ -110,7 +110,7 @@ def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> 
     """Encode a source. Raise an error if it is blank or would have to be split."""
     if not source.strip():
         raise DataError("the source is blank: there is nothing to inspect; give a text")
-    ids = translator.bundle.source_tokenizer.encode(source)
+    ids = translator.bundle.source_tokenizer.encode(translator.bundle.normalized(source))
     length, most = len(ids) + special.source_overhead, translator.max_source_tokens
     if length > most:
         raise LengthError(

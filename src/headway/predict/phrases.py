@@ -20,6 +20,7 @@ from headway.decode import Phrase, WordBoundaries
 from headway.errors import ConfigError
 from headway.predict.results import Source
 from headway.text.base import UNK, TextTokenizer
+from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import contains_words, end_word_bits, start_word_bits
 
 TokenIds = tuple[int, ...]
@@ -30,7 +31,7 @@ _SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
 
 @dataclass(frozen=True)
 class WordPhrase:
-    """A phrase, and whether a word must begin where it starts and end where it ends."""
+    """A phrase in normal form, and whether a word must begin where it starts and end where it ends."""
 
     text: str
     at_word_start: bool = True
@@ -39,7 +40,7 @@ class WordPhrase:
     @classmethod
     def parse(cls, pattern: str) -> WordPhrase:
         """Parse a phrase that a user has written, possibly with asterisks at its edges."""
-        text = pattern.strip()
+        text = normalize(pattern)
         if not text.strip("*"):
             return cls(text)
         start, end = text.startswith("*"), text.endswith("*") and not text.endswith("\\*")
@@ -51,7 +52,8 @@ class WordPhrase:
         return cls(text, not start, not end)
 
     def occurs_in(self, text: str) -> bool:
-        """Return whether a text contains the phrase."""
+        """Return whether a text contains the phrase, or one that is canonically equivalent."""
+        text = normalize_characters(text)
         return contains_words(text, self.text, whole_start=self.at_word_start, whole_end=self.at_word_end)
 
 
@@ -69,11 +71,11 @@ def check_phrases(source: Source) -> None:
                 raise ConfigError(f"{name}: a phrase is empty; give words in each alternative, or leave the phrase out")
 
 
-def prefix_ids(tokenizer: TextTokenizer, source: Source) -> TokenIds:
+def prefix_ids(tokenizer: TextTokenizer, prefix: str) -> TokenIds:
     """Return the tokens that the target must begin with."""
-    ids = tuple(tokenizer.encode(source.prefix.rstrip()))
+    ids = tuple(tokenizer.encode(prefix.rstrip()))
     if UNK in ids:
-        raise _unknown("prefix", source.prefix)
+        raise _unknown("prefix", prefix)
     return ids
 
 
@@ -182,4 +184,5 @@ def find_phrase(tokens: TokenIds, phrase: str, tokenizer: TextTokenizer) -> Toke
     spans = sorted(
         ((start, end) for start in places for end in places[start + 1 :]), key=lambda span: span[1] - span[0]
     )
-    return next((tokens[start:end] for start, end in spans if phrase in tokenizer.decode(tokens[start:end])), None)
+    texts = ((tokens[start:end], normalize_characters(tokenizer.decode(tokens[start:end]))) for start, end in spans)
+    return next((run for run, text in texts if phrase in text), None)

@@ -55,7 +55,7 @@ def _check_length(translator: Translator, text: str, *translations: str | None) 
         if translation
     ]
     for what, hint, tokenizer, checked in read:
-        count = len(tokenizer.encode(checked))
+        count = len(tokenizer.encode(bundle.normalized(checked)))
         if count > MAX_DRAWN_TOKENS:
             raise LengthError(
                 f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: "

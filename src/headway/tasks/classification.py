@@ -208,7 +208,8 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
         self, model: ClassificationModel, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassifierBundle:
         """Return the content of the model folder."""
-        return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.label_counts))
+        labels, normalize = tuple(prepared.label_counts), recipe.data.normalize
+        return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, labels, normalize)
 
     def describe_for_model_card(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

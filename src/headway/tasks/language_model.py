@@ -256,7 +256,8 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
         self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
     ) -> LanguageModelBundle:
         """Return the content of the model folder."""
-        return LanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
+        normalize = recipe.data.normalize
+        return LanguageModelBundle(recipe.task, model, prepared.tokenizers.source, normalize=normalize)
 
     def describe_for_model_card(self, recipe: LanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

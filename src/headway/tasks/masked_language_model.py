@@ -132,7 +132,7 @@ class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTra
         self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData
     ) -> MaskedLanguageModelBundle:
         """Return the content of the model folder."""
-        return MaskedLanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
+        return MaskedLanguageModelBundle(recipe.task, model, prepared.tokenizers.source, recipe.data.normalize)
 
     def describe_for_model_card(self, recipe: MaskedLanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

@@ -15,13 +15,14 @@ from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
 from headway.data.blocks import BlockDataset
-from headway.data.documents import DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
+from headway.data.documents import END, DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
 from headway.data.encoding import SideSpec
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, TrainingError
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.text.base import TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
+from headway.text.normalization import normalize_characters
 from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.training.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
 from headway.training.report import Listener
@@ -106,6 +107,17 @@ class BlockRecipe(Recipe):
                 "data.reset_positions: has no effect without data.attend_within_documents; leave the key out"
             )
         return self
+
+    @property
+    def normalization(self) -> Callable[[str], str] | None:
+        """The function that brings pieces of documents into the form that the model reads: white space is kept."""
+        return _normalize_piece if self.data.normalize else None
+
+
+def _normalize_piece(piece: str) -> str:
+    """Return a piece of a document, which may end in :data:`END`, with its characters in normal form."""
+    text = piece.removesuffix(END)
+    return normalize_characters(text) + piece[len(text) :]
 
 
 def can_reset_positions(model: DecoderOnlyConfig) -> bool:

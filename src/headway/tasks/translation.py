@@ -133,8 +133,9 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
 
     def build_bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: RunData) -> Bundle:
         """Return the content of the model folder."""
-        tokenizers = prepared.tokenizers
-        return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_token_template)
+        tokenizers, normalize = prepared.tokenizers, recipe.data.normalize
+        template = tokenizers.imported_token_template
+        return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, template, normalize)
 
     def complete_model_folder(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""

@@ -171,7 +171,7 @@ class Preparation:
             return store
         if changes := key.differences(read_description(path)):
             self.listener.say(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
-        spec, bad_lines = EncodingSpec(encoding.make_sides(), filters), self.bad_lines()
+        spec, bad_lines = EncodingSpec(encoding.make_sides(), filters, self.recipe.normalization), self.bad_lines()
         progress = partial(self.listener.progress, "examples tokenized")
         return open_or_build_store(
             path,
@@ -184,10 +184,11 @@ class Preparation:
             count_unreadable=lambda: bad_lines.count,
         )
 
-    def _reading_options(self) -> dict[str, str]:
-        """Return the options of reading that change a result, for :attr:`CacheKey.options`."""
-        on_error = self.recipe.data.on_error
-        return {} if on_error == "refuse" else {"on_error": on_error}
+    def _reading_options(self) -> dict[str, object]:
+        """Return the options of reading that change a result, if they are not inert, for :attr:`CacheKey.options`."""
+        data = self.recipe.data
+        on_error = {} if data.on_error == "refuse" else {"on_error": data.on_error}
+        return {**on_error, **({"normalize": True} if data.normalize else {})}
 
     def hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
         """Return the name and the hash of each file of some corpora."""
@@ -241,6 +242,7 @@ class Preparation:
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
         """Yield the texts of at most ``sample_lines`` examples, fewer if they are long, evenly spread over all."""
         corpora, limit = self.recipe.data.train, self.recipe.tokenizer.sample_lines
+        normalize = self.recipe.normalization
         sizes = [corpus.size(self.data_folder) for corpus in corpora]
         total = max(1, sum(size.lines for size in sizes))
         mean_bytes = sum(size.num_bytes for size in sizes) // total
@@ -249,7 +251,7 @@ class Preparation:
         for number, example in enumerate(examples):
             if (number + 1) * sample // total > number * sample // total:
                 for side in sides:
-                    yield example[side]
+                    yield example[side] if normalize is None else normalize(example[side])
 
     def _tokenizers_of_start(self, start: Path, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
         """Return the tokenizers of the model folder or, once training has begun, the run's copy of them."""

@@ -6,7 +6,7 @@ checks; :func:`headway.tasks.parse_recipe` selects it by ``task.kind``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from headway.errors import CheckpointError, ConfigError
 from headway.kinds import Capability
 from headway.models.registry import ModelConfig, architecture_of, architectures_that
 from headway.models.transformer import TransformerConfig
+from headway.text.normalization import normalize
 from headway.text.tokenizer import TokenizerConfig
 from headway.training.optim import OptimizerConfig, depends_on_total_steps
 
@@ -48,6 +49,12 @@ class DataConfig(Config):
         description="Temperature for mixing corpora. An epoch is as long as all corpora together, and the share of a "
         "corpus is proportional to (weight x pairs)^(1/temperature). 1 keeps the proportions; higher values favor "
         "small corpora. None means that only the weights count.",
+    )
+    normalize: Annotated[bool, Inert(False)] = Field(
+        True,
+        description="Whether texts that are the same to a reader are made equal before the model reads them, in "
+        "training and afterwards: accents are composed (NFC), invisible characters are removed, and, except in "
+        "language models, white space at the ends is removed and runs of spaces become one.",
     )
     bpe_dropout: float = Field(0.0, ge=0, lt=1, description="Probability of skipping a BPE merge in training text.")
     segmentations: int = Field(
@@ -259,6 +266,11 @@ class Recipe(Config):
         }
         if architecture_of(self.model).blocks is None and (names := [name for name in used if used[name]]):
             raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
+
+    @property
+    def normalization(self) -> Callable[[str], str] | None:
+        """The function that brings training texts into the form that the model reads. None keeps them as they are."""
+        return normalize if self.data.normalize else None
 
     @property
     def tokenizer_source(self) -> str | None:

@@ -44,6 +44,7 @@ def tokenize(
 
     def shown(line: str) -> Iterator[str]:
         """Yield the lines of the output for a line of the input."""
+        line = bundle.normalized(line)
         if merges:
             for _, steps in groupby(tokenizer.merge_steps(line), key=lambda step: step.word_index):
                 yield from _merge_lines(list(steps))

@@ -108,6 +108,7 @@ class Classifier:
 
     def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:
         """Classify a list of texts. A text that cannot be classified is represented by its error."""
+        texts = list(map(self.bundle.normalized, texts))
         problems = [_problem(text) for text in texts]
         packed = self._encoder.encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
         truncated = packed.lengths >= self.bundle.model.max_length  # the maximum includes EOS
@@ -124,7 +125,7 @@ class Classifier:
         classification = self.classify(text)
         self.check_label(label)
         chosen = label or classification.label
-        ids = self._batch(self._encoder.encode([text]), np.arange(1))
+        ids = self._batch(self._encoder.encode([self.bundle.normalized(text)]), np.arange(1))
         return attribute(self.bundle, ids, chosen, classification.probabilities[chosen])
 
     def check_label(self, label: str | None) -> None:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from headway.predict.classification.classifier import Classifier
+from headway.text.normalization import original_pieces
 
 MAX_PARTS = 40
 MAX_CHARACTERS = 10_000  # number of characters of a text that are considered
@@ -66,8 +67,10 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
 
 def _truncated_text(classifier: Classifier, text: str) -> str:
     """Return the beginning of a text that the model reads."""
-    model, tokenizer = classifier.bundle.model, classifier.bundle.tokenizer
-    return text[: len(tokenizer.decode(tokenizer.encode(text)[: model.max_length - 1]))]
+    bundle = classifier.bundle
+    read, tokenizer = bundle.normalized(text), bundle.tokenizer
+    length = len(tokenizer.decode(tokenizer.encode(read)[: bundle.model.max_length - 1]))
+    return original_pieces(text, [read[:length], read[length:]])[0] if bundle.normalize else text[:length]
 
 
 def _part_spans(text: str) -> list[tuple[int, int]]:

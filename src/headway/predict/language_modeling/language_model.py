@@ -321,7 +321,7 @@ class LanguageModel:
         """
         settings = self._measurement(stride, precision)
         refuse_single_text(texts)
-        encoded = self._tokenizer.encode_batch(texts)
+        encoded = self._tokenizer.encode_batch(list(map(self.bundle.normalized, texts)))
         log_probs = self._log_probs(encoded, settings)
         return [
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
@@ -381,6 +381,8 @@ class LanguageModel:
                 does not support the precision.
         """
         settings = self._measurement(stride, precision)
+        refuse_single_text(texts)
+        texts = map(self.bundle.normalized, texts)
         return measure_perplexity(texts, self._tokenizer, settings, partial(self._log_probs, settings=settings))
 
     def signature(self, stride: int | None = None, precision: Precision = "float32") -> str:
@@ -410,7 +412,7 @@ class LanguageModel:
     def _encode(self, text: Prompt, number: int) -> list[int]:
         if isinstance(text, str):
             refuse_surrogates(text, number)
-            return self._tokenizer.encode(text)
+            return self._tokenizer.encode(self.bundle.normalized(text))
         size = self._tokenizer.vocab_size
         if unknown := [index for index in text if not 0 <= index < size]:
             raise DataError(f"prompt {number}: no token has the id {unknown[0]}; ids are from 0 to {size - 1}")

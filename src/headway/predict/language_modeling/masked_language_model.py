@@ -114,7 +114,7 @@ class MaskedLanguageModel:
             LengthError: The text is longer than the model's context.
         """
         refuse_surrogates(text, 1)
-        return self._template(text.split(MASK))[0]
+        return self._template(self.bundle.normalized(text).split(MASK))[0]
 
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None) -> list[Filling]:
         """Return the most probable ways to fill in each "[MASK]" of a text, the best first.
@@ -133,6 +133,7 @@ class MaskedLanguageModel:
             ConfigError: ``top`` is not positive, or a candidate is empty or unknown to the model.
         """
         refuse_surrogates(text, 1)
+        text = self.bundle.normalized(text)
         parts = text.split(MASK)
         if not 2 <= len(parts) <= _MAX_MASKS + 1:
             raise DataError(
@@ -172,7 +173,7 @@ class MaskedLanguageModel:
             ConfigError: ``texts`` is a single text.
         """
         refuse_single_text(texts)
-        ids = self._tokenizer.encode_batch(texts)
+        ids = self._tokenizer.encode_batch(list(map(self.bundle.normalized, texts)))
         by_length: dict[int, list[int]] = defaultdict(list)
         for number, text_ids in enumerate(ids):
             by_length[len(text_ids)].append(number)
@@ -257,7 +258,7 @@ class MaskedLanguageModel:
 
     def _candidate(self, text: str, spaced: bool) -> tuple[int, ...]:
         refuse_surrogates(text, 1)
-        ids = self._tokenizer.encode(" " * spaced + text.strip())
+        ids = self._tokenizer.encode(" " * spaced + self.bundle.normalized(text).strip())
         if not text.strip() or UNK in ids:
             raise ConfigError(f"candidate {text!r}: expected a word or phrase in the characters that the model knows")
         return tuple(ids)

@@ -14,7 +14,6 @@ from torch import Tensor
 from headway.data.documents import divided
 from headway.engine import Precision
 from headway.errors import ConfigError, DataError
-from headway.predict.language_modeling.scored_text import refuse_single_text
 from headway.text.base import UNK, TextTokenizer
 from headway.version import __version__
 
@@ -114,7 +113,6 @@ def measure_perplexity(
     Raises:
         DataError: There is no text, or a text is not valid Unicode.
     """
-    refuse_single_text(texts)
     total, num_texts, num_tokens, num_words, num_bytes, num_unknown = 0.0, 0, 0, 0, 0, 0
     for batch in _batches(texts):
         encoded = _encoded(batch, tokenizer)

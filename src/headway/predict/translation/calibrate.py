@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headway.decode import DecodingOptions
 from headway.predict.results import Translation
@@ -49,10 +50,11 @@ def calibrate(
         for pair in zip(greedy, beam, strict=True)
         if len(translations := [result for result in pair if isinstance(result, Translation)]) == 2
     ]
+    normalized = translator.bundle.normalized
     return fit_calibration(
-        less_probable,
+        [replace(translation, source=normalized(translation.source)) for translation in less_probable],
         translator.bundle.source_tokenizer,
-        training_sources,
+        list(map(normalized, training_sources)),
         target_language=target_language,
         source_language=source_language,
     )

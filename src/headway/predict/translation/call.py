@@ -15,6 +15,7 @@ from headway.predict.translation.calibration import Calibration
 from headway.predict.translation.find_candidates import CandidateFinder
 from headway.predict.translation.marked_translation import TranslationUnit
 from headway.predict.translation.plan import CallSettings, PartRequest, RequestBuilder, TranslationPlan, merge_parts
+from headway.text.normalization import original_pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +79,22 @@ class TranslationCall:
             for index, attention in zip(batch, maps, strict=True):
                 ids, start = pairs[index][0].source_ids, len(special.source_prefix)
                 attention = attention[len(special.target_prefix) :, start : start + len(ids)]
-                alignment = hard_alignment(attention, settings.bundle.source_tokenizer.display(ids))
+                alignment = hard_alignment(attention, self._source_tokens(pairs[index][0]))
                 alignments[index] = alignment if self.keep_attention else alignment.without_attention()
         aligned = iter(replace(pair[1], alignment=alignments[index]) for index, pair in enumerate(pairs))
         return [
             [next(aligned) for _ in of_part] if needed else list(of_part)
             for of_part, needed in zip(candidates, needs_alignment, strict=True)
         ]
+
+    def _source_tokens(self, part: PartRequest) -> Sequence[str]:
+        """Return the source tokens as displayed, in the spelling of the text, which the model may have read normalized.
+
+        They then concatenate to the text, so that positions in it can be computed from them.
+        """
+        text, bundle = part.source.text, self.settings.bundle
+        tokens = bundle.source_tokenizer.display(part.source_ids)
+        return tokens if bundle.normalized(text) == text else original_pieces(text, tokens)
 
     def _merge(self, plan: TranslationPlan, candidates: Sequence[Sequence[Candidate]]) -> Translation | HeadwayError:
         unlikely = None if self.calibration is None else self._is_unlikely(self.calibration, plan, candidates)
@@ -100,7 +110,7 @@ class TranslationCall:
         sampled = self.settings.decoding.sampling is not None
         return any(
             calibration.is_unlikely(
-                part.source.text,
+                self.settings.bundle.normalized(part.source.text),
                 part.source_ids,
                 ()
                 if sampled or part.source.prefix.strip() or part.request.include

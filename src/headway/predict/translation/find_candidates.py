@@ -150,7 +150,7 @@ class CandidateFinder:
             token_log_probabilities=log_probs,
             ids=tuple(tokens),
             flags=find_flags(
-                *(source.text, text, part.source_ids, tokens),
+                *(self.settings.bundle.normalized(source.text), text, part.source_ids, tokens),
                 finished=hypothesis.finished,
                 languages_differ=self.settings.languages_differ,
             ),

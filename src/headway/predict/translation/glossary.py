@@ -1,9 +1,10 @@
 """Glossaries: required translations of certain source phrases.
 
 A glossary is a list of entries. Each has a source phrase, one or several alternative target phrases, and a case rule.
-An entry applies to a sentence if its source phrase occurs there as whole words (:mod:`headway.text.words`). If entries
-overlap, the longest one applies. The translation must then contain one of the target phrases, which have the same
-syntax as phrases to include (:mod:`headway.predict.phrases`).
+An entry applies to a sentence if its source phrase occurs there as whole words (:mod:`headway.text.words`), in this or
+a canonically equivalent spelling (:mod:`headway.text.normalization`). If entries overlap, the longest one applies. The
+translation must then contain one of the target phrases, which have the same syntax as phrases to include
+(:mod:`headway.predict.phrases`).
 
 All source phrases are compiled into tries over words. Finding the entries of a sentence therefore takes one pass, no
 matter how many entries there are.
@@ -29,6 +30,7 @@ from headway.decode import Phrase
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import WordPhrase, tokenize_phrases
 from headway.text.base import UNK, TextTokenizer
+from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import split_words
 
 CaseRule = Literal["ignore", "exact"]
@@ -137,7 +139,7 @@ class Glossary:
         If occurrences overlap, only the longest one counts. Among equally long ones, entries with exact case take
         precedence, and then the first occurrence.
         """
-        words = split_words(text)
+        words = split_words(normalize_characters(text))
         readings = [(trie, words if case == "exact" else [*map(str.casefold, words)]) for case, trie in self._tries]
         occurrences: list[tuple[int, int, int, GlossaryEntry]] = []
         for rank, (trie, reading) in enumerate(readings):
@@ -164,10 +166,10 @@ class Glossary:
         tries: dict[CaseRule, dict[str, Any]] = {"exact": {}, "ignore": {}}
         for entry in self.entries:
             node: dict[Any, Any] = tries[entry.case]
-            for word in split_words(entry.source):
+            for word in split_words(normalize(entry.source)):
                 node = node.setdefault(word if entry.case == "exact" else word.casefold(), {})
             other = node.setdefault(None, entry)
-            if set(other.targets) != set(entry.targets):
+            if set(map(normalize, other.targets)) != set(map(normalize, entry.targets)):
                 raise DataError(
                     f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
                     f"{'|'.join(other.targets)!r} in {other.location}",

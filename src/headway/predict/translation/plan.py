@@ -26,6 +26,7 @@ from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, So
 from headway.predict.translation.glossary import GlossaryEntry, ModelGlossary
 from headway.predict.translation.segment import TextPart, split_text
 from headway.text.base import EOS, TextTokenizer
+from headway.text.normalization import surrounding_space
 from headway.text.special_tokens import SpecialTokens
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
@@ -97,7 +98,8 @@ class RequestBuilder:
 
     def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
         """Return the plan for each text, or the error if the text cannot be translated."""
-        texts = ["" if not source.text.strip() else source.text for source in sources]
+        normalized = self.settings.bundle.normalized
+        texts = ["" if not source.text.strip() else normalized(source.text) for source in sources]
         encoded = encode_each(self.settings.bundle.source_tokenizer, texts)
         return [self._plan(source, ids) for source, ids in zip(sources, encoded, strict=True)]
 
@@ -112,17 +114,26 @@ class RequestBuilder:
             length = len(ids) + self.settings.special_tokens.source_overhead
             if source.split_sentences or length > self.settings.max_source_tokens:
                 return self._plan_of_parts(source, length)
-            return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
+            return self._plan_of_whole(source, ids)
         except HeadwayError as error:
             return error
 
+    def _plan_of_whole(self, source: Source, ids: list[int]) -> TranslationPlan:
+        """Return the plan of a text that is not split. White space around it is not given to a normalizing model."""
+        if not self.settings.bundle.normalize:
+            return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
+        lead, core, trail = surrounding_space(source.text)
+        inside = source if core == source.text else replace(source, text=core)
+        return TranslationPlan(source, (TextPart(core, lead),), (self._request(inside, ids),), trail)
+
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
-        settings = self.settings
+        settings, normalized = self.settings, self.settings.bundle.normalized
         encode, overhead = settings.bundle.source_tokenizer.encode, settings.special_tokens.source_overhead
+        lead, text, trail = surrounding_space(source.text) if settings.bundle.normalize else ("", source.text, "")
         parts, trailing_whitespace = split_text(
-            source.text,
+            text,
             settings.source_language,
-            lambda text: len(encode(text)) + overhead,
+            lambda text: len(encode(normalized(text))) + overhead,
             settings.max_source_tokens,
         )
         if source.include and len(parts) > 1:
@@ -130,10 +141,11 @@ class RequestBuilder:
                 f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which part "
                 "must contain the phrases; translate its sentences one by one"
             )
+        parts[0] = replace(parts[0], leading_whitespace=lead + parts[0].leading_whitespace)
         rest = replace(source, prefix="")  # the prefix belongs to the translation of the first part
         sources = [replace(rest if number else source, text=part.text) for number, part in enumerate(parts)]
-        requests = tuple(self._request(part_source, encode(part_source.text)) for part_source in sources)
-        return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
+        requests = tuple(self._request(part_source, encode(normalized(part_source.text))) for part_source in sources)
+        return TranslationPlan(source, tuple(parts), requests, trailing_whitespace + trail)
 
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
         give_way()
@@ -141,7 +153,7 @@ class RequestBuilder:
         tokenizer, glossary = settings.bundle.target_tokenizer, settings.glossary
         prefix = settings.special_tokens.target_prefix
         if source.prefix:
-            prefix += prefix_ids(tokenizer, source)
+            prefix += prefix_ids(tokenizer, settings.bundle.normalized(source.prefix))
         framed = tuple(settings.special_tokens.add_to_source(ids))
         include = phrases_to_include(tokenizer, source) if source.include else ()
         matches = glossary.matches(source.text) if glossary else []

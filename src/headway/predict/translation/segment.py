@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headway.errors import LengthError
+from headway.text.normalization import is_blank
 
 _CLAUSE = re.compile(r"[,;:–—](?=\s)|[،؛、，；：]")
 _SPACE = re.compile(r"\s+")
@@ -56,7 +57,7 @@ def split_text(
         for piece in pieces:
             core = piece.strip()
             lead = piece[: len(piece) - len(piece.lstrip())]
-            if core:
+            if not is_blank(core):
                 parts.append(TextPart(core, carried + lead, partial_sentence=len(pieces) > 1))
                 carried = piece[len(lead) + len(core) :]
             else:

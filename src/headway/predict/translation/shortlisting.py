@@ -120,4 +120,5 @@ def shortlist_coverage(
 def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
     if len(sources) != len(targets):
         raise DataError(f"{len(sources):,} sources and {len(targets):,} targets; expected a target for each source")
+    sources, targets = list(map(bundle.normalized, sources)), list(map(bundle.normalized, targets))
     return bundle.source_tokenizer.encode_batch(sources), bundle.target_tokenizer.encode_batch(targets)

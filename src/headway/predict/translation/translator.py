@@ -213,7 +213,7 @@ class Translator(TextTranslator):
         """
         template = self.bundle.token_template
         special = len(template.source_prefix) + len(template.source_suffix)
-        return len(self.bundle.source_tokenizer.encode(text)) + special
+        return len(self.bundle.source_tokenizer.encode(self.bundle.normalized(text))) + special
 
     def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches.
@@ -383,8 +383,9 @@ class Translator(TextTranslator):
         if len(sources) != len(targets):
             raise DataError(f"{len(sources):,} sources but {len(targets):,} targets; expected a target for each source")
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
-        source_ids = encode_each(self.bundle.source_tokenizer, sources)
-        target_ids = encode_each(self.bundle.target_tokenizer, targets)
+        normalized = self.bundle.normalized
+        source_ids = encode_each(self.bundle.source_tokenizer, list(map(normalized, sources)))
+        target_ids = encode_each(self.bundle.target_tokenizer, list(map(normalized, targets)))
         pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
@@ -419,8 +420,9 @@ class Translator(TextTranslator):
         White space at the end of the prefix is ignored.
         """
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
-        tokenizer = self.bundle.target_tokenizer
-        pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
+        tokenizer, normalized = self.bundle.target_tokenizer, self.bundle.normalized
+        source_ids = self.bundle.source_tokenizer.encode(normalized(source))
+        pair = self._framed(special, source_ids, tokenizer.encode(normalized(prefix).rstrip()))
         if isinstance(pair, HeadwayError):
             raise pair
         next_tokens = top_next_tokens(self._forward_model(), *pair, count, search_vocabulary(tokenizer))

@@ -1,0 +1,196 @@
+"""One form for texts that are the same to a reader: spaces, invisible characters and accents are written in one way.
+
+Three steps, in this order:
+
+1. Invisible characters are removed: control characters, and the code points that Unicode ignores in display (property
+   Default_Ignorable_Code_Point), such as the zero-width space, the byte order mark, the soft hyphen, and marks of the
+   direction of writing. They stay where a script or an emoji needs them: zero-width joiners and non-joiners beside
+   letters of scripts that join, such as Arabic and Devanagari; joiners, variation selectors and tags in emoji;
+   variation selectors after Han characters and symbols; those of Mongolian; and zero-width spaces between letters of
+   scripts that are written without spaces, in which they separate words.
+2. Characters are composed: Unicode's Normalization Form C (Unicode Standard Annex 15). Canonically equivalent texts
+   become equal. Compatibility forms, such as full-width letters, stay as they are.
+3. Runs of spaces in a line become one space, and tabs become spaces. A run of no-break or thin spaces only becomes its
+   first character, so single ones stay as they are. White space at both ends is removed. Line breaks inside stay.
+
+Language models write white space as it stands in their text, so for them the third step is left out
+(:func:`normalize_characters`).
+
+Most texts are in this form. A check, which costs less than a microsecond for a sentence, finds these, and returns them
+as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import Any
+
+_INVISIBLE = (
+    "\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f"
+    "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Scripts whose letters join or form conjuncts, which joiners and non-joiners control.
+_JOINING = (
+    "Arab Syrc Mong Nkoo Mand Mani Phag Adlm Rohg Deva Beng Guru Gujr Orya Taml Telu Knda Mlym Sinh Khmr Mymr Tibt "
+    "Bali Java Sund Cham Tglg Limb Lepc Newa Gran Tirh Sidd Modi Sylo Saur Cakm Mtei"
+)
+_WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
+_SPACES = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+
+_HAS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
+_ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
+_ENDS = re.compile(r"\A\s+|\s+\Z")
+_RUN = re.compile(f"[\t{_SPACES}]{{2,}}|\t")
+# Characters that are in normal form wherever they stand, apart from runs of spaces.
+_LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€]*")
+_OTHER_SPACE_OR_INVISIBLE = re.compile(f"[{_INVISIBLE}\t{_SPACES[1:]}]")
+
+
+def normalize(text: str) -> str:
+    """Return a text in its normal form: steps 1 to 3."""
+    text = text.strip()
+    if "  " not in text:
+        if text.isprintable() if text.isascii() else _LATIN.fullmatch(text):
+            return text
+        if not _OTHER_SPACE_OR_INVISIBLE.search(text) and unicodedata.is_normalized("NFC", text):
+            return text
+    return _RUN.sub(_space, normalize_characters(text)).strip()
+
+
+def normalize_characters(text: str) -> str:
+    """Return a text with its characters in normal form, and its white space as it is: steps 1 and 2."""
+    if text.isascii() and text.isprintable():
+        return text
+    if _HAS_INVISIBLE.search(text):
+        text = _needed_or_invisible().sub(_needed, text)
+    return unicodedata.normalize("NFC", text)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has no visible character."""
+    return not normalize(text)
+
+
+def surrounding_space(text: str) -> tuple[str, str, str]:
+    """Return the white space before a text, the text without it, and the white space after the text.
+
+    Invisible characters at the ends are in none of them.
+    """
+    core = text.strip()
+    lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    if core and (_HAS_INVISIBLE.match(core[0]) or _HAS_INVISIBLE.match(core[-1])):
+        start, end = _ONLY_INVISIBLE.match(core), _ONLY_INVISIBLE.match(core[::-1])
+        assert start is not None
+        assert end is not None
+        if start.end() == len(core):
+            return "", "", ""
+        stop = len(core) - end.end()
+        first, last = _needed_span(core, start.end(), stop)
+        lead += _white_space(core[:first])
+        trail = _white_space(core[last:]) + trail
+        core = core[first:last]
+    return lead, core, trail
+
+
+def original_pieces(text: str, pieces: Sequence[str]) -> list[str]:
+    """Return the parts of a text that pieces of its normal form come from. The parts concatenate to the text.
+
+    Args:
+        text: The text.
+        pieces: Strings that concatenate to the normal form of ``text``. Other pieces are returned as they are.
+    """
+    form, origins = text, list(range(len(text) + 1))
+    for pattern, replacement in (
+        (_needed_or_invisible(), _needed),
+        (_cluster(), _composed),
+        (_RUN, _space),
+        (_ENDS, _nothing),
+    ):
+        form, origins = _rewrite(form, origins, pattern, replacement)
+    if "".join(pieces) != form or not pieces:
+        return list(pieces)
+    starts = [0, *(origins[end] for end in accumulate(map(len, pieces[:-1]))), len(text)]
+    return [text[start:end] for start, end in pairwise(starts)]
+
+
+def _rewrite(text: str, origins: list[int], pattern: Any, replacement: Any) -> tuple[str, list[int]]:
+    """Replace the matches of a pattern, and return the index in the original text of each character and of the end."""
+    parts: list[str] = []
+    indices: list[int] = []
+    done = 0
+    for match in pattern.finditer(text):
+        start, end = match.span()
+        new = replacement(match)
+        if new == text[start:end]:
+            continue
+        parts += [text[done:start], new]
+        indices += origins[done:start]
+        indices += [origins[min(start + offset, end - 1)] for offset in range(len(new))]
+        done = end
+    return "".join([*parts, text[done:]]), [*indices, *origins[done:]]
+
+
+def _needed_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span of a text without invisible characters at its ends, of which those that are needed stay."""
+    kept = [match.span() for match in _needed_or_invisible().finditer(text) if match[1]]
+    return min([start, *(span[0] for span in kept)]), max([end, *(span[1] for span in kept)])
+
+
+def _white_space(text: str) -> str:
+    return "".join(filter(str.isspace, text))
+
+
+def _needed(match: Any) -> str:
+    return match[1] or ""
+
+
+def _composed(match: Any) -> str:
+    return unicodedata.normalize("NFC", match[0])
+
+
+def _space(match: Any) -> str:
+    run: str = match[0]
+    return " " if " " in run or "\t" in run else run[0]
+
+
+def _nothing(match: Any) -> str:
+    return ""
+
+
+@cache
+def _needed_or_invisible() -> Any:
+    """Return a pattern of invisible characters, of which group 1 contains those that are needed where they stand."""
+    joining, unspaced = _letters_of(_JOINING.split()), _letters_of(_WITHOUT_SPACES.split())
+    pictograph, tags = r"\p{Extended_Pictographic}", "[\U000e0020-\U000e007e]+\U000e007f"
+    needed = (
+        rf"(?<={joining})\u200c(?=\u200c*{joining})",
+        rf"(?<={joining})\u200d|\u200d(?={joining})",
+        rf"(?<=[{pictograph}\ufe0f\p{{Emoji_Modifier}}])\u200d(?={pictograph})",
+        rf"(?<={pictograph})[\ufe0e\ufe0f]|(?<=[0-9#*])[\ufe0e\ufe0f](?=\u20e3)",
+        r"(?<=[\p{Han}\p{Sm}\p{So}\p{Phag}\p{Mymr}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]",
+        r"(?<=\p{Mong})[\u180b-\u180f]|\u180e(?=\p{Mong})",
+        rf"(?<=\U0001f3f4){tags}",
+        rf"(?<={unspaced})\u200b(?=\u200b*{unspaced})",
+    )
+    return _regex(rf"({'|'.join(needed)})|[{_INVISIBLE}]")
+
+
+def _letters_of(scripts: Iterable[str]) -> str:
+    classes = "".join(map(r"\p{{{}}}".format, scripts))
+    return rf"[[\p{{L}}\p{{M}}]&&[{classes}]]"
+
+
+@cache
+def _cluster() -> Any:
+    return _regex(r"\X")
+
+
+def _regex(pattern: str) -> Any:
+    import regex  # loaded only for texts that are not in normal form
+
+    return regex.compile(pattern, regex.V1 | regex.DOTALL)

@@ -1,0 +1,121 @@
+"""The normal form of texts: texts that are the same to a reader become equal, and others stay different."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.text.normalization import (
+    is_blank,
+    normalize,
+    normalize_characters,
+    original_pieces,
+    surrounding_space,
+)
+
+ALPHABET = (
+    "ab \t\n\u00a0\u202f\u2009\u3000\u200b\u200c\u200d\ufeff\u00ad\u0308\ufe0fué葛ภาمیक्👩1*\u20e3가\u1100\u1161\x00\x1c"
+)
+TEXTS = st.text(st.sampled_from(ALPHABET), max_size=24)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\u00a0",
+        "\u3000",
+        "\u200b",
+        "\ufeff",
+        "\u200e",
+        "\u2060 \u00ad",
+        "\x00",
+        "\u202b",
+    ],
+)
+def test_nothing_invisible_stays_at_the_ends(before: str) -> None:
+    assert normalize(before + "Guten Tag" + before) == "Guten Tag"
+    assert is_blank(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Guten  Tag", "Guten Tag"),
+        ("Guten\tTag", "Guten Tag"),
+        ("Guten \u00a0Tag", "Guten Tag"),
+        ("10\u00a0\u00a0000\u202fkm", "10\u00a0000\u202fkm"),
+        ("10\u00a0000\u202fkm, 5\u2009%", "10\u00a0000\u202fkm, 5\u2009%"),
+        ("Ge\u00adneral\u00adver\u00adsamm\u200blung", "Generalversammlung"),
+        ("Tu\u0308rkiye", "Türkiye"),
+        ("Tu\u200b\u0308rkiye", "Türkiye"),
+        ("\u1100\u1161", "가"),
+        ("Ｆｕｌｌ ﬁ", "Ｆｕｌｌ ﬁ"),
+        ("eins\nzwei", "eins\nzwei"),
+    ],
+)
+def test_the_normal_form(text: str, normal: str) -> None:
+    assert normalize(text) == normal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می\u200cروم",  # Persian: the plural and verbal prefixes do not join
+        "ه\u200d ش",  # the initial form of a letter, as an abbreviation
+        "क्\u200dष क्\u200cष",  # Hindi: half forms
+        "👩\u200d👩\u200d👧 🏳️\u200d🌈 ❤️ 1️⃣",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
+        "葛\U000e0100城市",
+        "ᠮᠣᠩ\u180bᠭᠣᠯ",
+        "ភាសា\u200bខ្មែរ",
+    ],
+)
+def test_what_a_script_or_an_emoji_needs_stays(text: str) -> None:
+    assert normalize(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["Auf\u200clage", "a\u200db", "می\u200c\u200cروم\u200c", "x\ufe0f", "1\ufe0f", "a\U000e0067b", "ab\u200bภา"]
+)
+def test_what_no_script_needs_goes(text: str) -> None:
+    assert len(normalize(text)) < len(text)
+
+
+@given(TEXTS)
+def test_a_normal_form_is_its_own_and_equal_for_equivalent_texts(text: str) -> None:
+    normal = normalize(text)
+    assert normalize(normal) == normal == normalize(unicodedata.normalize("NFD", normal))
+    assert normalize_characters(normal) == normal
+    assert normalize(f" \ufeff{text}\u200b\t") == normal
+
+
+@given(TEXTS)
+def test_the_space_around_a_text_and_what_is_inside_lose_nothing(text: str) -> None:
+    lead, core, trail = surrounding_space(text)
+    assert normalize(core) == normalize(text)
+    assert not (lead + trail).strip()
+    assert not core or (core[0], core[-1]) == (core.strip()[0], core.strip()[-1])
+
+
+@given(TEXTS, st.integers(1, 4))
+def test_pieces_of_the_normal_form_lead_back_to_the_text(text: str, size: int) -> None:
+    normal = normalize(text)
+    pieces = [normal[start : start + size] for start in range(0, len(normal), size)]
+    origins = original_pieces(text, pieces)
+    assert "".join(origins) == (text if pieces else "")
+    for origin, piece in zip(origins, pieces, strict=True):
+        bases = [char for char in piece if not char.isspace() and not unicodedata.combining(char)]
+        assert all(unicodedata.normalize("NFD", base)[0] in unicodedata.normalize("NFD", origin) for base in bases)
+
+
+def test_pieces_of_something_else_stay_as_they_are() -> None:
+    assert original_pieces("a  b", ["<0xF0>", "<0x9F>"]) == ["<0xF0>", "<0x9F>"]
+    assert original_pieces("u\u0308ber  mich", ["über", " mich"]) == ["u\u0308ber", "  mich"]
