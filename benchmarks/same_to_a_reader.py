@@ -35,7 +35,7 @@ DISTURBANCES: dict[str, Callable[[str], str]] = {
     "U+200B in front": lambda text: "\u200b" + text,
     "U+FEFF in front": lambda text: "\ufeff" + text,
     "U+200E in front": lambda text: "\u200e" + text,
-    "U+00AD in words": lambda text: re.sub(r"(?<=\w)(?=\w)", "\u00ad", text),
+    "U+00AD in words": lambda text: re.sub(r"(?<=[^\W\d_])(?=[^\W\d_])", "\u00ad", text),
     "decomposed (NFD)": lambda text: unicodedata.normalize("NFD", text),
 }
 

@@ -18,6 +18,7 @@ from headway.data.bad_lines import SKIP_HINT, BadLines, OnError
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.corpus_encoder import PackedIds
+from headway.text.normalization import normalize
 
 _FIELDS = ("label", "text")
 
@@ -49,7 +50,7 @@ def read_labeled_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yield (text, label) for each example. By default, the label is the first column of a file or its field "label".
 
-    White space around a label is removed.
+    Labels are in normal form (:func:`headway.text.normalization.normalize`), or, if they are given, as spelled there.
 
     Args:
         corpus: The corpus to read.
@@ -61,17 +62,17 @@ def read_labeled_texts(
         DataError: A file cannot be read, or an example has no label or an unknown one.
     """
     files = corpus.shown_files
-    known = None if labels is None else set(labels)
+    known = None if labels is None else {normalize(label): label for label in labels}
     for number, (label, text) in enumerate(read_examples(corpus, folder, _FIELDS, bad_lines=bad_lines), start=1):
-        label = label.strip()
+        label = normalize(label)
         if not label:
             raise DataError(f"{files}, example {number:,}: the label is empty; expected a label and a text")
         if known is not None and label not in known:
             raise DataError(
                 f"{files}, example {number:,}: the label {label!r} is not one of the model's; "
-                f"{spelling_hint(label, known)}"
+                f"{spelling_hint(label, known.values())}"
             )
-        yield text, label
+        yield text, label if known is None else known[label]
 
 
 def count_labels(corpora: Sequence[Corpus], folder: Path, on_error: OnError = "refuse") -> dict[str, int]:

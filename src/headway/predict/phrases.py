@@ -53,8 +53,9 @@ class WordPhrase:
 
     def occurs_in(self, text: str) -> bool:
         """Return whether a text contains the phrase, or one that is canonically equivalent."""
-        text = normalize_characters(text)
-        return contains_words(text, self.text, whole_start=self.at_word_start, whole_end=self.at_word_end)
+        forms = dict.fromkeys((text, normalize_characters(text)))
+        edges = {"whole_start": self.at_word_start, "whole_end": self.at_word_end}
+        return any(contains_words(form, self.text, **edges) for form in forms)
 
 
 def alternatives_to_include(source: Source) -> list[tuple[str, ...]]:

@@ -36,6 +36,7 @@ from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
+from headway.text.normalization import normalize
 from headway.training.cache_keys import CacheKey, corpus_options, is_version_1
 from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.training.recipe import Recipe, ValidationConfig
@@ -309,10 +310,11 @@ def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
     labels = read_config(start).labels
     if not labels:  # a language model
         return dict(counts)
-    if set(labels) != set(counts):
+    normal = {label: normalize(label) for label in labels}
+    if set(normal.values()) != set(counts):
         raise ConfigError(
             f"training.start_from = {str(start)!r}: the model's labels are {format_list(labels)}, but the labels in "
             f"the training data are {format_list(list(counts))}. Fine-tuning needs the same set of labels: rename or "
             "add labels in the data, or train a new model without start_from"
         )
-    return {label: counts[label] for label in labels}
+    return {label: counts[normal[label]] for label in labels}

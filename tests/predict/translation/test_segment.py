@@ -62,9 +62,33 @@ class TestLongSentences:
         parts, _ = split_text("One two. One two three four five six. One two.", "en", words, 3)
         assert [part.partial_sentence for part in parts] == [False, True, True, False]
 
-    def test_no_place_to_cut(self) -> None:
-        with pytest.raises(LengthError, match=r"a source of 9 tokens is longer than the limit of 4, and 'xxxxxxxxx'"):
-            split_text("x" * 9, "en", len, 4)
+    @pytest.mark.parametrize(
+        ("text", "limit", "expected"),
+        [
+            ("x" * 8, 4, ["xxxx", "xxxx"]),
+            ("今天天气很好我们去公园玩", 3, ["今天天", "气很好", "我们去", "公园玩"]),
+            ("สวัสดี\u200bครับผม", 9, ["สวัสดี\u200b", "ครับผม"]),
+            ("e\u0301e\u0301e\u0301e\u0301", 5, ["e\u0301e\u0301", "e\u0301e\u0301"]),
+            ("👩\u200d👩\u200d👧👍", 5, ["👩\u200d👩\u200d👧", "👍"]),
+            ("https://example.org/a", 9, ["https://", "example.", "org/a"]),
+        ],
+    )
+    def test_without_spaces_a_text_is_cut_where_its_script_allows(
+        self, text: str, limit: int, expected: list[str]
+    ) -> None:
+        parts, after = split_text(text, "zh", len, limit)
+        assert texts_of(parts) == expected
+        assert joined(parts, expected, after) == text
+        assert all(part.partial_sentence for part in parts)
+
+    def test_no_part_begins_with_a_mark_that_ends_something(self) -> None:
+        text = "「今日はとてもいい天気ですねえっとスーパーへ行きましょう」" * 3
+        parts, _ = split_text(text, "ja", len, 7)
+        assert not {part.text[0] for part in parts} & set("ーっょ」")
+
+    def test_a_character_that_is_too_long_is_an_error(self) -> None:
+        with pytest.raises(LengthError, match=r"is one character with 9 tokens, more than the limit of 4"):
+            split_text("ab" + "e" + "\u0301" * 8, "en", len, 4)
 
 
 @given(st.text("ab.!? ,;\n。、\u00a0", max_size=60), st.integers(1, 4), st.sampled_from(["en", "de", "ja", "source"]))

@@ -285,24 +285,24 @@ class TestLongTexts:
         with pytest.raises(ConfigError, match=r"include: a text of 7 tokens is translated in 2 parts"):
             limited.translate(Source("Haus das rote! Baum ein und!", include=("Baum",)))
 
-    def test_a_word_that_cannot_be_cut(self, make_translator: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_character_that_cannot_be_cut(self, make_translator: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         limited = make_translator("bpe", positions="learned", max_length=12)
         monkeypatch.setattr(Translator, "lines_ahead", 3)
-        lines = ["das"] * 7 + ["x" * 20, "das"]
+        lines = ["das"] * 7 + ["x" + "\u0301" * 10, "das"]
         found = limited.translate_lines(lines)
         for _ in range(6):  # the chunks before the bad line are translated
             next(found)
-        with pytest.raises(LengthError, match=r"line 8: a source of 21 tokens is longer than the limit of 12, and 'xx"):
+        with pytest.raises(LengthError, match=r"line 8: '.+'\.\.\. is one character with 22 tokens, more than the lim"):
             next(found)
-        with pytest.raises(LengthError, match=r"^text 8: a source of 21"):
+        with pytest.raises(LengthError, match=r"^text 8: '.+ is one character"):
             limited.translate(lines)
-        with pytest.raises(LengthError, match=r"^a source of 21"):
+        with pytest.raises(LengthError, match=r"^'.+ is one character"):
             limited.translate(lines[7])
 
 
 class TestEach:
     def test_an_error_keeps_its_position_and_stops_no_other_text(self, model: Translator) -> None:
-        found = model.translate_each(["das", "\ud800", "Haus", "x" * 300, Source("ein", include=("",))])
+        found = model.translate_each(["das", "\ud800", "Haus", "x" + "\u0301" * 300, Source("ein", include=("",))])
         assert texts(found) == texts(model.translate(["das", "Haus"]))
         assert [type(each) for each in found] == [Translation, DataError, Translation, LengthError, ConfigError]
         assert str(found[1]).startswith("character 1: lone surrogate")
@@ -645,3 +645,22 @@ class TestLoad:
     def test_no_model(self, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match=r"nowhere"):
             load_translator(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("sources", "texts", "expected"),
+    [
+        (["今天天气很好。", "我们去公园"], ["It is nice.", "We go"], "It is nice. We go"),
+        (["今天，", "我们"], ["Today", "we"], "Today we"),
+        (["今天", "我们"], ["今日は", "私たち"], "今日は私たち"),
+        (["xxxx", "xxxx"], ["yy", "yy"], "yyyy"),
+    ],
+)
+def test_translations_of_parts_without_space_between_them_get_one_where_their_script_needs_it(
+    sources: list[str], texts: list[str], expected: str
+) -> None:
+    parts = tuple(TextPart(source, "", partial_sentence=True) for source in sources)
+    candidates = [[Candidate(text, 0.0, 0.0, (text,))] for text in texts]
+    merged = merge_parts(TranslationPlan(Source("".join(sources)), parts), candidates)
+    assert isinstance(merged, Translation)
+    assert merged.text == "".join(merged.tokens) == expected

@@ -170,15 +170,16 @@ def _compare_language_models(
 def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:
     """Return the labels in a file (the first column of each line), or the labels that a model predicts."""
     from headway.predict import load_classifier
+    from headway.text.normalization import normalize
 
     if not system.is_dir():
-        labels = [line.partition("\t")[0] for line in input_lines(system)]
+        labels = [normalize(line.partition("\t")[0]) for line in input_lines(system)]
         if len(labels) != len(texts):
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
     classify = load_classifier(system, device=device).classify_each
     classifications = convert_all(texts, classify, job=f"classifying with {system}", source=data, unit="example")
-    return [classification.label for classification in classifications]
+    return [normalize(classification.label) for classification in classifications]
 
 
 def _as_text(table: ComparisonTable) -> str:

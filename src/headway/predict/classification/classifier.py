@@ -21,6 +21,7 @@ from headway.predict.results import process_lines, raise_first_error
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import EOS, PAD, refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, PackedIds
+from headway.text.normalization import normalize
 
 _LINES_AHEAD = 2048  # lines of a stream that are read at a time, to be batched by length
 
@@ -123,15 +124,22 @@ class Classifier:
             DataError: The text is empty or not valid Unicode.
         """
         classification = self.classify(text)
-        self.check_label(label)
-        chosen = label or classification.label
+        chosen = self.find_label(label) or classification.label
         ids = self._batch(self._encoder.encode([self.bundle.normalized(text)]), np.arange(1))
         return attribute(self.bundle, ids, chosen, classification.probabilities[chosen])
 
-    def check_label(self, label: str | None) -> None:
-        """Raise :class:`ConfigError` if ``label`` is neither None nor a label of the model."""
-        if label is not None and label not in self.labels:
+    def find_label(self, label: str | None) -> str | None:
+        """Return a label as the model spells it, or None for None.
+
+        Raises:
+            ConfigError: The model has no such label.
+        """
+        if label is None or label in self.labels:
+            return label
+        by_form = {normalize(known): known for known in self.labels}
+        if (form := normalize(label)) not in by_form:
             raise ConfigError(f"unknown label {label!r}; {spelling_hint(label, self.labels)}")
+        return by_form[form]
 
     def _classification(self, probabilities: list[float], truncated: bool) -> Classification:
         by_label = dict(zip(self.labels, probabilities, strict=True))

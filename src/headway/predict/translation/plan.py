@@ -28,6 +28,7 @@ from headway.predict.translation.segment import TextPart, split_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.normalization import surrounding_space
 from headway.text.special_tokens import SpecialTokens
+from headway.text.words import end_word_bits, start_word_bits
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
 _MAX_ATTENTION = 1_000_000  # weights of a merged alignment
@@ -141,7 +142,7 @@ class RequestBuilder:
                 f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which part "
                 "must contain the phrases; translate its sentences one by one"
             )
-        parts[0] = replace(parts[0], leading_whitespace=lead + parts[0].leading_whitespace)
+        parts[:1] = [replace(part, leading_whitespace=lead + part.leading_whitespace) for part in parts[:1]]
         rest = replace(source, prefix="")  # the prefix belongs to the translation of the first part
         sources = [replace(rest if number else source, text=part.text) for number, part in enumerate(parts)]
         requests = tuple(self._request(part_source, encode(normalized(part_source.text))) for part_source in sources)
@@ -225,13 +226,14 @@ def merge_parts(
 
 
 def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
-    whole = parts[0]
+    whole, texts = parts[0], [part.text for part in parts]
+    separators = _separators(plan, texts)
     if len(parts) > 1:
         whole = Candidate(
             text="",
             score=sum(part.score for part in parts),
             log_probability=sum(part.log_probability for part in parts),
-            tokens=_concatenate(plan, [part.tokens for part in parts]),
+            tokens=_concatenate(separators, [part.tokens for part in parts]),
             token_log_probabilities=tuple(value for part in parts for value in part.token_log_probabilities),
             ids=tuple(token for part in parts for token in part.ids),
             part_lengths=tuple(len(part.tokens) for part in parts),
@@ -240,7 +242,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             alignment=_merge_alignments(plan, parts),
             pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
-    text = "".join(part.leading_whitespace + candidate.text for part, candidate in zip(plan.parts, parts, strict=True))
+    text = "".join(separator + part for separator, part in zip(separators, texts, strict=True))
     flags: set[Flag] = {flag for part in parts for flag in part.flags}
     if any(part.partial_sentence for part in plan.parts):
         flags.add("split")
@@ -260,10 +262,32 @@ def _merge_pivots(plan: TranslationPlan, pivots: Sequence[str]) -> str | None:
     return "".join(part.leading_whitespace + pivot for part, pivot in zip(plan.parts, pivots, strict=True))
 
 
-def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Concatenate the tokens of all parts. The white space before a part becomes part of its first token."""
-    pairs = zip(plan.parts, tokens, strict=True)
-    spaced = ((part.leading_whitespace + of_part[0], *of_part[1:]) if of_part else () for part, of_part in pairs)
+def _separators(plan: TranslationPlan, texts: Sequence[str]) -> list[str]:
+    """Return what precedes the translation of each part: the white space before the part, or a space that is missing.
+
+    A space is missing between two translations in a script with spaces if the parts are in a script without them, or
+    have a mark between them.
+    """
+    separators = [part.leading_whitespace for part in plan.parts]
+    for number in range(1, len(texts)):
+        before, after = plan.parts[number - 1].text, plan.parts[number].text
+        if separators[number] or end_word_bits(before) & start_word_bits(after):
+            continue
+        end, start = texts[number - 1][-1:], texts[number][:1]
+        if end and start and _is_spaced(start) and (_is_spaced(end) or (end.isascii() and not end.isspace())):
+            separators[number] = " "
+    return separators
+
+
+def _is_spaced(character: str) -> bool:
+    """Return whether a character is a letter or digit of a script that separates words by spaces."""
+    return character.isalnum() and bool(end_word_bits(character) & start_word_bits("a"))
+
+
+def _concatenate(separators: Sequence[str], tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Concatenate the tokens of all parts. The separator before a part becomes part of its first token."""
+    pairs = zip(separators, tokens, strict=True)
+    spaced = ((separator + of_part[0], *of_part[1:]) if of_part else () for separator, of_part in pairs)
     return tuple(token for of_part in spaced for token in of_part)
 
 
@@ -285,5 +309,6 @@ def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate]) -> Alig
         pairs += [(source + source_start, target + target_start) for source, target in alignment.pairs]
         rows += [(*[0.0] * source_start, *row, *[0.0] * (width - source_start - count)) for row in alignment.attention]
         source_start, target_start = source_start + count, target_start + len(part.tokens)
-    tokens = _concatenate(plan, [alignment.source_tokens for alignment in alignments])
+    separators = [part.leading_whitespace for part in plan.parts]
+    tokens = _concatenate(separators, [alignment.source_tokens for alignment in alignments])
     return Alignment(tokens, tuple(pairs), tuple(rows))

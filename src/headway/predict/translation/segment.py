@@ -1,22 +1,33 @@
 """Split a text that is too long for a model into sentences, and sentences that are still too long into parts.
 
-`sentencex` (Wikimedia's segmenter) finds the sentences. It has rules for the terminators and abbreviations of about 300
-languages, and a fallback for others. A sentence over the limit is split in two near its middle: after a comma or
-similar mark if there is one in its middle half, otherwise at a space. This is repeated until all parts fit. The parts
-and the white space between them concatenate to the text.
+A sentence (:mod:`headway.text.sentences`) over the limit is split in two near its middle: after a comma or similar mark
+if there is one in its middle half, otherwise at a space. Without spaces, as in Chinese, Thai and long addresses, it is
+split after a zero-width space or punctuation in its middle half; otherwise between two characters as a reader sees
+them (extended grapheme clusters of Unicode Standard Annex 29), of which the second may not be a mark that cannot begin
+a line. This is repeated until all parts fit. The parts and the white space between them concatenate to the text.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from headway.errors import LengthError
 from headway.text.normalization import is_blank
+from headway.text.sentences import split_sentences
 
 _CLAUSE = re.compile(r"[,;:–—](?=\s)|[،؛、，；：]")
 _SPACE = re.compile(r"\s+")
+_BREAK = re.compile(
+    r"\u200b|[\u3002\uff01\uff1f\u2026\u0e2f\u0e46\u104a\u104b\u17d4\u17d5\u0f0d\u0964)\]}）」』】》!?;:/\\&=_.-]+"
+)
+# Small kana, marks of length and of repetition, which do not begin a line in Japanese (JIS X 4051), and Thai and Lao
+# vowels and marks that belong to the consonant before them.
+_NOT_FIRST = frozenset("ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶー々〻ゝゞヽヾะาำๅๆຯະາຳໆ")
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,12 @@ def split_text(
 
     Args:
         text: The text. It is split into sentences even if it is within the limit.
-        language: Language of the text, as a BCP 47 tag.
+        language: Language of the text, as a code such as ``de``, ``de-AT`` or ``deu_Latn``.
         count_tokens: A function that returns the number of tokens of a text.
         max_tokens: Maximum number of tokens of a part.
 
     Raises:
-        LengthError: A part over the limit has neither a space nor a comma to split it at.
+        LengthError: A single character, with its combining marks, is over the limit.
     """
     parts: list[TextPart] = []
     carried = ""
@@ -65,21 +76,6 @@ def split_text(
     return parts, carried
 
 
-def split_sentences(text: str, language: str) -> list[str]:
-    """Return the sentences of a text, which concatenate to the text.
-
-    Args:
-        text: The text.
-        language: The language of the text, as a BCP 47 tag.
-    """
-    import sentencex
-
-    without_region = re.split("[-_]", language)[0]  # de for de-AT
-    sentences: list[str] = sentencex.segment(without_region, text)
-    assert "".join(sentences) == text, "the segmenter keeps every character"
-    return sentences
-
-
 def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[str]:
     """Yield pieces of at most ``limit`` tokens that concatenate to the sentence."""
     tokens = count(sentence.strip())
@@ -89,9 +85,8 @@ def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[
     position = _split_position(sentence)
     if position is None:
         raise LengthError(
-            f"a source of {tokens} tokens is longer than the limit of {limit}, and {sentence.strip()[:20]!r}... has no "
-            "space or comma to split it at; break it up, or raise max_source_tokens (on the command line "
-            "--max-source-tokens) as far as the model's positions allow"
+            f"{sentence.strip()[:20]!r}... is one character with {tokens} tokens, more than the limit of {limit} of a "
+            "source; remove some of its marks"
         )
     yield from _pieces(sentence[:position], count, limit)
     yield from _pieces(sentence[position:], count, limit)
@@ -100,12 +95,34 @@ def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[
 def _split_position(sentence: str) -> int | None:
     """Return the position at which to split a sentence into two parts that are not blank, or None if there is none."""
     middle = len(sentence) / 2
-    clauses, spaces = ([match.end() for match in pattern.finditer(sentence)] for pattern in (_CLAUSE, _SPACE))
-    central = [position for position in clauses if abs(position - middle) <= middle / 2]
     # range without the white space at both ends
     first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
-    for positions in (central, spaces, clauses):
-        possible = [position for position in positions if first < position < last]
-        if possible:
-            return min(possible, key=lambda position: abs(position - middle))
+
+    def nearest(positions: Iterable[int], distance: float = math.inf) -> int | None:
+        possible = (place for place in positions if first < place < last and abs(place - middle) <= distance)
+        return min(possible, key=lambda place: abs(place - middle), default=None)
+
+    clauses, spaces = ([match.end() for match in pattern.finditer(sentence)] for pattern in (_CLAUSE, _SPACE))
+    for positions, distance in ((clauses, middle / 2), (spaces, math.inf), (clauses, math.inf)):
+        if (place := nearest(positions, distance)) is not None:
+            return place
+    breaks = [match.end() for match in _BREAK.finditer(sentence)]
+    clusters = list(accumulate(len(cluster) for cluster in _clusters(sentence)))
+    inside = [place for place in clusters if place < len(sentence) and _can_break(sentence, place)]
+    for positions, distance in ((breaks, middle / 2), (inside, math.inf), (clusters, math.inf)):
+        if (place := nearest(set(positions) & set(clusters), distance)) is not None:
+            return place
     return None
+
+
+def _can_break(text: str, place: int) -> bool:
+    """Return whether a line may end before the character at ``place``, as far as punctuation matters."""
+    after, before = unicodedata.category(text[place]), unicodedata.category(text[place - 1])
+    return text[place] not in _NOT_FIRST and after not in ("Pe", "Pf", "Po") and before not in ("Ps", "Pi")
+
+
+def _clusters(text: str) -> list[str]:
+    import regex  # loaded only for texts without spaces
+
+    clusters: list[str] = regex.findall(r"\X", text)
+    return clusters

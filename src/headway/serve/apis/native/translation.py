@@ -16,7 +16,6 @@ from headway.decode.request import DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, ScoredTarget, Source, Translation
 from headway.predict.translation.options import TranslateOptions
-from headway.predict.translation.segment import split_sentences
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
@@ -37,6 +36,7 @@ from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Service
+from headway.text.sentences import split_sentences
 
 
 class TranslationBody(Body):

@@ -1,0 +1,69 @@
+"""Sentences: codes of languages in every form, and periods that end no sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.text.sentences import split_sentences
+
+
+@pytest.mark.parametrize("code", ["de", "deu", "ger", "deu_Latn", "de-AT", "DE"])
+def test_a_language_has_one_segmenter_under_all_its_codes(code: str) -> None:
+    assert split_sentences("Am 6. Januar kam er. Ja.", code) == ["Am 6. Januar kam er. ", "Ja."]
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("deu_Latn", "Am 3. Tag ging er. "),
+        ("de", "Die 2. Auflage ist da. "),
+        ("de", "Im 19. Jahrhundert lebte er. "),
+        ("de", "Das war J. S. Bach. "),
+        ("fra_Latn", "M. Dupont est venu. "),
+        ("fr", "Mme. Dupont et Mgr. Martin sont venus. "),
+        ("es", "D. Juan y la Dra. Ruiz vinieron. "),
+        ("it", "Il Dott. Rossi e l'On. Bianchi sono qui. "),
+        ("pt", "A Profa. Silva veio. "),
+        ("nl", "Mevr. Jansen kwam. "),
+        ("en", "Mr. Smith and J. R. R. Tolkien came. "),
+        ("pl", "Dnia 6. stycznia przyszedł ks. Nowak. "),
+        ("pl", "Św. Jan przyszedł. "),
+        ("ces_Latn", "Dne 6. ledna přišel Ing. Novák. "),
+        ("hrv_Latn", "Dana 6. siječnja došao je dr. Horvat. "),
+        ("hun_Latn", "A 6. Kerület szép. "),
+        ("nob_Latn", "Den 6. januar kom hr. Berg. "),
+        ("swe_Latn", "Den 6. januari kom han. "),
+        ("fin_Latn", "Hän tuli 6. tammikuuta. "),
+        ("isl_Latn", "Þann 6. janúar kom hann. "),
+        ("est_Latn", "Ta tuli 6. jaanuaril. "),
+        ("tr", "Av. Yılmaz geldi. "),
+        ("ron_Latn", "Dl. Popescu a venit la Sf. Ioan. "),
+        ("ukr_Cyrl", "Прийшов І. Франко. "),
+        ("rus_Cyrl", "Проф. А. С. Иванов пришёл. "),
+        ("ell_Grek", "Ο κ. Παπαδόπουλος ήρθε. "),
+    ],
+)
+def test_a_period_inside_a_sentence_does_not_end_it(code: str, sentence: str) -> None:
+    assert split_sentences(sentence + sentence, code) == [sentence, sentence]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("de", "Er wurde 6. |Danach ging er."),
+        ("de", "Es geschah im Jahr 1999. |Dann kam er."),
+        ("en", "It was I. |Then he left."),
+        ("en", "He was 6. |Then he left."),
+        ("de", "Er kam mit Frau.\n|M. ging."),
+        ("da", "Det var Christian 4. |Han var konge."),
+        ("zh-Hans", "你好。|我走了。|你呢？"),
+    ],
+)
+def test_sentences_that_end_are_separate(code: str, text: str) -> None:
+    assert split_sentences(text.replace("|", ""), code) == text.split("|")
+
+
+def test_nothing_is_lost() -> None:
+    text = " \n1. Eins.  2. Zwei! M.\tN. …\n\n"
+    assert "".join(split_sentences(text, "source")) == text
+    assert split_sentences("", "de") in ([], [""])
