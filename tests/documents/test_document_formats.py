@@ -106,7 +106,7 @@ def test_markdown_constructs(upper: Translate) -> None:
         ("> one | two\n> ---|---\n> three | four\n", "> ONE | TWO\n> ---|---\n> THREE | FOUR\n"),
         (
             "| a<br>b | c |\n|---|---|\n| d | <b>e<br>f</b> |\n",
-            "| A <br> B | C |\n|---|---|\n| D | <b>E <br> F</b> |\n",
+            "| A<br>B | C |\n|---|---|\n| D | <b>E<br>F</b> |\n",
         ),
         ("- [x] done\n- [ ] not yet\n", "- [x] DONE\n- [ ] NOT YET\n"),
         ("[x] done\n", "[X] DONE\n"),
@@ -114,6 +114,44 @@ def test_markdown_constructs(upper: Translate) -> None:
 )
 def test_markdown_tables_breaks_and_tasks(upper: Translate, text: str, expected: str) -> None:
     assert upper(text, "md") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"the area $A = \pi r^2$, $x_1$, \(a_b\), $$c_d$$, $5 or 6$",
+         r"THE AREA $A = \pi r^2$, $x_1$, \(a_b\), $$c_d$$, $5 OR 6$"),
+        ("one\n$$\na_b *c*\n- d\n$$\ntwo\n", "ONE\n$$\na_b *c*\n- d\n$$\nTWO\n"),
+        ("- one\n\n  \\[\n  a_b\n  \\]\n\n  two\n", "- ONE\n\n  \\[\n  a_b\n  \\]\n\n  TWO\n"),
+        ("\\begin{align}\na\n\\end{align}\n", "\\begin{align}\na\n\\end{align}\n"),
+        (r"\(no formula\) \[neither\]", r"\(NO FORMULA\) \[NEITHER\]"),
+        ("> [!WARNING]\n> one\n> two\n", "> [!WARNING]\n> ONE\n> TWO\n"),
+        ("> [!tip]- one\n> two\n", "> [!tip]- ONE\n> TWO\n"),
+        ("| <ul><li>one</li><li>two</li></ul> | - three<br>- a\\|b |\n|---|---|\n| `c\\|d` | 1. x<br/>2. **y** |\n",
+         "| <ul><li>ONE</li><li>TWO</li></ul> | - THREE<br>- A\\|B |\n|---|---|\n| `c\\|d` | 1. X<br/>2. **Y** |\n"),
+        (":::note\none\n:::\n\n:::tip[two]\n\n:::: warning three\n\n::: {.box}\nfour\n",
+         ":::note\nONE\n:::\n\n:::tip[TWO]\n\n:::: warning THREE\n\n::: {.box}\nFOUR\n"),
+        ('!!! warning "one"\n    two\n\n    - three\n\n??? note\n\n    four\n\n=== "five"\n\n    six\n',
+         '!!! warning "ONE"\n    TWO\n\n    - THREE\n\n??? note\n\n    FOUR\n\n=== "FIVE"\n\n    SIX\n'),
+        ("import A from '@x/A';\nimport {b,\n  c} from 'd';\n\nexport const e = () => {\n\n f()\n}\n\none {/*b*/}\n",
+         "import A from '@x/A';\nimport {b,\n  c} from 'd';\n\nexport const e = () => {\n\n f()\n}\n\nONE {/*b*/}\n"),
+        ("import the data first\n", "IMPORT THE DATA FIRST\n"),
+        ("see [one]({{ site.url }}/a/b) {% if c %}two{% endif %}\n",
+         "SEE [ONE]({{ site.url }}/a/b) {% if c %}TWO{% endif %}\n"),
+        ("{% raw %}\none\n{% endraw %}\n{{< figure\n  src=\"a\" >}}\n",
+         "{% raw %}\nONE\n{% endraw %}\n{{< figure\n  src=\"a\" >}}\n"),
+        ("a lone \\ here, C:\\dir, \\* and d\\\n", "A LONE \\ HERE, C:\\DIR, \\* AND D\\\n"),
+        ("# one {#two .three}\n\n![four](a.png){width=5%} :smile: 10:30:40\n\n[TOC]\n",
+         "# ONE {#two .three}\n\n![FOUR](a.png){width=5%} :smile: 10:30:40\n\n[TOC]\n"),
+        ("`$a` one $b_c$ `d$`\n\n```\n:::note\n$$\n```\n\ntwo\n",
+         "`$a` ONE $b_c$ `d$`\n\n```\n:::note\n$$\n```\n\nTWO\n"),
+        ("one {n, plural, one {**#** day} other {**#** days}}\n",
+         "ONE {n, plural, one {**#** DAY} other {**#** DAYS}}\n"),
+    ],
+)  # fmt: skip
+def test_dialects_of_markdown_are_kept(upper: Translate, text: str, expected: str) -> None:
+    assert upper(text, "md") == expected
+    assert upper(text.replace("\n", "\r\n"), "md") == expected.replace("\n", "\r\n")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ and lists, and the layout. Emphasis and links enclose the translations of the wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
 from headway.documents.html_file import html_texts
@@ -18,7 +20,9 @@ from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText, SourceTag
 from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
-from headway.predict.markup.html import is_plain_formatting, is_untranslated_element
+from headway.predict.markup.document import STAND_IN
+from headway.predict.markup.html import BLOCKS, is_plain_formatting, is_untranslated_element
+from headway.predict.markup.markdown_dialects import find_constructs
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -26,9 +30,14 @@ if TYPE_CHECKING:
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_FOOTNOTE = re.compile(r"\[\^[^\[\]\s]+\]:?")
+_HIDDEN = re.compile(rf"({STAND_IN.pattern})\1*")
+_OBJECT = re.compile(rf"\[\^[^\[\]\s]+\]:?|{_HIDDEN.pattern}")  # the mark of a footnote, or a hidden construct
 _HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
 _BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
+_FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN
+_PUNCTUATION = frozenset(string.punctuation)  # what a backslash escapes
+_ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the mark of a list item in a cell, if any
+_CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCKS)
 _SPECIAL = "\\`*_[]<>~"
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
 _ROW_LEVEL = 2  # markdown-it's nesting level of a table row outside quotes and lists
@@ -86,6 +95,7 @@ class _MarkdownParagraph:
         inline: The text.
         written: The source of each character that the text contains only in escaped form, such as ``&amp;``.
         bare: The special characters that the text contains unescaped.
+        hidden: The constructs that ``lines`` and ``inline`` contain in hidden form.
         is_cell: Whether the paragraph is a table cell.
     """
 
@@ -95,6 +105,7 @@ class _MarkdownParagraph:
     inline: InlineText
     written: Mapping[str, str]
     bare: frozenset[str]
+    hidden: _HiddenText
     is_cell: bool = False
 
     @property
@@ -109,7 +120,7 @@ class _MarkdownParagraph:
         if not _may_begin_line(first) and _may_begin_line(self.lines[0].partition(" ")[0]):
             text = f"{first[:-1]}\\{text[len(first) - 1 :]}"
         if len(self.lines) < 2:
-            return self.prefixes[0] + text + self.suffixes[0]
+            return self.prefixes[0] + self.hidden.restore(text) + self.suffixes[0]
         width = None
         if len(set(self.prefixes[1:])) == 1:
             width = wrapped_width(self.lines, self.prefixes[0], self.prefixes[1], _may_begin_line)
@@ -120,6 +131,11 @@ class _MarkdownParagraph:
             lines = wrap(text, width, self.prefixes[0], self.prefixes[1], _may_begin_line)
             prefixes = [self.prefixes[0], *[self.prefixes[1]] * (len(lines) - 1)]
         ends = [*[self.suffixes[0]] * (len(lines) - 1), self.suffixes[-1]]
+        for number, line in enumerate(lines[:-1]):
+            # At the end of a line, a backslash that is text would be a line break.
+            if (len(line) - len(line.rstrip("\\"))) % 2 and ends[number].startswith(("\r", "\n")):
+                lines[number] += "\\"
+        lines = list(map(self.hidden.restore, lines))
         return "".join(part for line_parts in zip(prefixes, lines, ends, strict=True) for part in line_parts)
 
     def _joined(self, parts: Sequence[InlinePart]) -> str:
@@ -128,7 +144,7 @@ class _MarkdownParagraph:
         opened: list[int] = []
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             if part.kind == "text":
-                out.append(self._escaped(part.text))
+                out.append(self._escaped(part.text, _first_character(following)))
                 continue
             opening, closing = part.payload.opening, part.payload.closing
             if part.kind == "open":
@@ -153,15 +169,21 @@ class _MarkdownParagraph:
             out.append(opening)
         return "".join(out)
 
-    def _escaped(self, text: str) -> str:
+    def _escaped(self, text: str, next_character: str) -> str:
         """Escape special characters as the source does, or with a backslash if the source does not contain them.
 
-        A character that the source contains both escaped and unescaped is escaped, which is never ambiguous.
+        A character that the source contains both escaped and unescaped is escaped, which is never ambiguous. So is a
+        backslash that would escape the next character.
         """
         return "".join(
             self.written.get(character)
-            or (f"\\{character}" if character in _SPECIAL and character not in self.bare else character)
-            for character in text
+            or (
+                f"\\{character}"
+                if character in _SPECIAL
+                and (character not in self.bare or (character == "\\" and following in _PUNCTUATION))
+                else character
+            )
+            for character, following in zip(text, [*text[1:], next_character], strict=bool(text))
         )
 
 
@@ -177,6 +199,70 @@ class _HtmlBlock:
 
 
 _Part = str | _MarkdownParagraph | _HtmlBlock
+
+
+def _first_character(part: InlinePart | None) -> str:
+    """Return the first character of the source of a part, which follows a text."""
+    if part is None:
+        return ""
+    source = (
+        part.text if part.kind == "text" else part.payload.closing if part.kind == "close" else part.payload.opening
+    )
+    return source[:1]
+
+
+class _HiddenText:
+    """A text in which the constructs of Markdown's dialects are hidden from the parser.
+
+    Each of them is replaced by as many characters: a construct inside of a line by a character for private use, whole
+    lines by spaces. The mark before a title becomes the mark of a heading, and that of a container also the mark of a
+    list item, so that the content of the container, which is indented, belongs to it.
+
+    Attributes:
+        text: The text with hidden constructs.
+    """
+
+    def __init__(self, text: str) -> None:
+        out: list[str] = []
+        self._sources: list[str] = []
+        self._is_formula: list[bool] = []
+        position = 0
+        for construct in () if STAND_IN.search(text) else find_constructs(text):
+            source = text[construct.start : construct.end]
+            out.append(text[position : construct.start])
+            position = construct.end
+            if construct.kind in ("formula", "object") and len(self._sources) <= _LAST_HIDDEN - _FIRST_HIDDEN:
+                out.append(chr(_FIRST_HIDDEN + len(self._sources)) * len(source))
+                self._sources.append(source)
+                self._is_formula.append(construct.kind == "formula")
+            else:
+                mark = {"title": "#", "container": "-  #"}.get(construct.kind, "")
+                out.append(mark + re.sub(r"[^\r\n]", " ", source[len(mark) :]))
+        self.text = "".join([*out, text[position:]])
+
+    def restore(self, text: str) -> str:
+        """Return a part of the text with its constructs."""
+        return _HIDDEN.sub(self._source, text) if self._sources else text
+
+    def _source(self, match: re.Match[str]) -> str:
+        return self._sources[ord(match[1]) - _FIRST_HIDDEN]
+
+    def visible(self, hidden: str) -> str:
+        """Return what a reader sees of a hidden construct."""
+        number = ord(hidden[0]) - _FIRST_HIDDEN
+        return self._sources[number] if number < len(self._sources) and self._is_formula[number] else ""
+
+
+class _MarkdownLine(NamedTuple):
+    """A line of the document, with and without its constructs hidden, and its line break."""
+
+    source: str
+    hidden: str
+    end: str
+
+
+def _source(lines: Iterable[_MarkdownLine]) -> str:
+    return "".join(line.source + line.end for line in lines)
 
 
 def read_markdown(path: Path, options: ReadingOptions) -> DocumentContent:
@@ -199,34 +285,35 @@ def read_markdown(path: Path, options: ReadingOptions) -> DocumentContent:
 
 
 def _parts(text: str) -> Iterator[_Part]:
-    lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
-    parser = _InlineParser()
+    hidden = _HiddenText(text)
+    lines = [_MarkdownLine(text[slice(*match.span(1))], match[1], match[2]) for match in _LINE.finditer(hidden.text)]
+    parser = _InlineParser(hidden)
     position = 0  # index of the next line
-    tokens = parser.blocks(text)
+    tokens = parser.blocks(hidden.text)
     for index, token in enumerate(tokens):
         if token.map is None or token.type not in ("inline", "html_block", "tr_open"):
             continue
         first, last = token.map
         if first < position:
             continue  # cells are handled with their row
-        yield "".join(line + end for line, end in lines[position:first])
+        yield _source(lines[position:first])
         position = last
         token_lines = lines[first:last]
         if token.type == "tr_open":
-            row = "".join(token_lines[0])
+            row = token_lines[0].hidden + token_lines[0].end
             # The marker of an enclosing quote or list precedes the row and is not a cell.
             before = _CONTAINERS.match(row) if token.level > _ROW_LEVEL else None
             content_start = before.end() if before else 0
-            yield row[:content_start]
+            yield hidden.restore(row[:content_start])
             yield from _row(row[content_start:], _cells(tokens, index), parser)
         elif token.type == "html_block":
             if token.level == 0:
-                yield _HtmlBlock(*html_texts("".join(line + end for line, end in token_lines)))
+                yield _HtmlBlock(*html_texts(_source(token_lines)))
             else:
-                yield "".join(line + end for line, end in token_lines)
+                yield _source(token_lines)
         else:
             yield from _paragraphs(token.content, token_lines, parser)
-    yield "".join(line + end for line, end in lines[position:])
+    yield _source(lines[position:])
 
 
 def _cells(tokens: Sequence[Token], row: int) -> Iterator[str]:
@@ -243,22 +330,40 @@ def _row(line: str, cells: Iterator[str], parser: _InlineParser) -> Iterator[_Pa
     for number, piece in enumerate(pieces):
         core = piece.strip()
         if number % 2 or (number == 0 and is_first) or (content := next(cells, None)) is None or not core:
-            yield piece
-            continue
-        lead = piece[: len(piece) - len(piece.lstrip())]
-        parsed = _inline(content, parser.events(content), 0, len(content))
-        if parsed[0].has_words:
-            yield _MarkdownParagraph([content], [lead], [piece[len(lead) + len(core) :]], *parsed, is_cell=True)
+            yield parser.hidden.restore(piece)
         else:
-            yield piece
+            lead = piece[: len(piece) - len(piece.lstrip())]
+            yield lead
+            yield from _cell(content, parser)
+            yield piece[len(lead) + len(core) :]
 
 
-def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _InlineParser) -> Iterator[_Part]:
-    """Yield the parts of a paragraph or heading. ``source`` contains its whole lines, with prefixes and line ends."""
+def _cell(content: str, parser: _InlineParser) -> Iterator[_Part]:
+    """Yield the parts of a table cell, which tags of blocks, line breaks and items of lists separate."""
+    events = parser.events(content)
+    separators = [(event.start, event.end) for event in events if event.name in _CELL_SEPARATORS]
+    edges = [(0, 0), *separators, (len(content), len(content))]
+    for (_, start), (stop, after) in pairwise(edges):
+        text = content[start:stop]
+        mark = _ITEM.match(text)
+        assert mark is not None
+        begin, end = start + mark.end(), start + max(mark.end(), len(text.rstrip()))
+        parsed = _inline(content, events, begin, end, parser.hidden)
+        before, suffix = content[start:begin].replace("|", "\\|"), content[end:after].replace("|", "\\|")
+        if parsed[0].has_words:
+            before, suffix = parser.hidden.restore(before), parser.hidden.restore(suffix)
+            yield _MarkdownParagraph([content[begin:end]], [before], [suffix], *parsed, parser.hidden, is_cell=True)
+        else:
+            middle = content[begin:end].replace("|", "\\|")
+            yield parser.hidden.restore(before + middle + suffix)
+
+
+def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlineParser) -> Iterator[_Part]:
+    """Yield the parts of a paragraph or heading. ``source`` contains its whole lines."""
     events = parser.events(content)
     breaks = [event for event in events if event.kind == "break"]
     task = _TASK.match(content)
-    if task and not _LIST_MARK.search(source[0][0].partition(task.group())[0]):
+    if task and not _LIST_MARK.search(source[0].source.partition(task.group())[0]):
         task = None
     starts = [task.end() if task else 0, *(event.end for event in breaks)]
     ends = [*(event.start for event in breaks), len(content)]
@@ -267,24 +372,27 @@ def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _Inline
         cores = [line.strip() for line in content[start:end].split("\n")]
         source_lines = source[number : number + len(cores)]
         number += len(cores)
-        offsets = [line.rfind(core) for (line, _), core in zip(source_lines, cores, strict=True)]
+        offsets = [line.hidden.rfind(core) for line, core in zip(source_lines, cores, strict=True)]
         text = content[start:end]
         start += len(text) - len(text.lstrip())
-        inline, written, bare = _inline(content, events, start, start + len(text.strip()))
-        if min(offsets) < 0 or not inline.has_words:
-            yield "".join(line + line_end for line, line_end in source_lines)
+        parsed = _inline(content, events, start, start + len(text.strip()), parser.hidden)
+        if min(offsets) < 0 or not parsed[0].has_words:
+            yield _source(source_lines)
             continue
-        prefixes = [line[:offset] for (line, _), offset in zip(source_lines, offsets, strict=True)]
+        prefixes = [line.source[:offset] for line, offset in zip(source_lines, offsets, strict=True)]
         suffixes = [
-            line[offset + len(core) :] + line_end
-            for (line, line_end), offset, core in zip(source_lines, offsets, cores, strict=True)
+            line.source[offset + len(core) :] + line.end
+            for line, offset, core in zip(source_lines, offsets, cores, strict=True)
         ]
-        yield _MarkdownParagraph(cores, prefixes, suffixes, inline, written, bare)
-    yield "".join(line + line_end for line, line_end in source[number:])  # the underline of a heading
+        if len(cores) > 1 and not cores[-1]:  # a line break at the start of a line
+            suffixes[-2:] = [suffixes[-2] + prefixes.pop() + suffixes[-1]]
+            cores.pop()
+        yield _MarkdownParagraph(cores, prefixes, suffixes, *parsed, parser.hidden)
+    yield _source(source[number:])  # the underline of a heading
 
 
 def _inline(
-    content: str, events: Sequence[_Event], start: int, end: int
+    content: str, events: Sequence[_Event], start: int, end: int, hidden: _HiddenText
 ) -> tuple[InlineText, dict[str, str], frozenset[str]]:
     """Return the text between two positions, the sources of its escaped characters, and its unescaped characters.
 
@@ -297,9 +405,10 @@ def _inline(
 
     def add_text(raw: str) -> None:
         position = 0
-        for match in _FOOTNOTE.finditer(raw):
+        for match in _OBJECT.finditer(raw):
             add_words(raw[position : match.start()])
-            inline.add_object(_MarkdownTag(match.group()))
+            visible = hidden.visible(match.group()) if match[1] else ""
+            inline.add_object(_MarkdownTag(match.group()), visible)
             position = match.end()
         add_words(raw[position:])
 
@@ -327,11 +436,11 @@ def _inline(
         elif index in closing:
             inline.close()
         elif event.raw:
-            # A line break separates words.
-            is_break = event.name == "<br"
-            inline.add_text(" " * (is_break and not content[start : event.start][-1:].isspace()))
-            inline.add_object(_MarkdownTag(event.raw), event.text)
-            inline.add_text(" " * (is_break and not content[event.end : end][:1].isspace()))
+            tag = _MarkdownTag(event.raw)
+            if event.name == "<br":
+                inline.add_space(tag)
+            else:
+                inline.add_object(tag, hidden.restore(event.text))
     add_text(content[position:end])
     return inline, written, frozenset(bare)
 
@@ -359,9 +468,14 @@ def _may_begin_line(word: str) -> bool:
 
 
 class _InlineParser:
-    """Finds the positions of the constructs in a text, which markdown-it itself does not return."""
+    """Finds the positions of the constructs in a text, which markdown-it itself does not return.
 
-    def __init__(self) -> None:
+    Args:
+        hidden: The document, with the constructs that markdown-it does not know hidden.
+    """
+
+    def __init__(self, hidden: _HiddenText) -> None:
+        self.hidden = hidden
         try:
             from markdown_it import MarkdownIt
         except ImportError:
@@ -405,7 +519,9 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
     def recording(name: str, rule: Callable[..., bool]) -> Callable[..., bool]:
         def recorded(state: Any, silent: bool) -> bool:
             offset = offsets[-1]
-            start, num_tokens, is_pending = state.pos, len(state.tokens), bool(state.pending)
+            start, num_tokens = state.pos, len(state.tokens)
+            # Text before the construct gets a token; a line break removes the spaces at its end.
+            is_pending = bool(state.pending.rstrip(" ") if name == "newline" else state.pending)
             label = (
                 parser.helpers.parseLinkLabel(state, start + (name == "image"), name == "link")
                 if name in ("link", "image") and not silent and state.src.startswith(_OPENINGS[name], start)
@@ -438,10 +554,10 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
                 add(start, start + len(opening), "open", opening, name=name)
                 add(label, end, "close", named, closing if named != closing else "", name)
-            elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)) and source[end - 2] != "/":
+            elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)):
                 name_of_tag = tag["name"].lower()
                 kind: Literal["open", "close", "object"] = "close" if tag["closing"] else "open"
-                if name_of_tag in _VOID_TAGS:
+                if name_of_tag in _VOID_TAGS or source[end - 2] == "/":
                     kind = "object"
                 add(start, end, kind, source[start:end], name=f"<{name_of_tag}")
             elif new[-1].type == "hardbreak":
@@ -450,7 +566,8 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 else:
                     add(start, end, "break" if state.level == 0 else "object", source[start:end])
             elif new[-1].type == "text_special":
-                add(start, end, "text", source[start:end], new[-1].content)
+                if new[-1].content != source[start:end]:  # otherwise a backslash that escapes nothing
+                    add(start, end, "text", source[start:end], new[-1].content)
             elif name not in ("newline", "text"):
                 visible = new[-1].content if name == "backticks" else ""
                 add(start, end, "object", source[start:end], visible)

@@ -38,7 +38,7 @@ _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
     "wbr",
 })  # fmt: skip
-_BLOCKS = frozenset({
+BLOCKS = frozenset({
     "address", "article", "aside", "audio", "blockquote", "body", "br", "button", "canvas", "caption", "center",
     "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
     "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr",
@@ -46,6 +46,7 @@ _BLOCKS = frozenset({
     "object", "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary",
     "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video",
 })  # fmt: skip
+"""Names of the elements of HTML that separate segments."""
 _KEPT = frozenset({
     "code", "kbd", "math", "pre", "samp", "script", "style", "svg", "var",
 })  # fmt: skip
@@ -328,7 +329,7 @@ def _paired(tokens: list[_Token], is_html: bool) -> list[_Token]:
 def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
     """Return for each token whether it separates segments."""
     detected = _outline(tokens) if options.outline_detection else set()
-    names = set(_BLOCKS) if options.kind == "html" else detected
+    names = set(BLOCKS) if options.kind == "html" else detected
     names = (names | set(options.splitting_tags)) - set(options.non_splitting_tags)
     splits: list[bool] = []
     depth = 0

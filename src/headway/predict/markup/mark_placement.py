@@ -209,7 +209,8 @@ class _Placement:
         for order, mark in enumerate(marks):
             if order not in spans and mark.closing is not None and (run := self._best_run(mark, target, taken)):
                 taken.update(range(*run))
-                spans[order] = self._without_rest_of_word(mark, run)
+                start, end = self._inside_edge_words(mark, run)
+                spans[order] = max(start, target[0]), min(end, target[1])
         for order, mark in enumerate(marks):
             if order not in spans and mark.closing is not None and (run := self._neighbor(mark, target, taken)):
                 taken.update(range(*run))
@@ -222,8 +223,9 @@ class _Placement:
             if enclosed := self._inside_word(mark, target, spans):
                 placed.append((enclosed[0], order))
                 continue
-            position = self._position(mark, source, target)
-            if not {mark.left, mark.right}.intersection(_JOINERS):
+            inside_word = self._position_inside_word(mark, target)
+            position = self._position(mark, source, target) if inside_word is None else inside_word
+            if inside_word is None and not {mark.left, mark.right}.intersection(_JOINERS):
                 start, end = self._joined[bisect_left(self._joined, (position,)) - 1]
                 position = start if start < position < end else position
             position = min(max(position, target[0]), target[1])
@@ -248,27 +250,39 @@ class _Placement:
         is_inside = begin < mark.start < end if mark.closing is None else mark.end <= end
         if not is_inside or (start, mark.end) == (begin, end):
             return None
-        text = self._source_text[begin:end]
         for j in dict.fromkeys([*self._targets[word], *range(len(self._target))]):
-            first, last = self._target[j]
+            first = self._target[j][0]
             span = first + start - begin, first + mark.end - begin
-            is_same = last - first == end - begin and self._target_text[first:last].casefold() == text.casefold()
-            if not is_same or span[0] < target[0] or span[1] > target[1]:
+            if not self._is_same(word, j) or span[0] < target[0] or span[1] > target[1]:
                 continue
             if all(span[1] <= other[0] or other[1] <= span[0] for other in spans.values()):
                 return span, j
         return None
 
-    def _without_rest_of_word(self, mark: Mark, run: Span) -> Span:
+    def _inside_edge_words(self, mark: Mark, run: Span) -> Span:
         """Return the characters of a run of target words that a pair encloses.
 
-        If the pair ends inside of a word that also ends the run, it ends at the same place.
+        If the pair begins or ends inside of a word that also begins or ends the run, it does so at the same place.
         """
-        start, (begin, end) = self._target[run[0]][0], self._target[run[1] - 1]
-        last = bisect_left(self._source_starts, mark.end) - 1
+        start, end = self._target[run[0]][0], self._target[run[1] - 1][1]
+        first, last = bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end) - 1
+        before = max(0, mark.start - self._source_starts[first])
         rest = max(0, self._source_ends[last] - mark.end)
-        is_same = self._target_text[begin:end] == self._source_text[slice(*self._source[last])]
-        return start, end - rest if is_same else end
+        return start + before * self._is_same(first, run[0]), end - rest * self._is_same(last, run[1] - 1)
+
+    def _position_inside_word(self, mark: Mark, target: Span) -> int | None:
+        """Return the position of an object inside of a word that is translated by the same word."""
+        i = bisect_right(self._source_ends, mark.start)
+        if i == len(self._source) or self._source[i][0] >= mark.start:
+            return None
+        offset = mark.start - self._source[i][0]
+        positions = (self._target[j][0] + offset for j in self._targets[i] if self._is_same(i, j))
+        return next((position for position in positions if target[0] <= position <= target[1]), None)
+
+    def _is_same(self, i: int, j: int) -> bool:
+        """Return whether the translation contains a source word unchanged, except for its case."""
+        source, target = self._source_text[slice(*self._source[i])], self._target_text[slice(*self._target[j])]
+        return len(source) == len(target) and source.casefold() == target.casefold()
 
     def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
         """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
@@ -284,7 +298,7 @@ class _Placement:
         """Return the run of target words with the largest sum of scores, or None if no run has a positive sum.
 
         The run is a pair (first word, end). It contains no word of ``taken`` and no word outside the characters
-        ``target``.
+        ``target``, except for parts of words.
         """
         inside = range(bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end))
         aligned = [j for i in inside for j in self._targets[i]]
@@ -292,7 +306,7 @@ class _Placement:
         total, begin = 0.0, None
         for j in range(min(aligned, default=0), max(aligned, default=-1) + 1):
             (start, end), sources = self._target[j], self._sources[j]
-            if start < target[0] or end > target[1] or j in taken:
+            if end <= target[0] or start >= target[1] or j in taken:
                 total, begin = 0.0, None
                 continue
             score = 2 * sum(i in inside for i in sources) / len(sources) - 1 if sources else _UNALIGNED
@@ -353,7 +367,8 @@ class _Placement:
         if not before:
             return target[0]
         is_word = self._source_text[slice(*self._source[after[0]])][0].isalnum()
-        if not is_word and (position := self._same_punctuation(after[0], before[-1])) is not None:
+        is_attached = bool(mark.left.strip()) and mark.right.isspace()
+        if not is_word and not is_attached and (position := self._same_punctuation(after[0], before[-1])) is not None:
             return position
         belongs_left = not is_word or (mark.left.strip() and not mark.right.strip())
         for distance in range(max(len(before), len(after))):
