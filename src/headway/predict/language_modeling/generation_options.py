@@ -29,14 +29,17 @@ class GenerationOptions(Sampling):
         1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
     )
     stop: tuple[str, ...] = Field(
-        (), description="A continuation ends before whichever of these strings is completed first."
+        (), fail_fast=True, description="A continuation ends before whichever of these strings is completed first."
     )
     include: tuple[str, ...] = Field(
         (),
+        fail_fast=True,
         description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
         "requires one of the two.",
     )
-    ban: tuple[str, ...] = Field((), description="Phrases that no continuation may contain as whole words.")
+    ban: tuple[str, ...] = Field(
+        (), fail_fast=True, description="Phrases that no continuation may contain as whole words."
+    )
     beyond_context: Literal["stop", "slide"] = Field(
         "stop",
         description="At the end of the model's context: stop, or forget all but the second half of it and go on "

@@ -75,14 +75,16 @@ class MarkupOptions(Config):
     """Options of the translation of texts with markup. Names and effects equal those in the DeepL API."""
 
     kind: MarkupKind = Field(description="The syntax of the texts.")
-    splitting_tags: tuple[str, ...] = Field((), description="Tags that separate segments, besides the usual ones.")
-    non_splitting_tags: tuple[str, ...] = Field((), description="Tags that do not separate segments.")
-    ignore_tags: tuple[str, ...] = Field((), description="Tags whose content is not translated.")
+    splitting_tags: tuple[str, ...] = Field(
+        (), fail_fast=True, description="Tags that separate segments, besides the usual ones."
+    )
+    non_splitting_tags: tuple[str, ...] = Field((), fail_fast=True, description="Tags that do not separate segments.")
+    ignore_tags: tuple[str, ...] = Field((), fail_fast=True, description="Tags whose content is not translated.")
     outline_detection: bool = Field(
         True, description="XML: detect the tags that separate segments. If false, only splitting_tags do."
     )
     attributes: tuple[str, ...] = Field(
-        (), description="Attributes whose values are translated, such as title and alt."
+        (), fail_fast=True, description="Attributes whose values are translated, such as title and alt."
     )
 
     @classmethod

@@ -99,7 +99,7 @@ class _Target(_CamelCase):
     tone: str | None = None
     gender: str | None = None
     adaptive_dataset_id: str | None = None
-    reference_text_pairs: list[Any] | None = None
+    reference_text_pairs: Any = None
 
     def check(self) -> None:
         """Refuse options that no model supports."""

@@ -121,7 +121,7 @@ class _ClassificationParameters(_Parameters):
 
 
 class _FillMaskParameters(_Parameters):
-    targets: Annotated[list[str], Field(min_length=1, max_length=200)] | None = None
+    targets: Annotated[list[str], Field(min_length=1, max_length=200, fail_fast=True)] | None = None
     top_k: int = Field(5, ge=1, le=100)
 
 

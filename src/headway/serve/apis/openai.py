@@ -128,7 +128,7 @@ class _TextPart(BaseModel):
 
 class _Message(BaseModel):
     role: str
-    content: str | list[_TextPart] | None = None
+    content: str | Annotated[list[_TextPart], Field(fail_fast=True)] | None = None
 
     @property
     def text(self) -> str:
