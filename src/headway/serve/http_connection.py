@@ -126,8 +126,12 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         super().data_received(data)
         if not self._is_answering:
             self._expect_data()
-        if self._in_head and self._head_bytes > self._limits().header_bytes and not self.transport.is_closing():
+        if not self._in_head or self.transport.is_closing():
+            return
+        if self._head_bytes > self._limits().header_bytes:
             self._refuse(431, "The headers are too large")
+        elif len(self.headers or ()) > _MAX_HEADERS:
+            self._refuse(431, "The headers are too many")
 
     # The parser's callbacks.
 
@@ -136,25 +140,16 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._is_ignoring = self._is_answering
         if self._is_ignoring:
             self.cycle.keep_alive = False
+            self.headers, self.url = [], b""  # filled for nothing; the application has those of the present request
         else:
             super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Read a part of the URL."""
-        if not self._is_ignoring:
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Read a header."""
-        if self._is_ignoring or self.transport.is_closing():
-            return
-        super().on_header(name, value)
-        if len(self.headers) > _MAX_HEADERS:
-            self._refuse(431, "The headers are too many")
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
         if self._is_ignoring or self.transport.is_closing():
+            return
+        if len(self.headers) > _MAX_HEADERS:
+            self._refuse(431, "The headers are too many")
             return
         self._in_head = False
         names = {name: value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")}

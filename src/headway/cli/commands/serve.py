@@ -36,7 +36,9 @@ def serve(
     device: Annotated[
         str | None, typer.Option("--device", help="Device to compute on; the only choice is cpu.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the configuration and what a start needs.")
+    ] = False,
 ) -> None:
     """Serve models over HTTP: translation for many users at once.
 
@@ -44,9 +46,7 @@ def serve(
     /api/v1. SIGTERM or Ctrl-C ends the service when its accepted requests are answered, and SIGHUP loads the models
     again, without losing a request.
     """
-    from headway import kernels
-    from headway.errors import ConfigError
-    from headway.serve.config import ServeConfig, model_name, read_config
+    from headway.serve.config import ServeConfig, read_config
 
     given = [{"path": str(path)} for path in models or ()]
 
@@ -56,16 +56,12 @@ def serve(
 
     settings = read()
     if check:
-        origin, reason = config or "the options", kernels.unavailable_reason()
-        in_int8 = [model_name(model) for model in settings.models if model.precision == "int8"]
-        if reason is not None and in_int8:
-            raise ConfigError(
-                f"{origin}: precision int8 of {', '.join(in_int8)} cannot run: {reason}; use 'auto', 'bfloat16' or "
-                "'float32'"
-            )
-        print(f"{origin}: correct; {len(settings.models)} models")
-        if reason is not None and any(model.precision == "auto" for model in settings.models):
-            print(f"models compute in bfloat16 or float32 ({reason})")
+        from headway.serve.check import check_start
+
+        notes = check_start(settings)
+        print(f"{config or 'the options'}: correct; {len(settings.models)} models")
+        for note in notes:
+            print(note)
         return
     from headway.serve.run import run
 

@@ -30,7 +30,7 @@ from headway.serve.workers.worker import run_worker
 if TYPE_CHECKING:
     from headway.bundle import AnyBundle
 
-_DECODES = ("translates", "continues")  # models with other capabilities have no precision of decoding
+DECODES = ("translates", "continues")  # models with other capabilities have no precision of decoding
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def _load(spec: ModelSpec) -> Any:
     from headway.hardware import keep_freed_memory
     from headway.tasks import load
 
-    decodes = read_config(Path(spec.folder)).capability in _DECODES
+    decodes = read_config(Path(spec.folder)).capability in DECODES
     model = load(spec.folder, device="cpu", **(spec.settings if decodes else {}))
     if decodes:
         keep_freed_memory()  # the workers inherit it

@@ -1,0 +1,112 @@
+"""Check what a start of the service needs, without loading models and without changing anything."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import socket
+from pathlib import Path
+
+from headway import kernels
+from headway.errors import ConfigError
+from headway.serve.config import ServeConfig
+from headway.serve.glossaries import GlossaryStore
+from headway.serve.model_info import ModelSpec
+from headway.serve.usage import Usage
+from headway.serve.workers.loader import DECODES
+
+_MEGABYTE = 1_000_000
+
+
+def check_start(config: ServeConfig) -> list[str]:
+    """Check a configuration, and return what an operator may want to know before the start.
+
+    The files of the models are read except for their weights, of which only the headers are.
+
+    Raises:
+        HeadwayError: The service would not start; the message says why.
+        ImportError: A package is missing.
+    """
+    importlib.import_module("headway.serve.app")
+    specs = config.specs()
+    for spec in specs:
+        _check_model(spec)
+    _check_memory(specs, config.limits.memory_mb)
+    _check_files(config)
+    notes = _check_address(config.host, config.port)
+    if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
+        notes.append(f"models compute in bfloat16 or float32 ({reason})")
+    return notes
+
+
+def _check_model(spec: ModelSpec) -> None:
+    import torch
+
+    from headway.bundle import load_outline
+    from headway.engine import search_precision
+    from headway.interop.onnx import STEP_FILE
+    from headway.predict.language_modeling.int8_check import read_int8_check
+
+    folder = Path(spec.folder)
+    bundle, precision = load_outline(folder), spec.settings["precision"]
+    is_onnx = (folder / STEP_FILE).is_file()
+    if is_onnx:
+        importlib.import_module("onnxruntime")
+    if bundle.capability not in DECODES:
+        return
+    read_int8_check(folder)
+    try:
+        if is_onnx and precision not in ("auto", "float32"):
+            raise ConfigError(f"precision {precision!r}: an ONNX folder runs in float32")
+        if not is_onnx:
+            search_precision(bundle.model, precision, torch.device("cpu"))
+    except ConfigError as error:
+        raise ConfigError(f"the model {spec.name}: {error}; use 'auto'") from None
+
+
+def _check_memory(specs: list[ModelSpec], memory_mb: float | None) -> None:
+    """Check the size of the weights, below which the memory of a model never is."""
+    stored = sum(spec.stored_bytes for spec in specs if not spec.on_demand) / _MEGABYTE
+    if memory_mb is not None and stored > memory_mb:
+        raise ConfigError(
+            f"limits.memory_mb = {memory_mb:g}, but the weights of the models that are loaded at the start have "
+            f'{stored:.0f} MB; raise it, or set load = "demand" for some of them'
+        )
+
+
+def _check_files(config: ServeConfig) -> None:
+    if config.glossary_folder is not None:
+        folder, limits = Path(config.glossary_folder), config.limits
+        _check_writable("glossary_folder", folder)
+        if folder.is_dir():
+            GlossaryStore(folder, max_glossaries=limits.glossaries, max_characters=limits.glossary_characters)
+    if config.usage_file is not None:
+        file = Path(config.usage_file)
+        if file.is_dir():
+            raise ConfigError(f"usage_file: {file} is a folder")
+        _check_writable("usage_file", file.parent)
+        Usage(file)
+
+
+def _check_writable(setting: str, folder: Path) -> None:
+    """Check that files can be written to a folder, or that it can be made."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"{setting}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{setting}: {existing} cannot be written to")
+
+
+def _check_address(host: str, port: int) -> list[str]:
+    """Check that the service can listen on an address. Another process may use it now, such as the running service."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return [f"{host}:{port} is in use now"]
+        raise ConfigError(f"{host}:{port}: cannot listen ({error.strerror}); choose another host or port") from None
+    return []
