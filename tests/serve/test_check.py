@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_model import model_folder
 
 from headway.cli.commands.serve import serve
 from headway.errors import HeadwayError
@@ -18,10 +17,10 @@ from headway.interop.onnx import STEP_FILE
 from headway.serve.check import check_start
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 
-__all__ = ["model_folder"]
+pytest_plugins = ["small_model"]
 
 
-def config(folder: Path, model: dict[str, Any] | None = None, **settings: Any) -> ServeConfig:
+def config(folder: Path, model: dict[str, Any] | None = None, /, **settings: Any) -> ServeConfig:
     return ServeConfig(models=(ModelConfig(path=str(folder), **(model or {})),), **({"port": 0} | settings))
 
 

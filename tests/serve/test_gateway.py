@@ -26,6 +26,7 @@ from headway.serve.config import LimitsConfig
 from headway.serve.dispatch import NATIVE, PAGE
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import OverloadedError
+from headway.serve.loop_turns import LoopTurns
 from headway.serve.received_bytes import ReceivedBytes
 from headway.serve.service import Service
 
@@ -340,3 +341,25 @@ def test_json_that_takes_long_to_parse_is_refused(http: TestClient) -> None:
     for path, body in product(("/translate", "/api/v1/translate", "/v1/completions"), bodies):
         reply = http.post(path, content=body, headers={"content-type": "application/json"})
         assert (reply.status_code, "lists, objects or fields" in reply.text) == (400, True), reply.text
+
+
+def test_tasks_take_turns_in_each_iteration_of_the_loop() -> None:
+    async def run() -> list[int]:
+        turns, iteration, begun = LoopTurns(3), 0, []
+
+        async def task() -> None:
+            await turns.take()
+            begun.append(iteration)
+
+        tasks = [asyncio.ensure_future(task()) for _ in range(10)]
+        canceled = asyncio.ensure_future(task())
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            iteration += 1
+            canceled.cancel()
+        return begun
+
+    begun = asyncio.run(run())
+    assert len(begun) == 10
+    assert max(begun.count(iteration) for iteration in begun) <= 3
+    assert begun == sorted(begun)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-import socket
 from pathlib import Path
 
 from headway import kernels
 from headway.errors import ConfigError
 from headway.serve.config import ServeConfig
 from headway.serve.glossaries import GlossaryStore
+from headway.serve.listeners import open_sockets
 from headway.serve.model_info import ModelSpec
 from headway.serve.usage import Usage
 from headway.serve.workers.loader import DECODES
@@ -34,7 +34,7 @@ def check_start(config: ServeConfig) -> list[str]:
         _check_model(spec)
     _check_memory(specs, config.limits.memory_mb)
     _check_files(config)
-    notes = _check_address(config.host, config.port)
+    notes = _check_addresses(config)
     if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
         notes.append(f"models compute in bfloat16 or float32 ({reason})")
     return notes
@@ -98,15 +98,12 @@ def _check_writable(setting: str, folder: Path) -> None:
         raise ConfigError(f"{setting}: {existing} cannot be written to")
 
 
-def _check_address(host: str, port: int) -> list[str]:
-    """Check that the service can listen on an address. Another process may use it now, such as the running service."""
+def _check_addresses(config: ServeConfig) -> list[str]:
+    """Check that the service can listen. Another process may do so now, such as the service that is running."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return [f"{host}:{port} is in use now"]
-        raise ConfigError(f"{host}:{port}: cannot listen ({error.strerror}); choose another host or port") from None
-    return []
+        with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)):
+            return []
+    except ConfigError as error:
+        if os.strerror(errno.EADDRINUSE) not in str(error):
+            raise
+        return [f"{str(error).partition(': cannot listen')[0]} is in use now"]

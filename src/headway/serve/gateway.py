@@ -31,6 +31,7 @@ from headway.serve.clients import Client
 from headway.serve.dispatch import NATIVE, api_of_body, api_of_head, is_shared, likely_api_of_body, replay, split_prefix
 from headway.serve.errors import BadKeyError, RefusedError, TooLargeError
 from headway.serve.http_errors import STATUSES
+from headway.serve.loop_turns import LoopTurns
 from headway.serve.origins import is_from_foreign_page
 from headway.serve.received_bytes import ReceivedRequest
 from headway.serve.reports import EndedRequest, RequestReports
@@ -42,6 +43,7 @@ _FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
 _MAX_CANDIDATES = 1000  # strings in a body that may be the key
+_PER_ITERATION = 25  # requests without a known key that are worked on in each iteration of the event loop
 _PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyPlace(
@@ -59,6 +61,7 @@ class Gateway:
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
         self._apps, self._service, self._reports = apps, service, reports
         self._root_path = service.config.root_path
+        self._turns = LoopTurns(_PER_ITERATION)  # of requests whose key is not known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -125,10 +128,12 @@ class Gateway:
             request.receive = replay([{"type": "http.request", "body": b""}], _wait_forever)
             return None
         key = keys.in_head(request.head)
+        if has_keys and not (key and service.clients.has_key(key)):
+            await self._turns.take()  # the requests of others do not wait for all that have no key
         if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
             request.api = "deeplx"  # decides about the form of a refusal
         if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
-            body = await request.receive_body(limit)
+            body = await request.receive_body(limit, self._turns if has_keys else None)
             candidates = list(islice(keys.in_body(request.head.headers.get("content-type", ""), body), _MAX_CANDIDATES))
             key = next(filter(service.clients.has_key, candidates), candidates[0] if candidates else None)
             if shared:
@@ -229,8 +234,8 @@ class _Request:
         self.receive = self._receive = receive
         self.body, self.is_complete = b"", False
 
-    async def receive_body(self, limit: int) -> bytes:
-        """Return the body.
+    async def receive_body(self, limit: int, turns: LoopTurns | None = None) -> bytes:
+        """Return the body. If there are ``turns``, each part of it waits for one.
 
         Raises:
             TooLargeError: It has more than ``limit`` bytes.
@@ -241,6 +246,8 @@ class _Request:
             parts = bytearray()
             while not self.is_complete:
                 message = await self._receive()
+                if turns is not None:
+                    await turns.take()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 part = message.get("body", b"")

@@ -15,7 +15,7 @@ from pathlib import Path
 from headway.errors import ConfigError
 from headway.serve.config import ANY_HOST, UNIX_PREFIX
 
-_BACKLOG = 2048
+BACKLOG = 2048
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the machine does not have the address, such as any of IPv6
 
 
@@ -61,7 +61,7 @@ def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
         for family, address in _addresses(host):
             both = address == "::" and socket.has_dualstack_ipv6()
             try:
-                opened = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+                opened = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
@@ -108,7 +108,7 @@ def _unix_socket(path: Path, mode: int) -> Iterator[ServerSocket]:
         finally:
             os.umask(umask)
         path.chmod(mode)
-        opened.listen(_BACKLOG)
+        opened.listen(BACKLOG)
         inode = path.stat().st_ino
     except OSError as error:
         opened.close()

@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,7 @@ import uvicorn
 from headway.cores import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
-from headway.serve.listeners import ServerSocket, open_sockets
+from headway.serve.listeners import BACKLOG, ServerSocket, open_sockets
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.usage import Usage
 from headway.serve.workers.model_pool import ModelPool
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
+_ACCEPTED_AT_ONCE = 64  # connections, in an iteration of the event loop
 _OTHER_FILES = 200  # besides connections
 _GC_THRESHOLD = 50_000
 _WATCH_S = 1.0  # time between two looks at the file of the configuration
@@ -94,6 +96,7 @@ async def _run(
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
+        backlog=_ACCEPTED_AT_ONCE,
     )
     _raise_file_limit(config.limits.connections)
     # Large requests make many objects, among which the garbage collector would search again and again.
@@ -133,6 +136,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._documents, self._usage = service, documents, usage
         self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections, of which many more may wait than asyncio accepts in one iteration."""
+        await super().startup(sockets)
+        for opened in sockets or ():
+            opened.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """Begin to end the service; the second time, end it at once."""

@@ -1,0 +1,44 @@
+"""Tasks that take turns, so that many of them do not stop the event loop together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class LoopTurns:
+    """Lets a limited number of tasks go on in each iteration of the event loop; the others wait in their order.
+
+    Args:
+        per_iteration: The number of tasks.
+    """
+
+    def __init__(self, per_iteration: int) -> None:
+        self._per_iteration = self._left = per_iteration
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_scheduled = False
+
+    async def take(self) -> None:
+        """Wait until it is this task's turn. Without other tasks it is at once."""
+        if not self._is_scheduled:
+            self._schedule()
+        if self._left:
+            self._left -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_soon(self._begin_iteration)
+
+    def _begin_iteration(self) -> None:
+        self._is_scheduled, self._left = False, self._per_iteration
+        while self._left and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # not canceled
+                turn.set_result(None)
+                self._left -= 1
+        if self._waiting:
+            self._schedule()
