@@ -66,6 +66,12 @@ def test_fingerprints_differ_where_any_part_does() -> None:
     assert fingerprint("a", {"b": 1}) == fingerprint("a", {"b": 1})
 
 
+def test_a_pipe_is_refused_instead_of_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(DataError, match=r"pipe.txt: a pipe, but a corpus is read several times"):
+        ContentHashes(tmp_path / "cache.json").hash_file(tmp_path / "pipe.txt")
+
+
 def test_many_files_are_hashed_with_one_write_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write after each file takes quadratic time."""
     writes: list[Path] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import tracemalloc
 from pathlib import Path
@@ -163,8 +165,30 @@ class TestLines:
     def test_not_compressed_after_all(self, tmp_path: Path, suffix: str) -> None:
         path = tmp_path / f"corpus.txt{suffix}"
         path.write_bytes(b"plain text\n")
-        with pytest.raises(DataError, match="damaged or incomplete after line 0"):
+        with pytest.raises(DataError, match=rf"not compressed, although its name ends in \{suffix}"):
             lines_of(path)
+
+    @pytest.mark.parametrize(
+        ("name", "data", "message"),
+        [
+            ("a.txt", gzip.compress(b"text\n"), r"compressed with gzip; rename it so that its name ends in \.gz"),
+            ("a.gz", zstandard.compress(b"text\n"), r"compressed with Zstandard; rename it .* in \.zst"),
+            ("a.txt.xz", lzma.compress(b"text\n"), "compressed with xz; decompress it, or use gzip or zstd"),
+            ("a.txt", bz2.compress(b"text\n"), "compressed with bzip2; decompress it"),
+            ("a.gz", b"PK\x03\x04" + bytes(30), "compressed with zip; decompress it"),
+        ],
+    )
+    def test_another_compression_than_the_name_says(self, tmp_path: Path, name: str, data: bytes, message: str) -> None:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(DataError, match=message):
+            lines_of(tmp_path / name)
+
+    @pytest.mark.parametrize("zeros", [1, 10_240, 3 << 20])
+    def test_zeros_after_the_end_of_gzip(self, tmp_path: Path, zeros: int) -> None:
+        """As tapes and some programs write it."""
+        path = tmp_path / "a.txt.gz"
+        path.write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n") + bytes(zeros))
+        assert lines_of(path) == ["one", "two"]
 
     def test_damaged_gzip(self, tmp_path: Path) -> None:
         path = write(tmp_path / "corpus.txt.gz", "text\n" * 100)

@@ -47,6 +47,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-tied": ("llama", {"tie_word_embeddings": True, "pad_token_id": 5}),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 10, "hidden_act": "gelu"}),
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.0}}),
+    "llama-partial": (
+        "llama",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5}},
+    ),
     "llama-llama3": ("llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 64}}),
     "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "llama-yarn-own": ("llama", {"rope_parameters": {**YARN, "beta_fast": 16.0, "attention_factor": 1.3}}),

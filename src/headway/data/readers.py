@@ -18,7 +18,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -425,10 +425,10 @@ def text_size(path: Path) -> TextSize:
     lines = num_bytes = 0
     last = b"\n"
     try:
-        for chunk in _chunks(path):
+        for chunk in _chunks(path) if path.is_file() else ():  # a pipe can be read only once
             if chunk:
                 lines, num_bytes, last = lines + chunk.count(b"\n"), num_bytes + len(chunk), chunk[-1:]
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError):
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, DataError):
         return TextSize(0, 0)
     is_open = last != b"\n"  # the last line need not end in a newline
     return TextSize(lines + is_open, num_bytes + is_open)
@@ -518,7 +518,9 @@ def _bounded_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the content of a file in chunks of any size, decompressed if its name ends in .gz or .zst."""
     with path.open("rb") as file:
-        raw = iter(lambda: file.read(_BLOCK_BYTES), b"")
+        start = file.read(_SIGNATURE_BYTES)
+        _check_compression(path, start)
+        raw = chain([start], iter(lambda: file.read(_BLOCK_BYTES), b""))
         match path.suffix:
             case ".gz":
                 yield from _decompress(raw, lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16))  # 16: gzip header
@@ -529,15 +531,41 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield from raw
 
 
+# How files begin that programs have compressed, the name of the format, and the suffix of files that are decompressed.
+_COMPRESSED = (
+    (re.compile(rb"\x1f\x8b"), "gzip", ".gz"),
+    (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), "Zstandard", ".zst"),
+    (re.compile(rb"\xfd7zXZ\0"), "xz", None),
+    (re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38)"), "bzip2", None),
+    (re.compile(rb"PK\x03\x04"), "zip", None),
+    (re.compile(rb"\x04\x22\x4d\x18"), "lz4", None),
+    (re.compile(rb"7z\xbc\xaf\x27\x1c"), "7z", None),
+)
+
+
+_SIGNATURE_BYTES = 16
+
+
+def _check_compression(path: Path, start: bytes) -> None:
+    """Raise :class:`DataError` if a file, which begins with ``start``, has another format than its name says."""
+    name, suffix = next(((name, suffix) for begin, name, suffix in _COMPRESSED if begin.match(start)), (None, None))
+    if name is not None and (suffix is None or suffix != path.suffix):
+        advice = f"rename it so that its name ends in {suffix}" if suffix else "decompress it, or use gzip or zstd"
+        raise DataError(f"{path}: compressed with {name}; {advice}")
+    if name is None and start and path.suffix in (".gz", ".zst"):
+        raise DataError(f"{path}: not compressed, although its name ends in {path.suffix}; rename it")
+
+
 def _decompress(raw: Iterator[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
     """Decompress a stream of one or more gzip members or Zstandard frames (``cat a.gz b.gz``).
 
-    zlib and zstandard have the same interface, but no common type. zstandard's own reader is not used, because it
-    accepts a file that ends in the middle of a frame.
+    Zeros after a member, with which some programs fill a block of a tape, are skipped. zlib and zstandard have the same
+    interface, but no common type. zstandard's own reader is not used, because it accepts a file that ends in the middle
+    of a frame.
     """
     member = None
     for chunk in raw:
-        while chunk:
+        while chunk := chunk if member else chunk.lstrip(b"\0"):
             member = member or start()
             yield member.decompress(chunk)
             chunk = b""

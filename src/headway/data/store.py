@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -325,11 +326,13 @@ class ContentHashes:
 
     def _hash(self, path: Path) -> str:
         try:
-            name, stat = str(path.resolve()), path.stat()
+            name, status = str(path.resolve()), path.stat()
+            if stat.S_ISFIFO(status.st_mode):
+                raise DataError(f"{path}: a pipe, but a corpus is read several times; write its content to a file")
             entry = self._known.get(name)
-            if isinstance(entry, list) and entry[:2] == [stat.st_size, stat.st_mtime_ns]:
+            if isinstance(entry, list) and entry[:2] == [status.st_size, status.st_mtime_ns]:
                 return str(entry[2])
-            settled = time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
+            settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
         except FileNotFoundError:
@@ -337,6 +340,6 @@ class ContentHashes:
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
         if settled:
-            self._known[name] = [stat.st_size, stat.st_mtime_ns, digest]
+            self._known[name] = [status.st_size, status.st_mtime_ns, digest]
             self._is_changed = True
         return digest

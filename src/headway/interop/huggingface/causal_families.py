@@ -102,7 +102,14 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
 
 
 def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[str, Any]:
-    options = _rotary_options(checkpoint, {"rope_theta": checkpoint["rope_theta"], "partial_rotary_factor": 1.0})
+    older = {"rope_theta": checkpoint["rope_theta"], "partial_rotary_factor": 1.0}
+    options = _rotary_options(checkpoint, older)
+    # Without scaling, this family of `transformers` does not read the factor; with scaling, it fails.
+    if options["rotary_fraction"] != 1 and options["rotary_scaling"] is not None:
+        raise checkpoint.bundle_error(
+            f"partial_rotary_factor = {options['rotary_fraction']} with scaled rotary positions is not supported"
+        )
+    options["rotary_fraction"] = 1.0
     heads, key_heads = options["num_heads"], checkpoint["num_key_value_heads"]
     if key_heads is not None and checkpoint.positive_int("num_key_value_heads") != heads:
         options["num_kv_heads"] = key_heads
