@@ -178,3 +178,9 @@ def test_an_added_token_with_the_id_of_a_language_is_refused(tmp_path: Path) -> 
     (folder / "added_tokens.json").write_text(json.dumps({"<ent1>": size}))
     with pytest.raises(BundleError, match=r"the added token '<ent1>' has the id of another token, '__af__'"):
         read_tokenizer_files(folder, "m2m_100")
+
+
+def test_the_file_without_a_special_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    with pytest.raises(BundleError, match=r"vocab.txt: does not contain the special token '\[PAD\]'"):
+        read_masked_tokenizer(tmp_path, "bert")

@@ -23,9 +23,9 @@ from headway.predict.markup.placeholders import has_words
 _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
 _NUM_PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
-_CHARSET = re.compile(rb'"[^"\n]*Content-Type:[^"\n]*?charset=([\w.:-]+)', re.IGNORECASE)
+_CHARSET = re.compile(rb'"(?>[^"\n]*?Content-Type:)[^"\n]*?charset=([\w.:-]+)', re.IGNORECASE)
 _PLACEHOLDER = "charset"  # what templates declare until a translator names an encoding
-_LINE = re.compile(r"([^\r\n]*)(\r+\n|\n|\r|\Z)")
+_LINE = re.compile(r"([^\r\n]*)((?<!\r)\r+\n|\n|\r|\Z)")
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _KEYWORD = re.compile(
     rf"\s*(?:(domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s*)?({_STRING}(?:\s*{_STRING})*)\s*"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 InlineRole = Literal["pair", "object", "keep", "start", "end", "break", "space"]
-_LINE_BREAKS = re.compile(r"([ \t]*(?:\r\n|\r|\n)\s*)")
+_LINE_BREAKS = re.compile(r"((?<![ \t])[ \t]*+(?:\r\n|\r|\n)\s*+)")
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _SPACES = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 
 _HAS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
-_ENDS = re.compile(r"\A\s+|\s+\Z")
+_ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
 _RUN = re.compile(f"[\t{_SPACES}]{{2,}}|\t")
 # Characters that are in normal form wherever they stand, apart from runs of spaces.
 _LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€]*")

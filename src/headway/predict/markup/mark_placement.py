@@ -424,7 +424,7 @@ def _words_of_tokens(text: str, words: Sequence[Span], tokens: Sequence[str]) ->
     word_ids: list[list[int]] = []
     position = 0
     for token in tokens:
-        core = re.sub(r"^[\s▁]+|\s+$|@@ ?$", "", token)
+        core = re.sub(r"^[\s▁]+|(?<!\s)\s+$|@@ ?$", "", token)
         start = text.find(core, position, position + len(core) + _LOOKAHEAD) if core else -1
         if start < 0:
             word_ids.append([])
