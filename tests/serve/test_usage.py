@@ -146,3 +146,12 @@ def test_a_quota_survives_a_restart(tmp_path: Path) -> None:
         "characters": {"shop": 7},
     }
     assert statuses("1234", "123", "1") == [429, 200, 429]
+
+
+def test_other_users_cannot_read_what_a_service_keeps(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "usage.json")
+    usage.add("key", 1)
+    usage.save()
+    GlossaryStore(tmp_path / "glossaries", max_glossaries=1, max_characters=100)
+    assert (tmp_path / "usage.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "glossaries").stat().st_mode & 0o777 == 0o700
