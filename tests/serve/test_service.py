@@ -186,6 +186,13 @@ def test_it_describes_itself(http: httpx.Client) -> None:
             400,
             r"\ud800 is not supported",
         ),
+        (
+            "POST",
+            "/translate",
+            {"json": {"q": ["Good morning", "La maison est grande."], "source": "auto", "target": "de"}},
+            400,
+            "fr is not supported",
+        ),
         ("POST", "/translate", {"json": [1]}, 400, "the body is not a JSON object"),
         ("POST", "/translate", {"content": b"\xff{", "headers": {"content-type": "application/json"}}, 400, None),
         ("POST", "/translate", {"content": b"[" * 100_000}, 400, "the body is not valid JSON"),

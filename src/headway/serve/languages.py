@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +13,9 @@ from headway.text.languages import base_language, normalized
 _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
 }  # fmt: skip
-_NEARLY_CERTAIN = 0.99
+# A language that is not served is detected if it has this probability, and is this many times as probable as those that
+# are. Sentences of four words have that; single words and numbers do not.
+_CLEAR, _MUCH_MORE = 0.3, 20
 _ENGLISH_NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
     "en": "English", "es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French",
@@ -76,35 +77,28 @@ def is_right_to_left(code: str) -> bool:
     return base_language(code) in _RIGHT_TO_LEFT
 
 
-def detect_language(text: str, among: Collection[str] = (), others: Collection[str] = ()) -> DetectedLanguage:
-    """Return the most probable language of a text, of those in ``among`` and ``others`` if there are any.
+def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage:
+    """Return the most probable language of a text, among all that the detector knows.
 
-    A language that is in ``others`` only must be nearly certain.
+    A short text is rarely certain, so a language that is not in ``served`` must be clearly more probable than the most
+    probable one that is. The confidence is the probability among all languages in any case.
     """
-    codes = {base_language(code): code for code in (*others, *among)}
-    code, probability = _identifier(frozenset(codes)).classify(text)
-    if probability < _NEARLY_CERTAIN and others and code not in map(base_language, among):
-        return detect_language(text, among)
-    return DetectedLanguage(codes.get(code, code), float(probability))
+    codes = {base_language(code): code for code in served}
+    ranked = _identifier().rank(text)
+    best, probability = ranked[0]
+    known = next(((label, value) for label, value in ranked if base_language(label) in codes), None)
+    if known is not None and (probability < _CLEAR or probability < _MUCH_MORE * known[1]):
+        best, probability = known
+    return DetectedLanguage(codes.get(base_language(best), best), float(probability))
 
 
 def prepare_detection() -> None:
     """Load what :func:`detect_language` needs, which takes half a second or more."""
-    _identifier_of_all()
+    _identifier()
 
 
 @cache
-def _identifier_of_all() -> Any:
+def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-@cache
-def _identifier(codes: frozenset[str]) -> Any:
-    """Return an identifier restricted to those of these languages that it supports, or to all if it supports none."""
-    identifier = copy.copy(_identifier_of_all())
-    known = codes & set(identifier.labels)
-    if known:
-        identifier.set_languages(sorted(known))
-    return identifier

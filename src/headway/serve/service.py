@@ -126,7 +126,7 @@ class Service:
         return chosen
 
     async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
-        """Return the language of each text, of those that the models translate from, or nearly certainly into.
+        """Return the language of each text; one that no model translates from must be clearly more probable.
 
         Raises:
             TooLargeError: There are too many texts or characters.
@@ -135,8 +135,8 @@ class Service:
         return await self._detect(texts)
 
     async def _detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
-        known = self.source_languages, self.target_languages
-        return await asyncio.to_thread(lambda: [detect_language(text, *known) for text in texts])
+        served = self.source_languages
+        return await asyncio.to_thread(lambda: [detect_language(text, served) for text in texts])
 
     # Glossaries.
 

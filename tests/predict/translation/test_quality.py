@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.predict import Translator
 from headway.predict.translation.quality import find_flags, is_copied, is_repeated, max_ngram_repeats
 
 
@@ -90,3 +91,13 @@ def test_all_flags_in_their_order() -> None:
     )
     assert find_flags(text, text, [3], tokens, finished=True, languages_differ=False) == ("repeated",)
     assert find_flags("a b", "c d", [1, 2], [3, 4], finished=True, languages_differ=True) == ()
+
+
+@pytest.mark.parametrize("kind", ["characters", "whitespace"])
+def test_a_source_of_unknown_tokens_only_is_flagged(make_translator: Callable[..., Translator], kind: str) -> None:
+    model = make_translator(kind)
+    for text in ("日本語", "日本 語", "日本語 日本"):
+        assert "unknown_source" in model.translate(text).flags
+    for text in ("das 日本語", "das Haus", ""):
+        assert "unknown_source" not in model.translate(text).flags
+    assert "unknown_source" not in make_translator("bpe").translate("日本語").flags

@@ -13,6 +13,9 @@ copied
     The translation equals the source, although the languages differ and the source has more than three words with a
     letter. A word is a run of letters and digits, or one character in Chinese and Japanese. Shorter texts (names,
     measures) are often equal in both languages.
+unknown_source
+    The vocabulary has none of the letters or words of the source, so the model has read nothing of it. This happens
+    with vocabularies of characters and of words, and with some imported ones.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headway.predict.results import Flag, Translation
+from headway.text.base import UNK, TextTokenizer
 
 MAX_LOOP_TOKENS = 16
 MIN_LOOP_REPEATS = 4
@@ -42,6 +46,7 @@ def find_flags(
     *,
     finished: bool,
     languages_differ: bool,
+    source_is_unknown: bool = False,
 ) -> tuple[Flag, ...]:
     """Return the flags of a translation, in the order of this module's docstring."""
     flags: list[Flag] = [] if finished else ["truncated"]
@@ -49,7 +54,17 @@ def find_flags(
         flags.append("repeated")
     if languages_differ and is_copied(source, target):
         flags.append("copied")
+    if source_is_unknown:
+        flags.append("unknown_source")
     return tuple(flags)
+
+
+def is_unknown(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
+    """Return whether a text consists of unknown tokens, apart from punctuation and white space."""
+    if UNK not in ids:
+        return False
+    known = tokenizer.display([token for token in ids if token != UNK])
+    return not any(character.isalnum() for token in known for character in token)
 
 
 def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
