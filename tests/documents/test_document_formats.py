@@ -370,6 +370,55 @@ def test_json_keeps_keys_numbers_and_layout(upper: Translate) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r'{"a": "no apples | one apple | {count} apples"}', r'{"a": "NO APPLES | ONE APPLE | {count} APPLES"}'),
+        (r'{"a": "one|{n} apples", "b": "c|d"}', r'{"a": "ONE|{n} APPLES", "b": "C|D"}'),
+        (r'{"a": "see @:menu.open and @.lower:(x)"}', r'{"a": "SEE @:menu.open AND @.lower:(x)"}'),
+        (r'{"a": "see $t(common.ok, {\"n\": 1}) now"}', r'{"a": "SEE $t(common.ok, {\"n\": 1}) NOW"}'),
+        (r'{"a": "&copy; me &lt; don&#39;t &amp; you"}', r'{"a": "&copy; ME &lt; DON&#39;T &amp; YOU"}'),
+        (r'{"a": "\u003cb\u003ex\u003c\/b\u003e \/ größe"}', r'{"a": "\u003cb\u003eX\u003c\/b\u003e \/ GRÖSSE"}'),
+        (r'{"a": "Home | About us"}', r'{"a": "HOME | ABOUT US"}'),
+        (r'{"a": "{n, choice, 0#none | 1#one}"}', r'{"a": "{n, choice, 0#NONE | 1#ONE}"}'),
+    ],
+)
+def test_json_keeps_separators_other_messages_entities_and_escapes(upper: Translate, text: str, expected: str) -> None:
+    assert upper(text, "json") == expected
+
+
+def test_plural_forms_are_separate_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": "no apples|{n} apples", "b": "this or that"}')
+    content = read_document(tmp_path / "a.json", FORMATS["json"])
+    assert [text.text for text in content.texts] == ["no apples", "{n} apples", "this or that"]
+
+
+def test_columns_of_plain_text_are_separate_texts(upper: Translate, tmp_path: Path) -> None:
+    text = (
+        "Name:\tAda\n12\tRed  house     last \t \n\n1.\tThe first line of this item is as long as possible,\n"
+        "\tthe second line goes on, and on, and so on, and\n\tends.\n"
+    )
+    assert upper(text, "txt") == text.upper()
+    content = read_document(tmp_path / "a.txt", FORMATS["txt"])
+    assert [text.text for text in content.texts][:4] == ["Name:", "Ada", "Red  house", "last"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ann <ann.b@c.de> and <https://d.de/x> wrote", "ANN <ann.b@c.de> AND <https://d.de/x> WROTE"),
+        ("up to 6%s of 7%1$s and 50% sure", "UP TO 6%s OF 7%1$s AND 50% SURE"),
+    ],
+)
+def test_placeholders_in_brackets_and_after_numbers(upper: Translate, text: str, expected: str) -> None:
+    assert upper(text, "txt") == expected
+
+
+def test_html_entities_without_semicolons_are_read_as_browsers_do(upper: Translate) -> None:
+    page = '<p>one &raquo two &copy <a href="?a=1&copy=2">x</a> AT&T</p>'
+    assert upper(page, "html") == '<p>ONE » TWO © <a href="?a=1&copy=2">X</a> AT&T</p>'
+
+
 def word_document(tmp_path: Path, body: str) -> Path:
     document = docx.Document()
     document.element.body.insert(0, parse_xml(f"<w:p {_W}>{body}</w:p>"))

@@ -75,7 +75,7 @@ def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
         translations = [strings for name, strings in entry.strings.items() if name.startswith("msgstr")]
         if has_words(sources[0]) and entry.end and not any(map(unquotefrompo, translations)):
             has_directives = any(flag in entry.flags for flag in _PRINTF)
-            units.append((entry, [Message(source, has_directives=has_directives) for source in sources]))
+            units.append((entry, [Message(source, "c-format" if has_directives else "gettext") for source in sources]))
 
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)

@@ -212,7 +212,8 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
 
     Args:
         text: The text.
-        tags: Pattern of a tag. The groups ``name`` and ``closing`` identify pairs; all other tags are objects.
+        tags: Pattern of a tag. The groups ``name`` and ``closing`` identify pairs; all other tags are objects. A reader
+            sees a word in place of the group ``word``.
         read: Converts the source between two tags to the text that a reader sees.
     """
     inline, matches = InlineText(), list(tags.finditer(text))
@@ -233,7 +234,7 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
         elif index in closing:
             inline.close()
         else:
-            inline.add_object(SourceTag(tag.group()))
+            inline.add_object(SourceTag(tag.group()), tag.group() if tag.lastgroup == "word" else "")
         position = tag.end()
     inline.add_text(read(text[position:]))
     return inline

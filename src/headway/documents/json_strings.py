@@ -1,4 +1,8 @@
-"""JSON files. All string values are translated. Keys, numbers, HTML tags and the layout stay unchanged."""
+"""JSON files. All string values are translated. Keys, numbers, HTML tags and the layout stay unchanged.
+
+Files with linked messages (``@:key``), or with plural forms such as ``one apple | {count} apples``, are files of
+vue-i18n; see :class:`~headway.documents.messages.Message`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, ReadingOptions, read_text
-from headway.documents.messages import Message
+from headway.documents.messages import Message, MessageSyntax
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # unpaired surrogates: valid JSON, but not valid text
+_ESCAPE = re.compile(r"(\\u00[0-7][0-9a-fA-F]|\\/)|\\.")
+_LINKED_MESSAGE = re.compile(r"(?<![\w.])@(?:\.\w+)?:[\w(]")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"(?P<key>\s*:)?', re.DOTALL)
 
 
@@ -24,28 +30,50 @@ def read_json(path: Path, options: ReadingOptions) -> DocumentContent:
     except ValueError as error:
         raise DocumentError(f"the file is not valid JSON ({error})") from None
     pieces: list[str] = []  # the text before each string, and the text after the last one
-    messages: list[Message] = []
-    is_ascii: list[bool] = []
+    messages: list[tuple[Message, _Escapes]] = []
+    strings = (match.group() for match in _STRING.finditer(encoded.text) if not match["key"])
+    syntax: MessageSyntax = "vue-i18n" if any(map(_is_of_vue, strings)) else "json"
     position = 0
     for match in _STRING.finditer(encoded.text):
         value = None if match["key"] else json.loads(match.group())
         if value is None or _HALF_CHARACTER.search(value):
             continue
-        message = Message(value, has_directives=False)
+        message = Message(value, syntax)
         if not message.texts:
             continue
         pieces.append(encoded.text[position : match.start()])
-        messages.append(message)
-        is_ascii.append("\\u" in match.group() and match.group().isascii())
+        messages.append((message, _Escapes(match.group())))
         position = match.end()
     pieces.append(encoded.text[position:])
 
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
-        written = [
-            json.dumps(message.fill(remaining), ensure_ascii=ascii_only)
-            for message, ascii_only in zip(messages, is_ascii, strict=True)
-        ]
+        written = [escapes.quote(message.fill(remaining)) for message, escapes in messages]
         encoded.write("".join(part for pair in zip(pieces, [*written, ""], strict=True) for part in pair), target)
 
-    return DocumentContent([text for message in messages for text in message.texts], write)
+    return DocumentContent([text for message, _ in messages for text in message.texts], write)
+
+
+def _is_of_vue(string: str) -> bool:
+    """Return whether a string links another message, or has plural forms with a number of vue-i18n."""
+    has_forms = "|" in string and ("{n}" in string or "{count}" in string)
+    return has_forms or _LINKED_MESSAGE.search(string) is not None
+
+
+class _Escapes:
+    """The characters that a string escapes although JSON does not require it, such as ``\\u003c`` and ``\\/``."""
+
+    def __init__(self, string: str) -> None:
+        self._is_ascii = "\\u" in string and string.isascii()
+        escapes = (match[1] for match in _ESCAPE.finditer(string) if match[1])
+        self._written = {json.loads(f'"{escape}"'): escape for escape in escapes}
+
+    def quote(self, text: str) -> str:
+        """Return a text as a string that escapes these characters."""
+        if not self._written:
+            return json.dumps(text, ensure_ascii=self._is_ascii)
+        characters = (
+            self._written.get(character) or json.dumps(character, ensure_ascii=self._is_ascii)[1:-1]
+            for character in text
+        )
+        return f'"{"".join(characters)}"'

@@ -1,9 +1,11 @@
-"""Messages in gettext catalogs: plain text that may contain HTML tags and printf directives."""
+"""Messages of programs: plain text that may contain HTML tags, printf directives, other messages and plural forms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
+from typing import Literal
 
 from headway.documents.inline_tags import parse_tags, write_tags
 from headway.predict.markup.document import BOUNDARY
@@ -15,23 +17,50 @@ _TAGS = re.compile(_TAG)
 _TAGS_AND_DIRECTIVES = re.compile(
     _TAG + r"|%(?:\(\w+\)|\d+\$)?[-+ 0#']*+(?:\d++|\*)?(?:\.(?:\d+|\*)?)?(?:hh?|ll?|[jztLq])?[diouxXeEfFgGaAcspn%]"
 )
-_LINE_BREAK = re.compile(r"(\r\n|\n|\r)")
+# Other messages in a message: linked ones of vue-i18n, and nested ones of i18next.
+_MESSAGES = r"|(?P<word>@(?:\.\w+)?:(?:\([\w.-]+\)|[\w-]+(?:\.[\w-]+)*)|\$t\((?:[^()]|\([^()]*\))*+\))"
+_TAGS_AND_MESSAGES = re.compile(_TAG + _MESSAGES)
+_LINE_BREAK = r"\r\n|\n|\r"
+_SEPARATORS = {
+    "gettext": re.compile(_LINE_BREAK),
+    "c-format": re.compile(_LINE_BREAK),
+    "json": re.compile(rf"{_LINE_BREAK}|[ \t]+\|[ \t]+"),
+    "vue-i18n": re.compile(rf"{_LINE_BREAK}|[ \t]*\|[ \t]*"),
+}
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
+
+MessageSyntax = Literal["gettext", "c-format", "json", "vue-i18n"]
 
 
 class Message:
-    """A message. Its translation keeps the HTML tags and, with ``has_directives``, the printf directives.
+    """A message. Its translation keeps the HTML tags and, in some syntaxes, what is listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
-    argument with branches do not end a line.
+    argument with branches do not end a line. Characters that the message writes as entities of HTML are entities in the
+    translation, too.
+
+    ==========  ====================================================================================================
+    gettext     nothing else
+    c-format    printf directives
+    json        separators `` | `` of plural forms or titles, nested messages such as ``$t(key)``
+    vue-i18n    separators ``|`` with and without spaces, and linked messages such as ``@:key``
+    ==========  ====================================================================================================
 
     Attributes:
         texts: The texts to translate.
     """
 
-    def __init__(self, message: str, *, has_directives: bool) -> None:
-        tags = _TAGS_AND_DIRECTIVES if has_directives else _TAGS
-        lines = _lines(message, tags) if tags.search(message) else [message]
-        self._lines = [parse_tags(line, tags) for line in lines]
+    def __init__(self, message: str, syntax: MessageSyntax) -> None:
+        tags = _TAGS_AND_DIRECTIVES if syntax == "c-format" else _TAGS if syntax == "gettext" else _TAGS_AND_MESSAGES
+        separators = _SEPARATORS[syntax]
+        has_parts = tags.search(message) or (syntax in ("json", "vue-i18n") and "|" in message)
+        lines = _lines(message, tags, separators) if has_parts else [message]
+        self._entities = {
+            character: entity
+            for entity in _ENTITY.findall(message)
+            if len(character := unescape(entity)) == 1 and character != entity
+        }
+        self._lines = [parse_tags(line, tags, self._read) for line in lines]
         self.texts = [line.source for line in self._lines if line.has_words]
 
     def fill(self, translations: Iterator[str]) -> str:
@@ -41,13 +70,20 @@ class Message:
             DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.
         """
         return "".join(
-            write_tags(line, next(translations) if line.has_words else line.source.text) for line in self._lines
+            write_tags(line, next(translations) if line.has_words else line.source.text, self._write)
+            for line in self._lines
         )
 
+    def _read(self, text: str) -> str:
+        return _ENTITY.sub(lambda match: unescape(match.group()), text)
 
-def _lines(message: str, tags: re.Pattern[str]) -> list[str]:
-    """Return the lines of a message and the line breaks between them."""
-    breaks = list(_LINE_BREAK.finditer(message))
+    def _write(self, text: str) -> str:
+        return "".join(self._entities.get(character, character) for character in text) if self._entities else text
+
+
+def _lines(message: str, tags: re.Pattern[str], separators: re.Pattern[str]) -> list[str]:
+    """Return the lines of a message and the separators between them."""
+    breaks = list(separators.finditer(message))
     if not breaks:
         return [message]
     arguments = find_arguments(tags.sub(lambda tag: BOUNDARY * len(tag.group()), message))

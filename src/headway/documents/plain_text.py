@@ -1,10 +1,14 @@
-"""Plain text. Each line is a separate text, except that the lines of a wrapped paragraph form one text."""
+"""Plain text. Each line is a separate text, except that the lines of a wrapped paragraph form one text.
+
+Tabs and three or more spaces separate the columns of other lines, which are separate texts.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
@@ -12,7 +16,8 @@ from headway.documents.line_breaks import wrap, wrapped_width
 from headway.predict.markup.placeholders import has_words
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_ITEM = re.compile(r"(?:[-*+•–]|\d+[.)])\s")
+_ITEM = re.compile(r"\A(?:[-*+•–]|\d+[.)])\s")
+_COLUMNS = re.compile(r"( *\t[ \t]*| {3,})")  # between the columns of a line
 _HEADING_LINES = 3  # maximum number of lines directly before a wrapped paragraph that are separate texts
 
 
@@ -92,14 +97,19 @@ def _parts(lines: Iterator[_Line]) -> Iterator[str | _TextParagraph]:
 def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
     for start in range(min(len(block) - 1, _HEADING_LINES + 1)):
         lines = block[start:]
+        if any("\t" in _ITEM.sub("", line.text, 1) for line in lines):
+            continue
         width = wrapped_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
         if width is not None:
-            yield from map(_parse_line, block[:start])
+            yield from chain.from_iterable(map(_parse_line, block[:start]))
             yield _TextParagraph(lines, width)
             return
-    yield from map(_parse_line, block)
+    yield from chain.from_iterable(map(_parse_line, block))
 
 
-def _parse_line(line: _Line) -> str | _TextParagraph:
-    """Return a line as a separate text, or the line itself if it contains nothing to translate, such as a date."""
-    return _TextParagraph([line], None) if has_words(line.text) else line.indent + line.text + line.end
+def _parse_line(line: _Line) -> Iterator[str | _TextParagraph]:
+    """Yield the texts of a line, which has several if it has columns, and what contains nothing to translate."""
+    yield line.indent
+    for number, part in enumerate(_COLUMNS.split(line.text)):
+        yield part if number % 2 or not has_words(part) else _TextParagraph([_Line("", part, "")], None)
+    yield line.end

@@ -67,7 +67,12 @@ _KEPT_SECTIONS = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">
 _READABLE = 60  # characters of an element that is not translated, up to which the model reads it
 _SPACE = " \t\r\n\f"
 _STRAY = re.compile(r"<[A-Za-z_/!?:][^\s<>&]*")
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]*);")
+# For compatibility, HTML accepts some names of entities without a semicolon.
+_WITHOUT_SEMICOLON = "|".join(sorted(name for name in html5 if not name.endswith(";")))
+_ENTITY = re.compile(
+    r"&(?:(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]*);|"
+    rf"(?:{_WITHOUT_SEMICOLON})(?![A-Za-z0-9=;]))"
+)
 _XML_ENTITIES = ("amp", "lt", "gt", "quot", "apos")
 
 
@@ -401,7 +406,7 @@ def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
 
 
 def _is_known(entity: str, is_html: bool) -> bool:
-    name = entity[1:-1]
+    name = entity[1:].removesuffix(";")
     if name.startswith("#"):
         digits = name[1:]
         number = int("0" + digits, 0) if digits[0] in "xX" else int(digits)

@@ -45,6 +45,7 @@ _PROTECTED = re.compile(
         | \{{\s*[\w.-]+\s*,\s*(?:{_ICU_TYPES})\b{_NESTED}\}}
         | [$%\#]?\{{{{1,3}}[^{{}}\n]{{0,100}}\}}{{1,3}}
         | (?<![\d%])%(?:\([\w.]+\)|\d+\$)?[-+0\#]*+\d*+(?:\.\d++)?(?:hh?|ll?|[jztLq])?[sdiufFeEgGxXoaAcCpn@](?![A-Za-z])
+        | (?<=\d)%(?:\d+\$)?[s@](?![A-Za-z0-9'’])
         | %%(?!\w) | (?<![\w%])%[A-Za-z_]\w*% | (?<!\w)\$[A-Za-z_]\w*
         | (?:https?|ftps?|file)://[^\s<>"“”„»«`]*{_URL_END}
         | (?<![\w.@])www\.[\w-]+\.[^\s<>"“”„»«`]*{_URL_END}
@@ -69,7 +70,20 @@ _HINT = re.compile(
     + STAND_IN.pattern
 )
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
-_QUOTES = {"„": "“”", "“": "”", '"': '"', "'": "'", "«": "»", "»": "«", "‚": "‘", "‘": "’", "(": ")", "[": "]"}
+_QUOTES = {
+    "„": "“”",
+    "“": "”",
+    '"': '"',
+    "'": "'",
+    "«": "»",
+    "»": "«",
+    "‚": "‘",
+    "‘": "’",
+    "(": ")",
+    "[": "]",
+    "<": ">",
+}
+_QUOTES |= {"(": ")", "[": "]", "<": ">"}
 _DIGITS = re.compile(_DIGIT_GROUPS)
 _SPACE = re.compile(r"(?<![\d$€£¥])\s")  # white space that is not part of a number
 
