@@ -350,6 +350,28 @@ def test_xliff_marks_new_targets_and_keeps_approved_ones(upper: Translate) -> No
     assert upper(start + unit.format("") + kept + end, "xlf") == start + unit.format(target) + kept + end
 
 
+@pytest.mark.parametrize(
+    ("datatype", "source", "expected"),
+    [
+        ("html", 'a &lt;b title="x y"&gt;c&lt;/b&gt; d', 'A &lt;b title="X Y"&gt;C&lt;/b&gt; D'),
+        ("html", "<![CDATA[<p>a <i>b</i> &amp; c</p>]]>", "<![CDATA[<p>A <i>B</i> &amp; C</p>]]>"),
+        ("plaintext", "a &lt; b", "A &lt; B"),
+        ("html", "a b", "A B"),
+    ],
+)
+def test_html_as_text_of_xliff(upper: Translate, datatype: str, source: str, expected: str, tmp_path: Path) -> None:
+    text = (
+        '<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" version="1.2"><file datatype="{}"><body>'
+        '<trans-unit id="1"><source>{}</source></trans-unit></body></file></xliff>'
+    )
+    assert f">{expected}</target>" in upper(text.format(datatype, source), "xlf")
+    (tmp_path / "a.xlf").write_text(text.format("plaintext", "a &lt;b&gt;c&lt;/b&gt;"))
+    for syntax, texts in (("html", ["a c"]), ("plain", ["a <b>c</b>"])):
+        translator = UpperCaseTranslator()
+        translate_document(translator, tmp_path / "a.xlf", tmp_path / "b.xlf", text_syntax=syntax)  # type: ignore[arg-type]
+        assert translator.texts == texts
+
+
 def test_xliff_2_segments(upper: Translate) -> None:
     text = (
         '<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" trgLang="de"><file id="f">'

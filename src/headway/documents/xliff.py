@@ -11,12 +11,14 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.documents.content import DocumentContent, DocumentError, ReadingOptions
-from headway.documents.mixed_content import InlineElement, MixedContent, fill_all
-from headway.documents.safe_xml import local_name, parse_xml
+from headway.documents.content import DocumentContent, DocumentError, DocumentText, ReadingOptions
+from headway.documents.html_file import html_texts
+from headway.documents.mixed_content import InlineElement, MixedContent
+from headway.documents.safe_xml import local_name, parse_xml, remove_invalid_characters
 from headway.predict.markup.icu_messages import may_have_arguments
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _UNTRANSLATED = ("new", "needs-translation", "initial")
 _LINE_BREAK_NAMES = frozenset({"lb", "x-html-br", "xlf:lb", "LINE_BREAK"})
 _LINE_BREAK = re.compile(r"\s*<br\s*/?>\s*|[ \t]*(?:\\r)?(?:\\n|[\r\n])\s*", re.IGNORECASE)
 _SPACE = re.compile(r"(?:\s|&nbsp;|&#160;|\\t)+")
+_HTML_TYPES = ("html", "htmlbody", "x-html", "xhtml", "cdata", "x-cdata")
+_HTML_TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _UNIT_1, _UNIT_2 = "trans-unit", "segment"
 
@@ -46,19 +50,60 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
         )
     units = list(_units(root, _UNIT_1 if version.startswith("1") else _UNIT_2))
     targets = [(unit, _target(unit)) for unit, _ in units]
-    contents = [
-        content
-        for (unit, target), (_, keeps_space) in zip(targets, units, strict=True)
-        for content in _contents(unit, target, keeps_space)
-    ]
+    contents: list[MixedContent | _HtmlContent] = []
+    for (unit, target), (_, keeps_space) in zip(targets, units, strict=True):
+        if _is_html(unit, target, options.text_syntax):
+            contents.append(_HtmlContent(target))
+        else:
+            contents += _contents(unit, target, keeps_space)
 
     def write(translations: Sequence[str], target_path: Path) -> None:
-        fill_all(contents, translations)
+        remaining = iter(translations)
+        for content in contents:
+            content.fill(remaining)
         for unit, target in targets:
             _set_target(unit, target)
         target_path.write_bytes(file.to_bytes())
 
-    return DocumentContent([text.source for content in contents for text in content.texts], write)
+    texts: list[DocumentText] = []
+    for content in contents:
+        texts += content.texts if isinstance(content, _HtmlContent) else [text.source for text in content.texts]
+    return DocumentContent(texts, write)
+
+
+class _HtmlContent:
+    """The content of a target that is HTML written as text: with escaped tags, or in a CDATA section.
+
+    Attributes:
+        texts: The texts to translate.
+    """
+
+    def __init__(self, target: _Element) -> None:
+        from lxml import etree
+
+        self._target = target
+        self._is_cdata = b"<![CDATA[" in etree.tostring(target)
+        self.texts, self._fill = html_texts(target.text or "")
+
+    def fill(self, translations: Iterator[str]) -> None:
+        """Replace the texts with their translations."""
+        from lxml import etree
+
+        if self.texts:
+            text = remove_invalid_characters(self._fill(list(islice(translations, len(self.texts)))))
+            # The end of a section cannot be inside of one.
+            self._target.text = etree.CDATA(text) if self._is_cdata and "]]>" not in text else text
+
+
+def _is_html(unit: _Element, target: _Element, text_syntax: str | None) -> bool:
+    """Return whether the text of a unit is HTML: by request, or as the unit or its file declares (``datatype``)."""
+    if len(target) or text_syntax == "plain":
+        return False
+    if text_syntax == "html":
+        return True
+    declaring = next((node for node in (unit, *unit.iterancestors()) if node.get("datatype")), None)
+    declares_html = declaring is not None and declaring.get("datatype", "").lower() in _HTML_TYPES
+    return declares_html and _HTML_TAG.search(target.text or "") is not None
 
 
 def _units(element: _Element, name: str) -> Iterator[tuple[_Element, bool]]:
