@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from gluing import search_phrases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode import Phrase
-from headway.errors import ConfigError
+from headway.errors import ConfigError, LengthError
 from headway.predict import Source
 from headway.predict.phrases import (
     WordPhrase,
@@ -187,3 +189,33 @@ def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.Data
     for unmet, text in found:
         assert unmet == ()
         assert all(contains_any_phrase(tokenizer, text, several) for several in source.include), text
+
+
+def test_a_phrase_that_is_too_long() -> None:
+    made = tokenizer("characters")
+    assert banned_ids(made, Source("x", banned=("das Haus " * 5,)))
+    with pytest.raises(LengthError, match=r"has 5\d tokens; at most 50 are accepted: shorten it"):
+        banned_ids(made, Source("x", banned=("das Haus " * 6,)))
+
+
+def test_phrases_that_contain_others_take_time_that_grows_with_their_number() -> None:
+    """Repetitive phrases of which none contains another: comparing all pairs, or all places, would be quadratic."""
+    made = tokenizer("characters")
+
+    def seconds(count: int) -> float:
+        words = [f"{'ab' * 5}{'eimnrstuAB'[number % 10]}{'eimnrstu' * 2}"[number % 7 :] for number in range(count)]
+        phrases = tuple(f"{word}{number:b}".replace("1", "a").replace("0", "b") for number, word in enumerate(words))
+        start = time.process_time()
+        banned_ids(made, Source("x", banned=phrases))
+        return time.process_time() - start
+
+    seconds(100)
+    assert seconds(2000) < 30 * seconds(200)
+
+
+def test_the_tokens_that_spell_a_phrase_are_found_in_a_long_target() -> None:
+    made = tokenizer("characters")
+    tokens = tuple(made.encode("das Hau" * 1000 + "s" + "das Hau" * 1000))
+    phrase = find_phrase(tokens, "Haus", made)
+    assert phrase is not None
+    assert made.decode(phrase).strip() == "Haus"

@@ -115,25 +115,35 @@ class Constraints:
             min((len(one.tokens) + (longer and bool(self._continued(one))) for one in several), default=0)
             for several in self.include
         ]
+        # For each alternative, the bits of the places at which it has a token; and the constraints that have the token.
+        self._places = [[_places(one.tokens) for one in several] for several in self.include]
+        self._having: dict[int, set[int]] = {}
+        for index, several in enumerate(self.include):
+            for token in {token for one in several for token in one.tokens}:
+                self._having.setdefault(token, set()).add(index)
         start = _Progress(tuple((0,) * len(several) for several in self.include))
         self._progress = [start]
+        self._begun: list[set[int]] = [set()]  # for each node, the constraints of which a part is matched
         self._numbers = {start: 0}
         self._steps: dict[tuple[int, int], int] = {}
         self._needed: dict[int, int] = {}
+        self._first_ways: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def step(self, node: int, token: int) -> int:
         """Return the node that ``token`` leads to from ``node``."""
         if (node, token) not in self._steps:
             now = self._progress[node]
             ends = 0 if self.boundaries is None else self.boundaries.end_bits[token]
-            matched = tuple(
-                None if places is None else self._matched(several, places, now.ends, token)
-                for several, places in zip(self.include, now.matched, strict=True)
-            )
-            progress = _Progress(matched, ends)
+            matched = list(now.matched)
+            changed = self._begun[node] | self._having.get(token, set())
+            for index in changed:
+                if (places := now.matched[index]) is not None:
+                    matched[index] = self._matched(index, places, now.ends, token)
+            progress = _Progress(tuple(matched), ends)
             if progress not in self._numbers:
                 self._numbers[progress] = len(self._progress)
                 self._progress.append(progress)
+                self._begun.append({index for index in changed if any(matched[index] or ())})
             self._steps[node, token] = self._numbers[progress]
         return self._steps[node, token]
 
@@ -144,9 +154,8 @@ class Constraints:
     def unmet(self, node: int) -> tuple[int, ...]:
         """Return the indices of the constraints that are not met if the target ends at ``node``."""
         matched = self._progress[node].matched
-        return tuple(
-            index for index, places in enumerate(matched) if places is not None and not self._open(index, places)
-        )
+        open_ = {index for index in self._begun[node] if self._open(index, matched[index] or ())}
+        return tuple(index for index, places in enumerate(matched) if places is not None and index not in open_)
 
     def min_tokens_to_meet(self, node: int, constraint: int) -> int:
         """Return the minimum number of tokens that meet a constraint; 0 if it is already met or cannot be met."""
@@ -162,8 +171,9 @@ class Constraints:
         """
         if node not in self._needed:
             unmet = self.unmet(node)
+            can_lose = self.undoing_start_bits(node) > 0
             ways = (
-                needed - self._shortest[index] + self._lost(node, token)
+                needed - self._shortest[index] + (self._lost(node, token) if can_lose else 0)
                 for index in unmet
                 for needed, token in self._continuations(node, index)
             )
@@ -177,8 +187,8 @@ class Constraints:
     def undoing_start_bits(self, node: int) -> int:
         """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes a match; 0 if none is open."""
         bits = 0
-        for several, places in zip(self.include, self._progress[node].matched, strict=True):
-            for one, place in zip(several, places or (), strict=False):
+        for index in self._begun[node]:
+            for one, place in zip(self.include[index], self._progress[node].matched[index] or (), strict=False):
                 bits |= one.end_bits * (place >> (len(one.tokens) - 1) & 1)
         return bits
 
@@ -189,17 +199,30 @@ class Constraints:
     def _continuations(self, node: int, constraint: int) -> list[tuple[int, int]]:
         """Return, for each way to complete an unmet constraint, the number of tokens and the first token."""
         now = self._progress[node]
+        ways = self._ways_to_begin(constraint, now.ends)
+        if constraint not in self._begun[node]:
+            return ways
         places = now.matched[constraint]
         assert places is not None
-        ways: list[tuple[int, int]] = []
-        for one, place in zip(self.include[constraint], places, strict=True):
-            length = len(one.tokens)
-            ways += [(length - k, one.tokens[k]) for k in range(1, length) if place >> (k - 1) & 1]
-            if not one.start_bits & now.ends:
-                ways.append((length, one.tokens[0]))
-            if self._continued(one) & now.ends and self._separator is not None:
-                ways.append((length + 1, self._separator))
-        return ways
+        return ways + [
+            (len(one.tokens) - k, one.tokens[k])
+            for one, place in zip(self.include[constraint], places, strict=True)
+            if place
+            for k in range(1, len(one.tokens))
+            if place >> (k - 1) & 1
+        ]
+
+    def _ways_to_begin(self, constraint: int, ends: int) -> list[tuple[int, int]]:
+        """Return the ways to complete a constraint from its beginning after a token with these ``end_bits``."""
+        if (constraint, ends) not in self._first_ways:
+            ways: list[tuple[int, int]] = []
+            for one in self.include[constraint]:
+                if not one.start_bits & ends:
+                    ways.append((len(one.tokens), one.tokens[0]))
+                if self._continued(one) & ends and self._separator is not None:
+                    ways.append((len(one.tokens) + 1, self._separator))
+            self._first_ways[constraint, ends] = ways
+        return self._first_ways[constraint, ends]
 
     def _continued(self, phrase: Phrase) -> int:
         """Return the bits of the words that a phrase would continue or must not continue."""
@@ -212,20 +235,25 @@ class Constraints:
         before, after = self.unmet(node), self.unmet(self.step(node, token))
         return sum(self._shortest[index] for index in after if index not in before)
 
-    def _matched(
-        self, several: Sequence[Phrase], places: tuple[int, ...], ends: int, token: int
-    ) -> tuple[int, ...] | None:
+    def _matched(self, constraint: int, places: tuple[int, ...], ends: int, token: int) -> tuple[int, ...] | None:
         new_places = []
-        for one, place in zip(several, places, strict=True):
+        for one, place, token_places in zip(self.include[constraint], places, self._places[constraint], strict=True):
             last = len(one.tokens) - 1
             if place >> last and not one.end_bits & self._starts[token]:
                 return None
-            place = (place << 1) | (not one.start_bits & ends)
-            place &= sum(1 << k for k, phrase_token in enumerate(one.tokens) if phrase_token == token)
+            place = ((place << 1) | (not one.start_bits & ends)) & token_places.get(token, 0)
             if place >> last and not one.end_bits:
                 return None
             new_places.append(place)
         return tuple(new_places)
+
+
+def _places(tokens: Sequence[int]) -> dict[int, int]:
+    """Return for each token the bit set of the indices at which it occurs."""
+    places: dict[int, int] = {}
+    for index, token in enumerate(tokens):
+        places[token] = places.get(token, 0) | 1 << index
+    return places
 
 
 class Extension(NamedTuple):

@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from headway.decode import Phrase, WordBoundaries
-from headway.errors import ConfigError
+from headway.decode import Phrase, WordBoundaries, give_way
+from headway.errors import ConfigError, LengthError
 from headway.predict.results import Source
 from headway.text.base import UNK, TextTokenizer
 from headway.text.normalization import normalize, normalize_characters
@@ -25,6 +26,7 @@ from headway.text.words import contains_words, end_word_bits, start_word_bits
 
 TokenIds = tuple[int, ...]
 
+MAX_PHRASE_TOKENS = 50  # every target may have 50 tokens (section 6.1: source length + 50)
 _BYTE = "<0x[0-9A-F]{2}>"  # how tokenizers display a byte that is only a part of a character
 _SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
 
@@ -148,8 +150,19 @@ def _find_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
 
 
 def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[TokenIds]:
-    """Return a phrase's tokenizations inside a sentence and at the start of a sentence."""
-    return list(dict.fromkeys(tuple(tokenizer.encode(space + phrase.text)) for space in (" ", "")))
+    """Return a phrase's tokenizations inside a sentence and at the start of a sentence.
+
+    Raises:
+        LengthError: The phrase has more than :data:`MAX_PHRASE_TOKENS` tokens.
+    """
+    give_way()
+    spellings = list(dict.fromkeys(tuple(tokenizer.encode(space + phrase.text)) for space in (" ", "")))
+    if (shortest := min(map(len, spellings))) > MAX_PHRASE_TOKENS:
+        raise LengthError(
+            f"a phrase to include or to ban has {shortest:,} tokens; at most {MAX_PHRASE_TOKENS} are accepted: "
+            "shorten it"
+        )
+    return spellings
 
 
 def _unknown(name: str, phrase: str) -> ConfigError:
@@ -159,31 +172,54 @@ def _unknown(name: str, phrase: str) -> ConfigError:
 
 
 def _shortest(phrases: Sequence[Phrase], boundaries: WordBoundaries) -> tuple[Phrase, ...]:
-    """Return the phrases that contain no other phrase. A target with a longer phrase also contains the shorter one."""
-    return tuple(
-        one for one in phrases if not any(other != one and _contains(one, other, boundaries) for other in phrases)
-    )
+    """Return the phrases that contain no other phrase. A target with a longer phrase also contains the shorter one.
+
+    The phrases are compiled into a trie over tokens, so that the time grows with their number and not with its square.
+    """
+    trie: dict[int | None, Any] = {}  # nested dictionaries in which the key None maps to the phrases that end there
+    for phrase in phrases:
+        node = trie
+        for token in phrase.tokens:
+            node = node.setdefault(token, {})
+        node.setdefault(None, []).append(phrase)
+    return tuple(phrase for phrase in phrases if not _contains_another(phrase, trie, boundaries))
 
 
-def _contains(phrase: Phrase, part: Phrase, boundaries: WordBoundaries) -> bool:
-    """Return whether every occurrence of a phrase contains an occurrence of ``part``."""
-    tokens, length = phrase.tokens, len(part.tokens)
+def _contains_another(phrase: Phrase, trie: dict[int | None, Any], boundaries: WordBoundaries) -> bool:
+    """Return whether every occurrence of a phrase contains an occurrence of another phrase of a trie."""
+    give_way()
+    tokens = phrase.tokens
+    for start in range(len(tokens)):
+        node, end = trie.get(tokens[start]), start + 1
+        while node is not None:
+            for part in node.get(None, ()):
+                if part != phrase and _fits(phrase, part, start, boundaries):
+                    return True
+            node, end = (node.get(tokens[end]) if end < len(tokens) else None), end + 1
+    return False
 
-    def fits(index: int) -> bool:
-        start = part.start_bits & (boundaries.end_bits[tokens[index - 1]] if index else ~phrase.start_bits)
-        after = index + length
-        end = part.end_bits & (boundaries.start_bits[tokens[after]] if after < len(tokens) else ~phrase.end_bits)
-        return not start and not end
 
-    places = range(len(tokens) - length + 1)
-    return any(tokens[index : index + length] == part.tokens and fits(index) for index in places)
+def _fits(phrase: Phrase, part: Phrase, index: int, boundaries: WordBoundaries) -> bool:
+    """Return whether ``part``, whose tokens are in ``phrase`` at ``index``, matches whole words in every occurrence."""
+    tokens, after = phrase.tokens, index + len(part.tokens)
+    start = part.start_bits & (boundaries.end_bits[tokens[index - 1]] if index else ~phrase.start_bits)
+    end = part.end_bits & (boundaries.start_bits[tokens[after]] if after < len(tokens) else ~phrase.end_bits)
+    return not start and not end
 
 
 def find_phrase(tokens: TokenIds, phrase: str, tokenizer: TextTokenizer) -> TokenIds | None:
-    """Return the shortest run of consecutive ``tokens`` whose text contains ``phrase``, or None."""
-    places = range(len(tokens) + 1)
-    spans = sorted(
-        ((start, end) for start in places for end in places[start + 1 :]), key=lambda span: span[1] - span[0]
-    )
-    texts = ((tokens[start:end], normalize_characters(tokenizer.decode(tokens[start:end]))) for start, end in spans)
-    return next((run for run, text in texts if phrase in text), None)
+    """Return the shortest run of consecutive ``tokens`` whose text contains ``phrase``, or None.
+
+    A run that contains the phrase also contains it with further tokens around it, so two ends that only move forward
+    find all the shortest runs.
+    """
+    shortest: TokenIds | None = None
+    longest = 4 * len(phrase.encode()) + 2  # a token has at least one byte of the text, before it is normalized
+    start = 0
+    for end in range(1, len(tokens) + 1):
+        give_way()
+        start = max(start, end - longest)
+        while start < end and phrase in normalize_characters(tokenizer.decode(tokens[start:end])):
+            shortest = tokens[start:end] if shortest is None or end - start < len(shortest) else shortest
+            start += 1
+    return shortest

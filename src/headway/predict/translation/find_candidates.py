@@ -60,7 +60,6 @@ class CandidateFinder:
             self._search_again_for_banned_phrases(parts, hypotheses, search)
         candidates: list[list[Candidate]] = []
         for part, of_part in zip(parts, hypotheses, strict=True):
-            give_way()
             candidates.append(self._choose(part, of_part))
         beam = decoding.beam_size
         if self.settings.avoid_flagged and decoding.sampling is None and decoding.n_best < beam:
@@ -132,6 +131,7 @@ class CandidateFinder:
         return candidates[:n_best]
 
     def _candidate(self, part: PartRequest, hypothesis: Hypothesis) -> Candidate:
+        give_way()
         tokenizer, forced = self.settings.bundle.target_tokenizer, len(self.settings.special_tokens.target_prefix)
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
         text, source = tokenizer.decode(tokens), part.source

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from headway.data.readers import read_lines
 from headway.decode import Phrase
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
-from headway.predict.phrases import WordPhrase, tokenize_phrases
+from headway.predict.phrases import MAX_PHRASE_TOKENS, WordPhrase, tokenize_phrases
 from headway.text.base import UNK, TextTokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import split_words
@@ -46,7 +46,6 @@ TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 
 _HEADERS = (["source", "target"], ["source", "target", "case"])
 _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
-_MAX_TOKENS = 50  # maximum length of an entry; every target may have 50 tokens (section 6.1: source length + 50)
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     A target phrase may have at most ``max_phrase_tokens`` tokens, and never more than 50.
     """
     with _PREPARING:  # if several threads need a glossary, one of them prepares it and the others wait
-        key = glossary, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS)
+        key = glossary, min(MAX_PHRASE_TOKENS, max_phrase_tokens or MAX_PHRASE_TOKENS)
         prepared = _PREPARED.setdefault(tokenizer, {})
         prepared[key] = prepared_glossary = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
         if len(prepared) > _MAX_PREPARED:

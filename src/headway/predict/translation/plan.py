@@ -7,14 +7,15 @@ translated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, give_way
+from headway.decode import DecodingOptions, Phrase, give_way
 from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import (
+    TokenIds,
     alternatives_to_include,
     banned_ids,
     check_phrases,
@@ -32,6 +33,8 @@ from headway.text.words import end_word_bits, start_word_bits
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
 _MAX_ATTENTION = 1_000_000  # weights of a merged alignment
+# Maximum beam size x number of phrases of which a text must contain some: each hypothesis is extended by each phrase.
+_MAX_PHRASE_EXTENSIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,12 @@ class RequestBuilder:
     """Creates the search requests for one call of a translator."""
 
     settings: CallSettings
+    # The texts of a call have the same phrases, or few different ones, so each phrase is tokenized once.
+    _prefixes: dict[str, TokenIds] = field(default_factory=dict, init=False)
+    _included: dict[tuple[str | tuple[str, ...], ...], tuple[tuple[Phrase, ...], ...]] = field(
+        default_factory=lambda: {(): ()}, init=False
+    )
+    _banned: dict[tuple[str, ...], tuple[TokenIds, ...]] = field(default_factory=lambda: {(): ()}, init=False)
 
     def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
         """Return the plan for each text, or the error if the text cannot be translated."""
@@ -110,7 +119,7 @@ class RequestBuilder:
         if not ids:
             return TranslationPlan(source)
         try:
-            if source.include or source.banned:
+            if source.include not in self._included or source.banned not in self._banned:
                 check_phrases(source)
             length = len(ids) + self.settings.special_tokens.source_overhead
             if source.split_sentences or length > self.settings.max_source_tokens:
@@ -154,19 +163,26 @@ class RequestBuilder:
         tokenizer, glossary = settings.bundle.target_tokenizer, settings.glossary
         prefix = settings.special_tokens.target_prefix
         if source.prefix:
-            prefix += prefix_ids(tokenizer, settings.bundle.normalized(source.prefix))
+            if source.prefix not in self._prefixes:
+                self._prefixes[source.prefix] = prefix_ids(tokenizer, settings.bundle.normalized(source.prefix))
+            prefix += self._prefixes[source.prefix]
         framed = tuple(settings.special_tokens.add_to_source(ids))
-        include = phrases_to_include(tokenizer, source) if source.include else ()
+        if source.include not in self._included:
+            self._included[source.include] = phrases_to_include(tokenizer, source)
+        if source.banned not in self._banned:
+            self._banned[source.banned] = banned_ids(tokenizer, source)
+        include = self._included[source.include]
         matches = glossary.matches(source.text) if glossary else []
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
         required = () if settings.decoding.sampling else tuple(phrases for _, phrases in matches)
+        _check_num_phrases((*include, *required), settings.decoding)
         request = Request(
             source=framed,
             limit=self._limit(len(framed) - 1, len(prefix)),
             prefix=prefix,
             include=(*include, *required),
             boundaries=word_boundaries(tokenizer) if include or required else None,
-            banned=banned_ids(tokenizer, source) if source.banned else (),
+            banned=self._banned[source.banned],
         )
         for phrase, alternatives in zip(source.include, include, strict=True):
             shortest = min(len(alternative.tokens) for alternative in alternatives)
@@ -190,6 +206,17 @@ class RequestBuilder:
                 "(--max-length) as far as the model's positions allow, or give a shorter prefix"
             )
         return limit
+
+
+def _check_num_phrases(include: Sequence[Sequence[Phrase]], options: DecodingOptions) -> None:
+    """Raise :class:`LengthError` if a text must contain so many phrases that each step of its search takes long."""
+    count = sum(map(len, include))
+    if count * options.beam_size > _MAX_PHRASE_EXTENSIONS:
+        raise LengthError(
+            f"{count:,} phrases of the glossary and to include apply to a text; with a beam_size of "
+            f"{options.beam_size} at most {_MAX_PHRASE_EXTENSIONS // options.beam_size:,} are accepted (each spelling "
+            "of an alternative counts): lower beam_size, or give fewer alternatives"
+        )
 
 
 def encode_each(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[list[int] | HeadwayError]:
