@@ -51,7 +51,7 @@ def model() -> Transformer:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(20) as found:
+    with ThreadPoolExecutor(64) as found:
         yield found
 
 
@@ -283,6 +283,52 @@ def test_callers_get_equal_shares_and_priorities_come_first(
     ]
     assert order[:2] == [100, 400]
     assert order.index(300) <= 3  # one with the same share as the bulk caller, which has five more
+
+
+@pytest.mark.parametrize("other_options", [False, True])
+def test_a_short_request_does_not_pay_for_the_many_requests_of_another_caller(
+    slow: Slow, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor, other_options: bool
+) -> None:
+    """With the same options or with many different ones: the other caller gets half of the steps."""
+    shared = new_shared(max_rows=64, clock=lambda: float(slow.steps))  # all steps take the same time
+
+    def call(name: str, numbers: Sequence[int], penalty: float) -> Any:
+        with search_as(Caller(name)):
+            options = DecodingOptions(beam_size=1, length_penalty=penalty)
+            return shared(slow, [request(number, 20) for number in numbers], options, ENDLESS)
+
+    many = [pool.submit(call, "many", range(5 * n, 5 * n + 5), 0.1 * n * other_options) for n in range(8)]
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 40)
+    few = pool.submit(call, "few", [100], 0.0)
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 41)
+    slow.run()
+    for future in (*many, few):
+        future.result(PATIENCE_S)
+    steps = [index for index, batch in enumerate(slow.batches) if request(100).source in batch]
+    assert len(steps) == 21  # EOS is the last one
+    assert steps[-1] - steps[0] <= 2 * 21
+    assert other_options or all(len(slow.batches[index]) == 1 for index in steps)
+
+
+def test_a_caller_that_comes_again_and_again_gets_no_more_than_its_share(
+    slow: Slow, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor
+) -> None:
+    shared = new_shared(max_rows=64, clock=lambda: float(slow.steps))
+
+    def call(name: str, requests: Sequence[Request], times: int) -> None:
+        with search_as(Caller(name)):
+            for _ in range(times):
+                shared(slow, requests, GREEDY, ENDLESS)
+
+    steady = pool.submit(call, "steady", [request(number, 60) for number in range(40)], 1)
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 40)
+    again = pool.submit(call, "again", [request(100, 10)], 10)
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 41)
+    slow.run()
+    steady.result(PATIENCE_S)
+    again.result(PATIENCE_S)
+    steps = [request(0).source in batch for batch in slow.batches]
+    assert steps[:120].count(True) >= 55
 
 
 @pytest.mark.parametrize(("count", "max_rows", "steps"), [(1, 24, 2), (2, 24, 0), (4, 9, 2), (4, 12, 0)])
@@ -562,7 +608,7 @@ def test_an_error_beside_a_step_ends_every_call(
         raise defect
 
     monkeypatch.setattr(BeamSearch, "step", fail)
-    for batch in shared._batches.values():
+    for batch in shared._batches:
         batch.make = fail  # type: ignore[assignment]
     slow.run()
     for call in calls:

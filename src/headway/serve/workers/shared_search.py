@@ -1,27 +1,30 @@
 """Search for all jobs of a worker at once: the requests of all calls share batches (continuous batching).
 
 All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, whichever
-call they belong to. Calls with another model or other options cannot share a batch; their batches advance in turn.
+call they belong to. Calls with another model or other options cannot share a batch. The batch that advances next is
+that of the caller that has got the least time (fair queueing), whatever its options are. A caller with many sequences
+has batches of its own, so that others do not pay for the length of its steps; callers with few rows share one.
 
 One thread computes all steps, in a loop that calls :meth:`SharedSearch.advance`. The jobs of this thread run in
 greenlets: functions that a call of the search suspends until it has its results. They need no lock, and it takes
 microseconds to go from one to another, much less than between threads. Calls of other threads wait for the loop.
 
-Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
-with one sentence does not wait for all sentences of another one. If only a few can enter a large batch, they wait for
-others for up to two steps. Requests of a lower priority than 0 have separate batches. These are small, so that their
-steps are short, and get a tenth of the time while there are others. A call can be canceled, which takes effect before
-the next step. If a step fails, its sequences are decoded again one after the other, so that only the ones that cause
-the error fail.
+Waiting requests enter by priority, and within a priority those of the caller with the fewest sequences in the batch
+come first: a caller with one sentence does not wait for all sentences of another one. If only a few can enter a large
+batch, they wait for others for up to two steps. Requests of a lower priority than 0 have separate batches. These are
+small, so that their steps are short, and get a tenth of the time while there are others. A call can be canceled, which
+takes effect before the next step. If a step fails, its sequences are decoded again one after the other, so that only
+the ones that cause the error fail.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -44,6 +47,9 @@ _LOW_PRIORITY_TIME = 0.1  # share of the time while requests of normal priority 
 # than this fraction of the batch, they wait until there are more, but at most for this number of steps.
 _MIN_ENTERING_FRACTION = 0.25
 _MAX_DELAYED_STEPS = 2
+
+_FEW_ROWS = 32  # callers with at most this number of rows share a batch
+_CREDIT_S = 0.05  # a caller that comes may take this much more time than the others before they take turns
 
 _MAX_TURN_S = 0.005  # after this time, a greenlet pauses before its next batch or text
 
@@ -69,6 +75,11 @@ class _Call:
     def is_over(self) -> bool:
         """Whether its results are complete, or no longer wanted."""
         return self.has_ended or self.caller.canceled.is_set()
+
+    @property
+    def name(self) -> str:
+        """The name of its caller."""
+        return self.caller.name
 
     @property
     def can_return(self) -> bool:
@@ -118,14 +129,16 @@ class _Sequence:
 class _Batch:
     """The sequences that are decoded together, and the calls with requests that wait to join them."""
 
-    def __init__(self, make: Callable[[], BeamSearch[Any]], has_low_priority: bool) -> None:
-        self.make, self.has_low_priority = make, has_low_priority
+    def __init__(self, key: Any, make: Callable[[], BeamSearch[Any]], has_low_priority: bool) -> None:
+        self.key, self.make, self.has_low_priority = key, make, has_low_priority
         self.search = make()
         self.active: dict[int, _Sequence] = {}  # keys: the sequences' keys in the search
         self.waiting: list[_Call] = []  # in the order of their arrival
         self.failed: list[_Sequence] = []  # sequences of a failed step, which are decoded again one by one
         self.longest = 0  # length of the longest source since the batch was last empty
         self.delayed_steps = 0  # number of steps for which the waiting requests have been delayed
+        self.callers: Counter[str] = Counter()  # before the last step: sequences, and calls that wait, of each caller
+        self.last_step = 0  # number of the step in which it has advanced last
 
     @property
     def calls(self) -> list[_Call]:
@@ -136,6 +149,13 @@ class _Batch:
     def num_waiting(self) -> int:
         """The number of requests that wait. Any thread may ask for it."""
         return sum(len(call.waiting) for call in list(self.waiting))
+
+    def count_sequences(self) -> Counter[str]:
+        """Return the number of sequences of each caller, including those that wait."""
+        counts = Counter(sequence.call.name for sequence in (*self.active.values(), *self.failed))
+        for call in self.waiting:
+            counts[call.name] += len(call.waiting)
+        return counts
 
     def delay_entry(self, capacity: int) -> bool:
         """Decide whether waiting requests stay out of the next step because only a few could enter, and count the step.
@@ -156,6 +176,14 @@ class _Batch:
         self.failed = [sequence for sequence in self.failed if not sequence.call.has_ended]
 
 
+class _Job(greenlet):
+    """A job of the loop's thread, whose time is that of a caller."""
+
+    def __init__(self, run: Callable[..., None], caller: str) -> None:
+        super().__init__(run)
+        self.caller = caller
+
+
 class SharedSearch:
     """A replacement for :func:`headway.decode.search_all` whose calls share batches.
 
@@ -168,7 +196,7 @@ class SharedSearch:
             more rows than the default, a single thread computes hardly more tokens a second, but each step takes
             longer, and keys and values take more memory.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
-        clock: A monotonic clock in seconds, by which steps of different priorities share the time.
+        clock: A monotonic clock in seconds, by which callers and priorities share the time.
     """
 
     def __init__(
@@ -183,9 +211,8 @@ class SharedSearch:
         self._loop, self._thread = getcurrent(), threading.get_ident()
         self._arrived = deque[_Call]()  # calls that have no batch yet
         self._ready: dict[greenlet, None] = {}  # the greenlets that can continue, in order
-        self._batches: dict[Any, _Batch] = {}
-        self._round: list[_Batch] = []  # the batches that have not advanced yet in the current round
-        self._served: dict[str, int] = {}  # tokens that each present caller has got
+        self._batches: list[_Batch] = []
+        self._served: dict[str, float] = {}  # seconds that each caller has got, and what it has missed by coming late
         self._keys = itertools.count()  # keys of the sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
         self.num_steps = 0
@@ -293,9 +320,9 @@ class SharedSearch:
         assert not torch.is_inference_mode_enabled()
         self._loop.switch()
 
-    def start(self, job: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in a greenlet, and return when it has ended or waits."""
-        self._resume(greenlet(job), *arguments)
+    def start(self, job: Callable[..., None], *arguments: Any, caller: str = "") -> None:
+        """Call a function in a greenlet, and return when it has ended or waits. Its time is that of a caller."""
+        self._resume(_Job(job, caller), *arguments)
 
     def give_way(self) -> None:
         """If the current greenlet has computed for some time, pause it so that the loop and other greenlets can run."""
@@ -305,11 +332,13 @@ class SharedSearch:
             self._suspend()
 
     def _resume(self, job: greenlet, *arguments: Any) -> None:
-        self.turn_started = time.monotonic()
+        self.turn_started, started = time.monotonic(), self._clock()
         try:
             job.switch(*arguments)
         finally:
             self.turn_started = None
+            if isinstance(job, _Job) and job.caller in self._served:
+                self._served[job.caller] += self._clock() - started
 
     @property
     def has_work(self) -> bool:
@@ -319,13 +348,13 @@ class SharedSearch:
     @property
     def num_sequences(self) -> int:
         """The number of sequences that are decoded at the moment. Any thread may ask for it."""
-        return sum(len(batch.active) + len(batch.failed) for batch in list(self._batches.values()))
+        return sum(len(batch.active) + len(batch.failed) for batch in list(self._batches))
 
     @property
     def num_waiting(self) -> int:
         """The number of requests that wait. Any thread may ask for it."""
         arrived = sum(len(call.waiting) for call in list(self._arrived))
-        return arrived + sum(batch.num_waiting for batch in list(self._batches.values()))
+        return arrived + sum(batch.num_waiting for batch in list(self._batches))
 
     def advance(self) -> None:
         """Admit waiting requests to the next batch, advance it by one step, and resume the greenlets that can continue.
@@ -352,53 +381,90 @@ class SharedSearch:
             except Exception as error:
                 call.fail(error)
         self._drop_ended_calls()
-        if not self._round:
-            self._round = self._due_batches()
-        if not self._round:
+        due = self._due_batches()
+        if not due:
             return
-        batch, started = self._round.pop(0), self._clock()
+        batch = due[0] if len(due) == 1 else min(due, key=lambda one: (self._least_served(one), one.last_step))
+        started = self._clock()
+        entering = dict[int, _Sequence]()
         try:
-            self._advance(batch, self._choose(batch))
+            entering = self._choose(batch)
+            callers = self._callers_in_step(batch, entering)
+            self._advance(batch, entering)
         except BaseException as error:  # no batch can continue from the middle of a step
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
+            return
         self.num_steps += 1
+        batch.last_step = self.num_steps
         seconds = self._clock() - started
+        total = sum(callers.values())
+        for name, count in callers.items():
+            self._served[name] += seconds * count / total
         self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
 
+    def _callers_in_step(self, batch: _Batch, entering: Mapping[int, _Sequence]) -> Mapping[str, int]:
+        """Return the number of sequences of each caller in the next step of a batch."""
+        if len(batch.callers) == 1:
+            return batch.callers
+        sequences = (*batch.active.values(), *entering.values())
+        return Counter(sequence.call.name for sequence in sequences)
+
+    def _least_served(self, batch: _Batch) -> float:
+        """Return the time of that caller of a batch which has got the least."""
+        return min(self._served[name] for name in batch.callers)
+
     def _find_batch(self, call: _Call) -> None:
-        """Put a call into the batch of its key."""
-        batch = self._batches.get(call.key)
+        """Put a call into a batch for its key."""
+        name = call.name
+        batch = self._batch_of_its_own(call) or self._shared_batch(call)
         if batch is None:
-            batch = self._batches[call.key] = _Batch(call.make_search, call.caller.priority > 0)
+            batch = _Batch(call.key, call.make_search, call.caller.priority > 0)
+            self._batches.append(batch)
+        # A caller has no claim on the time before it came, but a credit for a short request.
+        earliest = min((self._served[other] for one in self._batches for other in one.callers), default=0.0) - _CREDIT_S
+        self._served[name] = max(self._served.get(name, earliest), earliest)
         batch.waiting.append(call)
-        if call.caller.name not in self._served:  # a new caller has no claim on the time before it came
-            self._served[call.caller.name] = min(self._served.values(), default=0)
+        batch.callers[name] += 1
+
+    def _batch_of_its_own(self, call: _Call) -> _Batch | None:
+        """Return the batch for a call's key in which no other callers are, if there is one."""
+        fitting = (one for one in self._batches if one.key == call.key and not one.callers.keys() - {call.name})
+        return next(fitting, None)
+
+    def _shared_batch(self, call: _Call) -> _Batch | None:
+        """Return the batch for a call's key that callers with few rows share, if this caller is one of them."""
+        for batch in self._batches:
+            if batch.key == call.key:
+                counts = batch.count_sequences()
+                counts[call.name] += len(call.waiting)
+                if max(counts.values()) * batch.search.rows_per_sequence <= _FEW_ROWS:
+                    return batch
+        return None
 
     def _fail_all(self, error: BaseException) -> None:
         """Make all calls raise ``error``. KeyboardInterrupt and similar exceptions are for the loop only and cancel the
         calls.
         """
         shared = error if isinstance(error, Exception) else CancelledError()
-        for batch in self._batches.values():
+        for batch in self._batches:
             for call in batch.calls:
                 call.fail(shared)
-        self._batches, self._round = {}, []
+        self._batches = []
 
     def _due_batches(self) -> list[_Batch]:
-        """Return the batches that advance now: those of low priority only if no others exist or their time has come."""
-        batches = list(self._batches.values())
-        first = [batch for batch in batches if not batch.has_low_priority]
-        if not first or len(first) == len(batches):
+        """Return the batches one of which advances now: of low priority if no others exist or their time has come."""
+        low = [batch for batch in self._batches if batch.has_low_priority]
+        if not low or len(low) == len(self._batches):
             self._low_priority_s = 0.0
-            return batches
-        return batches if self._low_priority_s > 0 else first
+            return self._batches
+        return low if self._low_priority_s > 0 else [batch for batch in self._batches if not batch.has_low_priority]
 
     def _drop_ended_calls(self) -> None:
         """Remove the requests of canceled calls, batches without requests, and callers that are gone."""
-        present: set[str] = set()
-        for key, batch in list(self._batches.items()):
+        left: list[_Batch] = []
+        for batch in self._batches:
             calls = batch.calls
             if over := [call for call in calls if call.is_over]:  # rare, and this runs before every step
                 for call in over:
@@ -406,12 +472,17 @@ class SharedSearch:
                         call.fail(CancelledError())
                 batch.drop_ended_calls()
                 calls = batch.calls
-            if not calls:
-                del self._batches[key]
-            present.update(call.caller.name for call in calls)
-        self._round = [batch for batch in self._round if batch.calls]
+            if calls:
+                left.append(batch)
+                batch.callers = Counter(call.name for call in calls)
+        self._batches = left
+        present = {name for batch in left for name in batch.callers}
         if len(present) < len(self._served):
-            self._served = {name: tokens for name, tokens in self._served.items() if name in present}
+            # A caller that comes again soon has still got what it has got.
+            earliest = min((self._served[name] for name in present), default=math.inf) - _CREDIT_S
+            self._served = {
+                name: seconds for name, seconds in self._served.items() if name in present or seconds > earliest
+            }
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
         """Take the requests that enter now from those that wait, or the next one of those that have failed."""
@@ -428,8 +499,9 @@ class SharedSearch:
         if not batch.active:
             batch.longest = 0
         chosen: dict[int, _Sequence] = {}
+        counts = Counter(sequence.call.name for sequence in batch.active.values())
         while batch.waiting and (count := len(batch.active) + len(chosen)) < capacity:
-            call = min(batch.waiting, key=lambda one: (one.caller.priority, self._served[one.caller.name]))
+            call = min(batch.waiting, key=lambda one: (one.caller.priority, counts[one.name], self._served[one.name]))
             index, request = call.waiting[0]
             longest = max(batch.longest, len(request.source))
             if count and (count + 1) * longest > max_tokens:
@@ -438,7 +510,7 @@ class SharedSearch:
             call.waiting.popleft()
             if not call.waiting:
                 batch.waiting.remove(call)
-            self._served[call.caller.name] += len(request.source) + 1
+            counts[call.name] += 1
             chosen[next(self._keys)] = _Sequence(call, index, request)
         return chosen
 
