@@ -81,8 +81,14 @@ class LimitsConfig(Config):
     document_bytes: int = Field(16 << 20, ge=1024, description="Maximum size of a document that is uploaded.")
     hypotheses: int = Field(128, ge=1, description="Maximum beam size, and number of results or samples of a text.")
     new_tokens: int = Field(100_000, ge=1, description="Maximum number of tokens that a request may ask for.")
-    glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that clients create.")
-    glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all these glossaries.")
+    phrase_characters: int = Field(
+        2000, ge=0, description="Maximum number of characters of all phrases to include and to ban of a request."
+    )
+    glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that a key creates.")
+    glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all glossaries of a key.")
+    glossary_entries: int = Field(
+        100_000, ge=1, description="Maximum number of entries of a glossary for a pair of languages."
+    )
     memory_mb: float | None = Field(
         None,
         gt=0,

@@ -8,6 +8,7 @@ each job, and cache the glossaries that they build from them.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import uuid
@@ -15,9 +16,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from weakref import WeakValueDictionary
 
 from headway.config import Config
 from headway.errors import ConfigError, DataError
@@ -29,6 +31,14 @@ from headway.text.languages import base_language
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
 _BUILDING = Lock()
+_MAX_RECENT, _MAX_RECENT_CHARACTERS = 64, 4_000_000  # glossaries that a worker keeps, and their size
+
+
+@dataclass(frozen=True)
+class GlossaryDigest:
+    """What identifies a glossary in a worker: a digest of its lines."""
+
+    value: bytes
 
 
 @dataclass(frozen=True)
@@ -37,19 +47,53 @@ class GlossaryLines:
 
     text: str
 
+    @cached_property
+    def digest(self) -> GlossaryDigest:
+        """The digest of the lines."""
+        return GlossaryDigest(hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).digest())
+
     def build(self) -> Glossary:
-        """Return the glossary; the last eight are cached.
+        """Return the glossary. It is built once while a translator still has it among those that it used last.
 
         Raises:
             DataError: An entry is malformed, or contradicts another entry.
         """
         with _BUILDING:  # if several threads need a glossary, one of them builds it and the others wait
-            return _build(self.text)
+            glossary = _BUILT.get(self.digest)
+            if glossary is None:
+                rows = _with_case_rules([line.split("\t") for line in self.text.split("\n")])
+                glossary = _BUILT[self.digest] = Glossary(rows)
+            return glossary
 
 
-@lru_cache(8)
-def _build(text: str) -> Glossary:
-    return Glossary(_with_case_rules([line.split("\t") for line in text.split("\n")]))
+_BUILT: WeakValueDictionary[GlossaryDigest, Glossary] = WeakValueDictionary()
+
+
+class RecentGlossaries:
+    """The glossaries that a worker has got last. The service keeps the same list, so it knows which ones to send."""
+
+    def __init__(self) -> None:
+        self._glossaries: dict[GlossaryDigest, GlossaryLines] = {}
+
+    def __contains__(self, digest: GlossaryDigest) -> bool:
+        return digest in self._glossaries
+
+    def get(self, digest: GlossaryDigest) -> GlossaryLines:
+        """Return a glossary, which is then the one that was used last."""
+        lines = self._glossaries[digest]
+        self.add(lines)
+        return lines
+
+    def add(self, lines: GlossaryLines) -> None:
+        """Add a glossary, or use it again. Those that were not used for the longest time make room for it."""
+        self._glossaries.pop(lines.digest, None)
+        self._glossaries[lines.digest] = lines
+        while len(self._glossaries) > 1 and self._is_too_large():
+            del self._glossaries[next(iter(self._glossaries))]
+
+    def _is_too_large(self) -> bool:
+        characters = sum(len(lines.text) for lines in self._glossaries.values())
+        return len(self._glossaries) > _MAX_RECENT or characters > _MAX_RECENT_CHARACTERS
 
 
 def _with_case_rules(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
@@ -91,6 +135,11 @@ class Dictionary(Config):
     def rows(self) -> list[list[str]]:
         """The entries."""
         return [line.split("\t") for line in self.lines.split("\n")]
+
+    @cached_property
+    def glossary_lines(self) -> GlossaryLines:
+        """The entries in the form in which they are sent to workers."""
+        return GlossaryLines(self.lines)
 
     @property
     def num_entries(self) -> int:
@@ -180,15 +229,19 @@ class GlossaryStore:
 
     Args:
         folder: Folder in which glossaries are kept, one file each. None means that they end with the service.
-        max_glossaries: Maximum number of glossaries.
-        max_characters: Maximum size of all glossaries.
+        max_glossaries: Maximum number of glossaries of an owner.
+        max_characters: Maximum size of all glossaries of an owner.
+        max_entries: Maximum number of entries of a dictionary.
 
     Raises:
         ConfigError: The folder cannot be used, or a file in it is not a glossary.
     """
 
-    def __init__(self, folder: Path | None, *, max_glossaries: int, max_characters: int) -> None:
+    def __init__(
+        self, folder: Path | None, *, max_glossaries: int, max_characters: int, max_entries: int = 100_000
+    ) -> None:
         self._folder, self._max_glossaries, self._max_characters = folder, max_glossaries, max_characters
+        self._max_entries = max_entries
         self._glossaries: dict[str, StoredGlossary] = {}
         if folder is not None:
             read = sorted(map(_read, _files(folder)), key=lambda glossary: glossary.created)
@@ -209,18 +262,26 @@ class GlossaryStore:
         """Return the glossaries of an owner, in the order of their creation."""
         return [glossary for glossary in list(self._glossaries.values()) if glossary.owner == owner]
 
+    def check_room(self, glossary: StoredGlossary) -> None:
+        """Raise :class:`GlossariesFullError` if its owner's glossaries would be too many or too large with this one."""
+        others = [other for other in self.owned_by(glossary.owner) if other.id != glossary.id]
+        if len(others) >= self._max_glossaries:
+            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries of a key")
+        if sum(other.size for other in others) + glossary.size > self._max_characters:
+            raise GlossariesFullError(
+                f"The service stores glossaries of at most {self._max_characters:,} characters of a key"
+            )
+        if max((dictionary.num_entries for dictionary in glossary.dictionaries), default=0) > self._max_entries:
+            raise GlossariesFullError(f"A dictionary of a glossary has at most {self._max_entries:,} entries")
+
     def put(self, glossary: StoredGlossary) -> None:
         """Add a glossary, or replace the glossary with the same id.
 
         Raises:
-            GlossariesFullError: The glossaries would be too many or too large.
+            GlossariesFullError: The owner's glossaries would be too many or too large.
             OutputError: The folder cannot be written to.
         """
-        others = [other for other in list(self._glossaries.values()) if other.id != glossary.id]
-        if len(others) >= self._max_glossaries:
-            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries")
-        if sum(other.size for other in others) + glossary.size > self._max_characters:
-            raise GlossariesFullError(f"The service stores glossaries of at most {self._max_characters:,} characters")
+        self.check_room(glossary)
         if self._folder is not None:
             atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()), private=True)
         self._glossaries[glossary.id] = glossary
@@ -252,7 +313,8 @@ class GlossaryEditor:
     async def create(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:
         """Store a new glossary. Raises the errors of :meth:`edit`, and :class:`ConfigError` for an invalid name."""
         glossary = StoredGlossary.new(owner, name, dictionaries)
-        await self._put(glossary, dictionaries)
+        async with self._editing[owner]:
+            await self._put(glossary, dictionaries)
         return glossary
 
     async def edit(
@@ -268,7 +330,7 @@ class GlossaryEditor:
         """
         async with self._editing[owner]:
             old = self._store.get(owner, identifier)
-            new = edit(old)
+            new = await asyncio.to_thread(edit, old)  # large glossaries take long to merge
             await self._put(new, [dictionary for dictionary in new.dictionaries if dictionary not in old.dictionaries])
         return new
 
@@ -279,6 +341,7 @@ class GlossaryEditor:
 
     async def _put(self, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
         """Check the changed dictionaries, and store the glossary."""
+        self._store.check_room(glossary)
         await self._check(glossary.owner, changed)
         async with self._storing:
             await asyncio.to_thread(self._store.put, glossary)

@@ -158,7 +158,7 @@ class Service:
         try:
             async with asyncio.timeout(self.config.limits.request_seconds):
                 for dictionary, model in dictionaries:
-                    keywords = {"glossary": GlossaryLines(dictionary.lines)}
+                    keywords = {"glossary": dictionary.glossary_lines}
                     async with self.pool.using(*_names(model)) as fleet:
                         await fleet.call(Job(_called(model), "check_glossary", (), keywords, owner))
         except TimeoutError:
@@ -220,7 +220,7 @@ class Service:
             arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments)}
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
-                arguments["glossary"] = GlossaryLines(dictionary.lines)
+                arguments["glossary"] = dictionary.glossary_lines
             cache_keys = cache.keys([texts[number] for number in numbers], direction.model, arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
@@ -371,6 +371,7 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
         None if folder is None else Path(folder),
         max_glossaries=limits.glossaries,
         max_characters=limits.glossary_characters,
+        max_entries=limits.glossary_entries,
     )
     usage = Usage(None if file is None else Path(file))
     usage.save()

@@ -48,7 +48,7 @@ _HEADERS = (["source", "target"], ["source", "target", "case"])
 _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GlossaryEntry:
     """One entry of a glossary.
 
@@ -229,7 +229,7 @@ class ModelGlossary:
 
 
 def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
-    """Return the glossary prepared for a model. The last eight glossaries of each tokenizer that is in use are cached.
+    """Return the glossary prepared for a model. The last ones of each tokenizer that is in use are cached.
 
     A target phrase may have at most ``max_phrase_tokens`` tokens, and never more than 50.
     """
@@ -237,14 +237,18 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
         key = glossary, min(MAX_PHRASE_TOKENS, max_phrase_tokens or MAX_PHRASE_TOKENS)
         prepared = _PREPARED.setdefault(tokenizer, {})
         prepared[key] = prepared_glossary = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
-        if len(prepared) > _MAX_PREPARED:
+        while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or _num_entries(prepared) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
         return prepared_glossary
 
 
 _PREPARING = Lock()
-_MAX_PREPARED = 8
+_MAX_PREPARED, _MAX_PREPARED_ENTRIES = 8, 50_000
 _PREPARED: WeakKeyDictionary[Any, dict[tuple[Glossary, int], ModelGlossary]] = WeakKeyDictionary()
+
+
+def _num_entries(prepared: dict[tuple[Glossary, int], ModelGlossary]) -> int:
+    return sum(len(glossary) for glossary, _ in prepared)
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+from headway.serve.glossaries import GlossaryLines
 from headway.serve.model_info import ModelInfo, PivotModels
 
 _LENGTH = struct.Struct("!Q")
@@ -64,6 +65,13 @@ class StartJob:
     number: int
     job: Job
     has_parts: bool = False
+
+
+@dataclass(frozen=True)
+class AddGlossary:
+    """A glossary that the following jobs name by its digest."""
+
+    lines: GlossaryLines
 
 
 @dataclass(frozen=True)

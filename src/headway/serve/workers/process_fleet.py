@@ -374,7 +374,7 @@ class ProcessFleet(Fleet):
             return
         worker = min(ready, key=lambda worker: len(worker.pending))
         worker.pending[pending.start.number] = pending
-        worker.send(pending.start)
+        worker.send_job(pending.start)
 
     def _assign_waiting_jobs(self) -> None:
         waiting, self._waiting = self._waiting, []

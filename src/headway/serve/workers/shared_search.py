@@ -176,7 +176,7 @@ class _Batch:
         self.failed = [sequence for sequence in self.failed if not sequence.call.has_ended]
 
 
-class _Job(greenlet):
+class _JobGreenlet(greenlet):
     """A job of the loop's thread, whose time is that of a caller."""
 
     def __init__(self, run: Callable[..., None], caller: str) -> None:
@@ -322,7 +322,7 @@ class SharedSearch:
 
     def start(self, job: Callable[..., None], *arguments: Any, caller: str = "") -> None:
         """Call a function in a greenlet, and return when it has ended or waits. Its time is that of a caller."""
-        self._resume(_Job(job, caller), *arguments)
+        self._resume(_JobGreenlet(job, caller), *arguments)
 
     def give_way(self) -> None:
         """If the current greenlet has computed for some time, pause it so that the loop and other greenlets can run."""
@@ -337,7 +337,7 @@ class SharedSearch:
             job.switch(*arguments)
         finally:
             self.turn_started = None
-            if isinstance(job, _Job) and job.caller in self._served:
+            if isinstance(job, _JobGreenlet) and job.caller in self._served:
                 self._served[job.caller] += self._clock() - started
 
     @property

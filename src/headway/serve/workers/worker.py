@@ -7,14 +7,20 @@ as much time as the search of a small model. Jobs that may compute for long with
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
+
+from greenlet import GreenletExit
 
 from headway.decode import Caller, SearchFunction, StepsFunction, search_as
 from headway.errors import HeadwayError
@@ -23,17 +29,32 @@ from headway.predict.language_modeling.continuation import Continuation, Continu
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.pivot import PivotTranslator
 from headway.serve.errors import WorkerError
-from headway.serve.glossaries import GlossaryLines
+from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
 from headway.serve.model_info import PivotModels
 from headway.serve.workers.fleet import MAX_JOBS
-from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, StartJob, encode, receive_with_size
+from headway.serve.workers.messages import (
+    AddGlossary,
+    Cancel,
+    Done,
+    Job,
+    Part,
+    Ping,
+    Pong,
+    StartJob,
+    encode,
+    receive_with_size,
+)
 from headway.serve.workers.shared_search import SharedSearch
+from headway.serve.workers.waiting_jobs import WaitingJobs
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
 _STARTS_PER_STEP = 8  # limited, so that a burst of new jobs does not delay the running ones
 # The methods of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
 _SEARCHING_METHODS = {"translate_each", "generate", "stream", "stream_tokens"}
 _SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts take long to compute
+_SWITCH_S = 0.0005  # how long the main thread waits for the interpreter while another thread computes; default: 5 ms
+_TURN_S = 0.005  # after this time, a thread pauses while the main thread has work
+_CANCEL_S = 1.0  # after this time, an exception ends the job of a thread that has not ended although it was canceled
 
 
 @runtime_checkable
@@ -47,16 +68,16 @@ class ReplaceableSearch(Protocol):
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
     """Answer the jobs that arrive until the connection is closed."""
     move_to_huge_pages(shares_weights=True)
+    sys.setswitchinterval(_SWITCH_S)
     _Worker(connection, models).run()
 
 
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        # None means that a thread has called the search.
-        self._short_jobs: SimpleQueue[tuple[StartJob, Caller] | None] = SimpleQueue()
+        self._short_jobs = WaitingJobs()
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
-        self._search = SharedSearch(on_call=lambda: self._short_jobs.put(None))
+        self._search = SharedSearch(on_call=self._short_jobs.wake)
         for model in models.values():
             if isinstance(model, ReplaceableSearch):
                 model.replace_search(self._search, self._search.steps)
@@ -64,6 +85,9 @@ class _Worker:
         self._thread = threading.get_ident()
         self._unsent: list[bytes] = []  # answers of jobs of the main thread, which are sent together after each step
         self._callers: dict[int, Caller] = {}
+        self._threads: dict[int, int] = {}  # the threads of the jobs that compute in one, by the numbers of the jobs
+        self._interrupting = threading.Lock()
+        self._glossaries = RecentGlossaries()
         self._idle_pings = 0  # pings since the last job began
 
     def run(self) -> None:
@@ -80,12 +104,12 @@ class _Worker:
         for _ in range(_STARTS_PER_STEP):
             if not self._search.has_work:
                 self._send_unsent()
-            elif self._short_jobs.empty():
+            elif not self._short_jobs:
                 return
             short_job = self._short_jobs.get()
             if short_job is None:
                 return
-            self._search.start(self._run_job, *short_job)
+            self._search.start(self._run_job, *short_job, caller=short_job[1].name)
 
     def _receive(self) -> None:
         """Handle the messages that arrive, also while the main thread computes."""
@@ -100,26 +124,66 @@ class _Worker:
                     self._return_memory()
                 case Cancel():
                     self._cancel(message.number)
+                case AddGlossary(lines):
+                    self._glossaries.add(lines)
                 case StartJob(number, job):
                     caller = self._callers[number] = Caller(job.caller, job.priority)
                     self._idle_pings = 0
-                    if num_bytes <= _SHORT_JOB_BYTES and _is_short(job):
+                    start = replace(message, job=replace(job, keywords=self._with_glossaries(job.keywords)))
+                    if num_bytes <= _SHORT_JOB_BYTES and _is_short(start.job):
                         caller.give_way = self._search.give_way
-                        self._short_jobs.put((message, caller))
+                        self._short_jobs.put((start, caller))
                     else:
-                        self._pool.submit(self._run_job, message, caller)
+                        caller.give_way = _Pauses(self._search)
+                        self._pool.submit(self._run_in_thread, start, caller)
+
+    def _with_glossaries(self, keywords: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a job with the glossaries that its message names."""
+        return {
+            name: self._glossaries.get(value) if isinstance(value, GlossaryDigest) else value
+            for name, value in keywords.items()
+        }
 
     def _cancel(self, number: int) -> None:
         caller = self._callers.get(number)
         if caller is not None:
             caller.canceled.set()
+            if number in self._threads:
+                timer = threading.Timer(_CANCEL_S, self._interrupt, (number,))
+                timer.daemon = True
+                timer.start()
 
-    def _run_job(self, start: StartJob, caller: Caller) -> None:
+    def _interrupt(self, number: int) -> None:
+        """Raise an exception in the thread of a canceled job that still computes."""
+        with self._interrupting:
+            if (thread := self._threads.get(number)) is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CancelledError))
+
+    def _run_in_thread(self, start: StartJob, caller: Caller) -> None:
+        self._run_job(start, caller, self._interruptible)
+
+    @contextmanager
+    def _interruptible(self, number: int) -> Iterator[None]:
+        """Allow a job to be interrupted inside the context."""
+        with self._interrupting:
+            self._threads[number] = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._interrupting:
+                self._threads.pop(number, None)
+
+    def _run_job(
+        self,
+        start: StartJob,
+        caller: Caller,
+        context: Callable[[int], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         number, job = start.number, start.job
         try:
             if caller.canceled.is_set():
                 raise CancelledError
-            with search_as(caller):
+            with search_as(caller), context(number):
                 function = job.bind(self._model(job.model))
                 keywords = {
                     name: value.build() if isinstance(value, GlossaryLines) else value
@@ -131,7 +195,9 @@ class _Worker:
                 reply = encode(Done(number, result))
         except (HeadwayError, CancelledError) as error:
             reply = encode(Done(number, error=error))
-        except Exception:
+        except (SystemExit, KeyboardInterrupt, GreenletExit):
+            raise
+        except BaseException:  # a panic of a library in Rust is no Exception
             traceback.print_exc()
             reply = encode(Done(number, error=WorkerError()))
         self._callers.pop(number, None)
@@ -152,7 +218,7 @@ class _Worker:
         search = self._search
         started = search.turn_started
         stalled = 0.0 if started is None else time.monotonic() - started
-        return Pong(stalled, search.num_sequences, search.num_waiting + self._short_jobs.qsize(), search.num_steps)
+        return Pong(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
 
     def _return_memory(self) -> None:
         """Return freed memory to the system when there has been no job for some pings."""
@@ -178,6 +244,20 @@ class _Worker:
                 self._connection.sendall(data)
             except OSError:
                 os._exit(0)  # the service has ended
+
+
+class _Pauses:
+    """Pauses a thread that has computed for some time while the main thread has work, so that both get half of it."""
+
+    def __init__(self, search: SharedSearch) -> None:
+        self._search, self._since = search, time.monotonic()
+
+    def __call__(self) -> None:
+        elapsed = time.monotonic() - self._since
+        if elapsed > _TURN_S:
+            if self._search.has_work:
+                time.sleep(min(elapsed, 10 * _TURN_S))
+            self._since = time.monotonic()
 
 
 def _is_short(job: Job) -> bool:

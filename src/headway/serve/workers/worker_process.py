@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.workers.messages import Part, Pong, StartJob, encode
+from headway.serve.glossaries import GlossaryLines, RecentGlossaries
+from headway.serve.workers.messages import AddGlossary, Part, Pong, StartJob, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -51,6 +52,7 @@ class WorkerProcess:
     unanswered: int = 0  # pings since the last answer
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
+    _glossaries: RecentGlossaries = field(default_factory=RecentGlossaries, init=False)  # as the process has them
     _unsent: list[bytes] = field(default_factory=list, init=False)
 
     def send(self, message: Any) -> None:
@@ -58,6 +60,17 @@ class WorkerProcess:
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send_unsent)
         self._unsent.append(encode(message))
+
+    def send_job(self, start: StartJob) -> None:
+        """Send a job to the process, and before it the glossaries that the process does not have yet."""
+        keywords = dict(start.job.keywords)
+        for name, value in keywords.items():
+            if isinstance(value, GlossaryLines):
+                if value.digest not in self._glossaries:
+                    self.send(AddGlossary(value))
+                self._glossaries.add(value)
+                keywords[name] = value.digest
+        self.send(replace(start, job=replace(start.job, keywords=keywords)))
 
     def _send_unsent(self) -> None:
         unsent, self._unsent = self._unsent, []
