@@ -89,11 +89,15 @@ def test_bodies_in_other_forms_of_json_are_translated(http: httpx.Client, encodi
 
 def test_an_alignment_may_leave_out_its_weights(http: httpx.Client) -> None:
     body = {"text": "Ein Hund", "source": "en", "target": "de", "options": {"n_best": 2}}
-    whole = http.post("/translate", json={**body, "alignment": True}).json()["translations"]
-    pairs = http.post("/translate", json={**body, "alignment": "pairs"}).json()["translations"]
-    for each in (whole[0], *whole[0]["alternatives"]):
-        assert each["alignment"].pop("attention")
-    assert whole == pairs
+    whole, best, pairs = (
+        http.post("/translate", json={**body, "alignment": alignment}).json()["translations"]
+        for alignment in ("all", True, "pairs")
+    )
+    assert best[0]["alignment"].pop("attention")
+    assert [other["alignment"].pop("attention") for other in best[0]["alternatives"]] == [[]]
+    for candidate in (whole[0], *whole[0]["alternatives"]):
+        assert candidate["alignment"].pop("attention")
+    assert whole == best == pairs
 
 
 def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -39,7 +40,11 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        reports.loop_watch.start()
+        describing = asyncio.ensure_future(asyncio.to_thread(native.openapi))  # it takes about a second, and is kept
         yield
+        describing.cancel()
+        reports.loop_watch.stop()
         reports.flush()
         documents.close()
         await service.pool.close()

@@ -44,6 +44,7 @@ class BulkJob:
         limits: The limits at the time of its creation.
         items: For each text, the text until its result arrives, and then the result as JSON.
         num_bytes: The memory of the items.
+        scale: How many times as long as with the default options each text takes.
         num_started: Number of texts that were given to workers.
         num_done: Number of results.
         created: Time of its creation, in seconds since 1970.
@@ -59,6 +60,7 @@ class BulkJob:
     items: list[str | bytes]
     num_bytes: int
     num_texts: int
+    scale: float = 1.0
     num_started: int = 0
     num_done: int = 0
     created: float = field(default_factory=time.time)
@@ -95,17 +97,18 @@ class BulkJob:
             raise JobNotDoneError(self.status if self.error is None else f"{self.status}: {self.error}")
         return [item for item in self.items if isinstance(item, bytes)]
 
-    def take_group(self) -> tuple[int, list[str]]:
-        """Return the next texts for a worker, and the position of the first."""
-        start, texts, tokens = self.num_started, list[str](), 0
+    def take_group(self) -> tuple[int, list[str], float]:
+        """Return the next texts for a worker, the position of the first, and their size in estimated tokens."""
+        start, texts, tokens = self.num_started, list[str](), 0.0
         for text in self.items[start : start + _GROUP_TEXTS]:
             assert isinstance(text, str)
-            tokens += estimated_tokens(text)
-            if texts and tokens > _GROUP_TOKENS:
+            text_tokens = self.scale * estimated_tokens(text)
+            if texts and tokens + text_tokens > _GROUP_TOKENS:
                 break
             texts.append(text)
+            tokens += text_tokens
         self.num_started += len(texts)
-        return start, texts
+        return start, texts, tokens
 
     def store(self, start: int, results: Sequence[bytes]) -> None:
         """Replace texts by their results."""
@@ -132,7 +135,7 @@ class BulkJobs:
     def __init__(self, admission: Admission, max_groups: int) -> None:
         self._admission, self._max_groups = admission, max_groups
         self._jobs: dict[str, BulkJob] = {}  # in the order of their arrival
-        self._served: dict[str, int] = {}  # tokens that each key with waiting texts has got
+        self._served: dict[str, float] = {}  # tokens that each key with waiting texts has got
         self._num_runners = 0
         self._runners: set[asyncio.Task[None]] = set()
 
@@ -146,8 +149,10 @@ class BulkJobs:
         """The memory of all texts and results."""
         return sum(job.num_bytes for job in self._jobs.values())
 
-    def add(self, owner: str, texts: Sequence[str], work: BulkWork, limits: LimitsConfig) -> BulkJob:
-        """Add a job.
+    def add(
+        self, owner: str, texts: Sequence[str], work: BulkWork, limits: LimitsConfig, scale: float = 1.0
+    ) -> BulkJob:
+        """Add a job, of which each text takes ``scale`` times as long as with the default options.
 
         Raises:
             JobsFullError: The owner has too many jobs, or they are too large.
@@ -157,7 +162,7 @@ class BulkJobs:
         if len(jobs) >= limits.jobs or sum(job.num_bytes for job in jobs) + size > limits.job_mb * 1e6:
             ends = [job.expires - time.time() for job in jobs if job.expires is not None]
             raise JobsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
-        job = BulkJob(str(uuid.uuid4()), owner, work, limits, list(texts), size, len(texts))
+        job = BulkJob(str(uuid.uuid4()), owner, work, limits, list(texts), size, len(texts), scale)
         self._jobs[job.id] = job
         if not texts:
             self._end(job)
@@ -197,8 +202,8 @@ class BulkJobs:
                 job = self._next()
                 if job is None:
                     return
-                start, texts = job.take_group()
-                self._served[job.owner] += sum(map(estimated_tokens, texts))
+                start, texts, tokens = job.take_group()
+                self._served[job.owner] += tokens
                 task = asyncio.ensure_future(self._do(job, start, texts))
                 job.running.add(task)
                 await asyncio.wait([task])

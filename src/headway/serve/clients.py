@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from headway.serve.config import KeyConfig, LimitsConfig
+from headway.serve.cost import Cost, problem_of
 from headway.serve.errors import BadKeyError, QuotaExceededError, RateExceededError, TooLargeError
 from headway.serve.usage import Usage
 
@@ -138,11 +139,14 @@ class RequestSizes:
         if characters > limits.characters:
             raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
 
-    def check_new_tokens(self, new_tokens: int) -> None:
-        """Check the number of tokens that a request asks for."""
-        limits = self._limits()
-        if new_tokens > limits.new_tokens:
-            raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
+    def check_cost(self, cost: Cost) -> None:
+        """Check what a request costs."""
+        if (problem := problem_of(cost, self._limits())) is not None:
+            raise TooLargeError(problem)
+
+    def check_options(self, cost: Cost) -> None:
+        """Check what the options of a request or a job cost, whatever the number of its texts is."""
+        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, result_tokens=0))
 
     def check_search(self, *, hypotheses: int, length: int | None = None, least_tokens: int = 0) -> None:
         """Check the size of the searches that a request asks for.

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from headway.serve.apis.libretranslate import DOWNLOAD_PATH
+from headway.serve.loop_watch import LoopWatch
 from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
@@ -84,6 +85,7 @@ class RequestReports:
 
     def __init__(self, service: Service) -> None:
         self.open_requests = 0
+        self.loop_watch = LoopWatch()
         self._service = service
         self._ended: list[EndedRequest] = []  # neither counted nor logged yet
         self._private_bytes, self._measured = 0, -math.inf
@@ -119,6 +121,11 @@ class RequestReports:
             ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
             ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
             ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
+            (
+                "headway_loop_stop_seconds",
+                "Longest stop of the event loop in the last one or two minutes.",
+                lambda: self.loop_watch.longest_s,
+            ),
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
         self._registry.register(_ServiceCounters(service))

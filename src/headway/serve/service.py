@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from headway.kinds import Capability
 from headway.predict import Candidate, Translation
-from headway.predict.markup.html import text_without_markup
+from headway.predict.markup.html import MarkupOptions, text_without_markup
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
-from headway.serve.admission import Admission, estimated_tokens
+from headway.serve.admission import Admission
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
 from headway.serve.clients import Client, Clients, PassedLimits, RequestSizes
 from headway.serve.config import ModelConfig, ServeConfig, model_name
+from headway.serve.cost import Cost, cost_of_detection, cost_of_glossary, cost_of_texts, cost_of_translation
 from headway.serve.directions import Direction, Directions
 from headway.serve.errors import (
     TimedOutError,
     UnknownLanguageError,
     UnknownModelError,
 )
-from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryLines, GlossaryStore, StoredGlossary
+from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
@@ -43,6 +44,7 @@ _MODEL_TITLES: dict[Capability, str] = {
 }
 _GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
+_DETECTED_CHARACTERS = 10_000  # of each text; the rest does not change its language
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
@@ -70,6 +72,7 @@ class Service:
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
+        self._detecting = asyncio.Semaphore(1)  # one thread, so that the event loop is hardly delayed
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
@@ -125,18 +128,34 @@ class Service:
             pivots.append(chosen.pivot)
         return chosen
 
-    async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
+    async def detect(self, texts: Sequence[str], client: Client | None = None) -> list[DetectedLanguage]:
         """Return the language of each text; one that no model translates from must be clearly more probable.
 
         Raises:
+            OverloadedError: The queue is full.
             TooLargeError: There are too many texts or characters.
         """
         self.sizes.check_texts(texts)
-        return await self._detect(texts)
+        return await self._detect(texts, client)
 
-    async def _detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
+    async def _detect(
+        self, texts: Sequence[str], client: Client | None, markup: MarkupOptions | None = None
+    ) -> list[DetectedLanguage]:
+        """Detect the languages of texts in a thread, after waiting in the queue unless the client has done so."""
         served = self.source_languages
-        return await asyncio.to_thread(lambda: [detect_language(text, served) for text in texts])
+
+        def detect(text: str) -> DetectedLanguage:
+            beginning = text[:_DETECTED_CHARACTERS]
+            return detect_language(beginning if markup is None else text_without_markup(beginning, markup), served)
+
+        cost = cost_of_detection([text[:_DETECTED_CHARACTERS] for text in texts])
+        if client is None or client.passed_limits is PassedLimits.NONE:
+            name, priority = ("", 0) if client is None else (client.name, client.priority)
+            place: AbstractAsyncContextManager[None] = self.admission.enter(cost.tokens, name, priority)
+        else:
+            place = nullcontext()
+        async with place, self._detecting:
+            return await asyncio.to_thread(lambda: list(map(detect, texts)))
 
     # Glossaries.
 
@@ -159,7 +178,11 @@ class Service:
             async with asyncio.timeout(self.config.limits.request_seconds):
                 for dictionary, model in dictionaries:
                     keywords = {"glossary": dictionary.glossary_lines}
-                    async with self.pool.using(*_names(model)) as fleet:
+                    cost = cost_of_glossary(dictionary.lines)
+                    async with (
+                        self.pool.using(*_names(model)) as fleet,
+                        self.admission.enter(cost.tokens, owner, 0),
+                    ):
                         await fleet.call(Job(_called(model), "check_glossary", (), keywords, owner))
         except TimeoutError:
             raise TimedOutError from None
@@ -181,8 +204,16 @@ class Service:
         model: str | None = None,
         glossary: StoredGlossary | None = None,
         options: TranslateOptions = DEFAULT_OPTIONS,
+        *,
+        entries: Sequence[Sequence[str]] = (),
+        function: ModelFunction = "translate_each",
+        **keywords: Any,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
+
+        ``entries`` are those of the glossary if the request contains it. ``function``, which is called with
+        ``keywords``, may return the translations in another form. A text that is not translated is a
+        :class:`Translation` in any case.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
         None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
@@ -199,12 +230,15 @@ class Service:
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
         if client.passed_limits is not PassedLimits.BACKGROUND:
-            self.sizes.check_texts(plain)
+            self.sizes.check_cost(
+                cost_of_translation(texts, options, entries=entries, has_glossary=glossary is not None)
+            )
         detected = None
         if source == "auto":
-            markup = options.markup
-            readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
-            detected = await self._detect(readable)
+            base = base_language(target)
+            if all(base_language(code) != base for code in self.languages):
+                raise UnknownLanguageError(f"{target} is not supported", "target")
+            detected = await self._detect(plain, client, options.markup)
         codes = [source] * len(texts) if detected is None else [language.code for language in detected]
         cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
@@ -217,16 +251,17 @@ class Service:
                     raise
                 results |= {number: _unchanged(plain[number]) for number in numbers}
                 continue
-            arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments)}
+            arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments), **keywords}
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            cache_keys = cache.keys([texts[number] for number in numbers], direction.model, arguments)
+            cache_keys = cache.keys([texts[number] for number in numbers], direction.model, arguments, function)
             keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
-                missing_texts, own_plain = [texts[number] for number in missing], [plain[number] for number in missing]
-                made = await self.call(client, direction.model, "translate_each", own_plain, missing_texts, **arguments)
+                missing_texts = [texts[number] for number in missing]
+                cost = cost_of_translation(missing_texts, options, entries=entries, has_glossary=glossary is not None)
+                made = await self._call(client, direction.model, function, cost, missing_texts, **arguments)
                 results |= zip(missing, made, strict=True)
                 for number in missing:
                     cache.put(keys[number], results[number])
@@ -240,13 +275,26 @@ class Service:
         texts: Sequence[str],
         *arguments: Any,
         new_tokens: int = 0,
+        cost: Cost | None = None,
         **keywords: Any,
     ) -> Any:
         """Call a method of a model, or a function of it, for work of the size of ``texts`` and of ``new_tokens``.
 
-        Raises the errors of :meth:`translate`.
+        ``cost`` is the cost if it is another one. Raises the errors of :meth:`translate`.
         """
-        async with self._admitted(client, model, texts, new_tokens) as fleet:
+        cost = cost_of_texts(texts, new_tokens) if cost is None else cost
+        return await self._call(client, model, function, cost, *arguments, **keywords)
+
+    async def _call(
+        self,
+        client: Client,
+        model: ModelInfo | PivotModels,
+        function: ModelFunction,
+        cost: Cost,
+        *arguments: Any,
+        **keywords: Any,
+    ) -> Any:
+        async with self._admitted(client, model, cost) as fleet:
             return await fleet.call(Job(_called(model), function, arguments, keywords, client.name, client.priority))
 
     async def stream(
@@ -257,11 +305,12 @@ class Service:
         texts: Sequence[str],
         *arguments: Any,
         new_tokens: int = 0,
+        cost: Cost | None = None,
         **keywords: Any,
     ) -> AsyncGenerator[Any]:
         """Like :meth:`call`, for a method that returns a stream. Yield its parts and then its result, in one task."""
         async with (
-            self._admitted(client, model, texts, new_tokens) as fleet,
+            self._admitted(client, model, cost_of_texts(texts, new_tokens) if cost is None else cost) as fleet,
             aclosing(
                 fleet.stream(Job(model.name, function, arguments, keywords, client.name, client.priority))
             ) as parts,
@@ -277,10 +326,10 @@ class Service:
 
         Yields the client for these calls. Raises the errors of :meth:`translate`.
         """
-        async with self._admitted(client, model, texts, new_tokens):
+        async with self._admitted(client, model, cost_of_texts(texts, new_tokens)):
             yield dataclasses.replace(client, passed_limits=PassedLimits.ADMITTED)
 
-    def checked_client(self, client: Client, texts: Sequence[str]) -> Client:
+    def checked_client(self, client: Client, texts: Sequence[str], cost: Cost | None = None) -> Client:
         """Return the client for the calls of a request that makes several at a time.
 
         Each call waits for its own place and is counted, but is not refused because of the others.
@@ -290,12 +339,20 @@ class Service:
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
         """
-        self.clients.check_quota(client, self.sizes.check_texts(texts))
-        self.admission.check_capacity(sum(map(estimated_tokens, texts)), client.name, client.priority)
+        cost = cost_of_texts(texts) if cost is None else cost
+        self.sizes.check_cost(cost)
+        self.clients.check_quota(client, cost.characters)
+        self.admission.check_capacity(cost.tokens, client.name, client.priority)
         return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
 
     def add_job(
-        self, client: Client, texts: Sequence[str], work: BulkWork, *, characters: int | None = None
+        self,
+        client: Client,
+        texts: Sequence[str],
+        work: BulkWork,
+        *,
+        characters: int | None = None,
+        cost: Cost | None = None,
     ) -> BulkJob:
         """Add a job for bulk texts. All its characters are counted now.
 
@@ -304,6 +361,7 @@ class Service:
             texts: The texts.
             work: What is done with them. It calls this service for ``client.for_background_job()``.
             characters: The number of characters that are counted. None means all of the texts.
+            cost: The cost of the whole job. None means that of its texts.
 
         Raises:
             JobsFullError: The client has too many jobs, or they are too large.
@@ -313,19 +371,19 @@ class Service:
         characters = sum(map(len, texts)) if characters is None else characters
         self.sizes.check_job(texts, characters)
         self.clients.check_quota(client, characters)
-        job = self.jobs.add(client.name, texts, work, self.config.limits)
+        usual = cost_of_texts(texts).tokens
+        scale = 1.0 if cost is None else max(1.0, cost.tokens / max(1, usual))
+        job = self.jobs.add(client.name, texts, work, self.config.limits, scale)
         self.clients.count_characters(client, characters)
         return job
 
     @asynccontextmanager
-    async def _admitted(
-        self, client: Client, model: ModelInfo | PivotModels, texts: Sequence[str], new_tokens: int
-    ) -> AsyncIterator[Fleet]:
+    async def _admitted(self, client: Client, model: ModelInfo | PivotModels, cost: Cost) -> AsyncIterator[Fleet]:
         """Load the model, wait for a place in the queue, count the characters, and keep the time limit.
 
         Yields the processes that do the work.
         """
-        tokens = sum(map(estimated_tokens, texts)) + new_tokens
+        tokens = cost.tokens
         if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
             tokens *= 1 + model.candidates
         is_background = client.passed_limits is PassedLimits.BACKGROUND
@@ -334,8 +392,8 @@ class Service:
                 with self.admission.outside(tokens) if is_background else nullcontext():
                     yield fleet
             return
-        characters = self.sizes.check_texts(texts)
-        self.sizes.check_new_tokens(new_tokens)
+        self.sizes.check_cost(cost)
+        characters = cost.characters
         self.clients.check_quota(client, characters)
         request_seconds = self.config.limits.request_seconds
         has_entered, has_room = False, client.passed_limits is PassedLimits.CHECKED

@@ -45,7 +45,7 @@ class EventStream(Response):
     An error before the first value is raised, so that it determines the status. Later errors become the last event.
 
     Args:
-        values: The values, which are sent as JSON.
+        values: The values, which are sent as JSON. Bytes are JSON already.
         error: Returns the value of the event that reports an error, for its message and HTTP status.
         end: The data of the last event, after all values. None means no such event.
     """
@@ -70,15 +70,15 @@ class EventStream(Response):
         async with aclosing(self._values):
             try:
                 async for value in self._values:
-                    await self._send_event(send, json.dumps(value, ensure_ascii=False))
+                    await self._send_event(send, value if isinstance(value, bytes) else json.dumps(value).encode())
             except Exception as error:
                 if not self._has_started:
                     raise
                 _log.warning("a stream of events has ended early: %s", type(error).__name__)
                 reply = http_error(error)
-                await self._send_event(send, json.dumps(self._error(reply.message, reply.status)))
+                await self._send_event(send, json.dumps(self._error(reply.message, reply.status)).encode())
             if self._end is not None:
-                await self._send_event(send, self._end)
+                await self._send_event(send, self._end.encode())
             await self._start(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -87,6 +87,6 @@ class EventStream(Response):
             self._has_started = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
-    async def _send_event(self, send: Send, data: str) -> None:
+    async def _send_event(self, send: Send, data: bytes) -> None:
         await self._start(send)
-        await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})

@@ -176,7 +176,7 @@ class _Batch:
         self.failed = [sequence for sequence in self.failed if not sequence.call.has_ended]
 
 
-class _JobGreenlet(greenlet):
+class _JobGreenlet(greenlet):  # type: ignore[misc]  # it has no types
     """A job of the loop's thread, whose time is that of a caller."""
 
     def __init__(self, run: Callable[..., None], caller: str) -> None:

@@ -31,6 +31,7 @@ from headway.predict.translation.pivot import PivotTranslator
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
 from headway.serve.model_info import PivotModels
+from headway.serve.translation_json import translate_to_json
 from headway.serve.workers.fleet import MAX_JOBS
 from headway.serve.workers.messages import (
     AddGlossary,
@@ -49,8 +50,8 @@ from headway.serve.workers.waiting_jobs import WaitingJobs
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
 _STARTS_PER_STEP = 8  # limited, so that a burst of new jobs does not delay the running ones
-# The methods of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
-_SEARCHING_METHODS = {"translate_each", "generate", "stream", "stream_tokens"}
+# The methods and functions of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
+_SEARCHING = {"translate_each", translate_to_json, "generate", "stream", "stream_tokens"}
 _SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts take long to compute
 _SWITCH_S = 0.0005  # how long the main thread waits for the interpreter while another thread computes; default: 5 ms
 _TURN_S = 0.005  # after this time, a thread pauses while the main thread has work
@@ -177,7 +178,7 @@ class _Worker:
         self,
         start: StartJob,
         caller: Caller,
-        context: Callable[[int], AbstractContextManager[None]] = nullcontext,
+        context: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         number, job = start.number, start.job
         try:
@@ -265,4 +266,4 @@ def _is_short(job: Job) -> bool:
     builds_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
     options = job.keywords.get("options")
     needs_forward_pass = isinstance(options, TranslateOptions) and options.alignment
-    return job.function in _SEARCHING_METHODS and job.priority == 0 and not (builds_glossary or needs_forward_pass)
+    return job.function in _SEARCHING and job.priority == 0 and not (builds_glossary or needs_forward_pass)

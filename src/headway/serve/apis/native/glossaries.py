@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -46,7 +47,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
         """Create a glossary: required translations of certain source phrases."""
         client = client_of(request)
-        return _glossary(await service.glossary_editor.create(client.name, body.name, body.to_dictionaries()))
+        dictionaries = await asyncio.to_thread(body.to_dictionaries)
+        return _glossary(await service.glossary_editor.create(client.name, body.name, dictionaries))
 
     @api.get("/glossaries")
     async def glossaries(request: Request) -> list[dict[str, Any]]:
@@ -57,11 +59,15 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def glossary(identifier: str, request: Request) -> JSONResponse:
         """Return a glossary with its entries."""
         stored = service.glossaries.get(client_of(request).name, identifier)
-        dictionaries = [
-            {"source": dictionary.source, "target": dictionary.target, "entries": dictionary.rows}
-            for dictionary in stored.dictionaries
-        ]
-        return JSONResponse(_glossary(stored) | {"dictionaries": dictionaries})
+
+        def whole() -> JSONResponse:
+            dictionaries = [
+                {"source": dictionary.source, "target": dictionary.target, "entries": dictionary.rows}
+                for dictionary in stored.dictionaries
+            ]
+            return JSONResponse(_glossary(stored) | {"dictionaries": dictionaries})
+
+        return await asyncio.to_thread(whole)
 
     @api.delete("/glossaries/{identifier}", status_code=204)
     async def delete_glossary(identifier: str, request: Request) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from headway.serve.apis.native.translation import TranslationBody, make_translat
 from headway.serve.bulk_jobs import BulkJob
 from headway.serve.errors import UnknownLanguageError
 from headway.serve.service import Service
+from headway.serve.translation_json import to_json
 
 JOBS_PATH = "/api/v1/jobs"
 _RESULTS_PER_PART = 256  # results in each part of a streamed reply
@@ -39,7 +39,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
-        answer = make_translate_function(service, client.for_background_job(), body, len(body.text))
+        answer, cost = make_translate_function(service, client.for_background_job(), body, body.text)
 
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:
@@ -47,10 +47,10 @@ def add_routes(api: APIRouter, service: Service) -> None:
             except UnknownLanguageError as error:  # the detected language of a text is not supported
                 if len(texts) > 1:
                     raise
-                answers = [{"error": str(error)}]
-            return [json.dumps(item, ensure_ascii=False).encode() for item in answers]
+                answers = [to_json({"error": str(error)})]
+            return answers
 
-        return _job(service.add_job(client, body.text, work))
+        return _job(service.add_job(client, body.text, work, characters=cost.characters, cost=cost))
 
     @api.get("/jobs/{identifier}")
     async def job(identifier: str, request: Request) -> dict[str, Any]:

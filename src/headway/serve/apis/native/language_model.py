@@ -17,6 +17,7 @@ from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import error_value
 from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, listed
+from headway.serve.cost import cost_of_generation, cost_of_scores
 from headway.serve.errors import BadRequestError, TooLargeError
 from headway.serve.service import Service
 
@@ -73,7 +74,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         given all other tokens."""
         client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues", "fills")
-        scored = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
+        work = service.call(client, model, "score", texts, texts, cost=cost_of_scores(texts, model))
+        scored = await unless_disconnected(request, work)
         scores = [asdict(text) | {"log_probability": text.log_probability} for text in scored]
         return JSONResponse({"scores": scores})
 
@@ -97,20 +99,20 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Continue prompts."""
         client = client_of(request)
         prompts, model = listed(body.prompt), service.model(body.model, "continues")
-        options = GenerationOptions.parse(body.options, "options")
-        service.sizes.check_search(hypotheses=max(options.beam_size, options.n))
-        new_tokens = len(prompts) * options.n * options.max_new_tokens
+        options, fields = GenerationOptions.parse(body.options, "options"), dict[str, Any](body.options)
+        cost = cost_of_generation(prompts, options)
+        service.sizes.check_cost(cost)
         if body.stream:
             if len(prompts) != 1:
                 raise BadRequestError("stream needs one prompt")
-            method, keywords = "stream", body.options
+            method, keywords = "stream", fields
             if body.alternatives is not None:
-                method, keywords = "stream_tokens", {**body.options, "alternatives": body.alternatives}
-            parts = service.stream(client, model, method, prompts, prompts[0], new_tokens=new_tokens, **keywords)
+                method, keywords = "stream_tokens", {**fields, "alternatives": body.alternatives}
+            parts = service.stream(client, model, method, prompts, prompts[0], cost=cost, **keywords)
             return EventStream(_events(parts), error_value)
         if body.alternatives is not None:
             raise BadRequestError("alternatives needs stream")
-        work = service.call(client, model, "generate", prompts, prompts, new_tokens=new_tokens, **body.options)
+        work = service.call(client, model, "generate", prompts, prompts, cost=cost, **fields)
         continuations = await unless_disconnected(request, work)
         return JSONResponse(
             {

@@ -38,6 +38,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return the best fillings of each mask of a text."""
         client = client_of(request)
         model = service.model(body.model, "fills")
-        work = service.call(client, model, "fill", [body.text], body.text, body.top, body.candidates)
+        texts = [body.text, *(body.candidates or ())]
+        work = service.call(client, model, "fill", texts, body.text, body.top, body.candidates)
         fillings = await unless_disconnected(request, work)
         return JSONResponse({"fillings": [asdict(filling) for filling in fillings]})

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.decode.request import DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
-from headway.predict.results import Candidate, ScoredTarget, Source, Translation
+from headway.predict.results import ScoredTarget, Source
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
@@ -31,12 +31,19 @@ from headway.serve.apis.native.fields import (
     listed,
 )
 from headway.serve.clients import Client
+from headway.serve.cost import Cost, cost_of_translation
 from headway.serve.dispatch import replay
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Service
-from headway.text.sentences import split_sentences
+from headway.serve.translation_json import (
+    Weights,
+    sentences_to_json,
+    to_json,
+    translate_to_json,
+    translation_value,
+)
 
 
 class TranslationBody(Body):
@@ -48,10 +55,11 @@ class TranslationBody(Body):
     options: Options = Field(
         {}, description="Options of the search, such as beam_size, n_best or sampling; see docs/decoding.md."
     )
-    alignment: bool | Literal["pairs"] = Field(
+    alignment: bool | Literal["pairs", "all"] = Field(
         False,
-        description="Whether to align each target token to a source token; pairs leaves out the attention weights. "
-        "They are also left out of texts of several parts with more than a million pairs of tokens.",
+        description="Whether to align each target token to a source token. The best translation of each text has the "
+        "attention weights, too; with all the alternatives have them, and with pairs none has. A reply has at most a "
+        "million weights: beyond them, and for texts of several parts with more, they are left out.",
     )
     prefix: str = Field("", description="Text that each translation begins with.")
     include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(
@@ -147,9 +155,9 @@ class ScoreReply(BaseModel):
 
 
 def make_translate_function(
-    service: Service, client: Client, body: TranslationBody, num_texts: int
-) -> Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]]:
-    """Return a function that translates texts as a request with ``num_texts`` of them says.
+    service: Service, client: Client, body: TranslationBody, all_texts: Sequence[str]
+) -> tuple[Callable[[Sequence[str]], Awaitable[list[bytes]]], Cost]:
+    """Return a function that translates some of a request's texts, to JSON, and the cost of all of them.
 
     Raises:
         HeadwayError: The options are invalid.
@@ -158,31 +166,45 @@ def make_translate_function(
         BadRequestError: There are entries of a glossary, but no source language.
     """
     decoding = DecodingOptions.parse(body.options, "options")
-    service.sizes.check_search(
-        hypotheses=max(decoding.beam_size, decoding.n_best),
-        length=decoding.max_length,
-        least_tokens=num_texts * decoding.min_length,
-    )
     options = TranslateOptions(
         decoding=decoding, alignment=bool(body.alignment), markup=body.markup, protect=body.protect
     )
     include = tuple(phrase if isinstance(phrase, str) else tuple(phrase) for phrase in body.include)
+    banned = tuple(body.ban)
     languages = body.source, body.target, body.model
     glossary = _chosen_glossary(service, client, body)
+    entries = body.glossary if isinstance(body.glossary, list) else ()
+    weights = _WEIGHTS[body.alignment]
 
-    async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
-        sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
-        results, detected = await service.translate(client, sources, *languages, glossary, options)
-        answers = [or_error(result, _translation) for result in results]
-        for answer, language in zip(answers, detected or (), strict=False):
-            answer["detected"] = asdict(language)
-        if body.alignment == "pairs":
-            for answer in answers:
-                for candidate in (answer, *answer.get("alternatives", ())):
-                    candidate.get("alignment", {}).pop("attention", None)
-        return answers
+    def sources(texts: Sequence[str]) -> Sequence[Source]:
+        return [Source(text, body.prefix, include, banned) for text in texts]
 
-    return translate
+    cost = cost_of_translation(sources(all_texts), options, entries=entries, has_glossary=glossary is not None)
+    service.sizes.check_options(cost)
+
+    async def translate(texts: Sequence[str]) -> list[bytes]:
+        results, detected = await service.translate(
+            client,
+            sources(texts),
+            *languages,
+            glossary,
+            options,
+            entries=entries,
+            function=translate_to_json,
+            weights=weights,
+        )
+        answers = [result if isinstance(result, bytes) else to_json(translation_value(result)[0]) for result in results]
+        if detected is None:
+            return answers
+        return [
+            answer[:-1] + b',"detected":' + to_json(asdict(language)) + b"}"
+            for answer, language in zip(answers, detected, strict=True)
+        ]
+
+    return translate, cost
+
+
+_WEIGHTS: dict[bool | str, Weights] = {False: "none", True: "best", "pairs": "none", "all": "all"}
 
 
 def _chosen_glossary(service: Service, client: Client, body: TranslationBody) -> StoredGlossary | None:
@@ -214,14 +236,16 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/detect")
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
-        return [asdict(language) for language in await service.detect(listed(body.text))]
+        client = client_of(request)
+        detected = await unless_disconnected(request, service.detect(listed(body.text), client))
+        return [asdict(language) for language in detected]
 
     @api.post("/sentences")
-    async def sentences(body: SentencesBody, request: Request) -> dict[str, list[list[str]]]:
+    async def sentences(body: SentencesBody, request: Request) -> Response:
         """Split each text into sentences, with the white space around them."""
-        texts = listed(body.text)
-        service.sizes.check_texts(texts)
-        return {"sentences": await asyncio.to_thread(lambda: [split_sentences(text, body.language) for text in texts])}
+        client, texts = client_of(request), listed(body.text)
+        work = service.call(client, service.models[0], sentences_to_json, texts, texts, body.language)
+        return Response(await unless_disconnected(request, work), media_type="application/json")
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
     async def translate(body: TranslateBody, request: Request) -> Response:
@@ -279,23 +303,24 @@ class DirectTranslation:
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
     client, texts = client_of(request), listed(body.text)
-    if body.stream:
-        client = service.checked_client(client, texts)
-        if body.source != "auto":
-            service.direction(body.source, body.target, body.model)  # raises an error before the reply begins
-    answer = make_translate_function(service, client, body, len(texts))
-    if body.stream:
-        return EventStream(_events(answer, texts), error_value)
-    return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})
+    answer, cost = make_translate_function(service, client, body, texts)
+    if not body.stream:
+        translations = await unless_disconnected(request, answer(texts))
+        return Response(b'{"translations":[' + b",".join(translations) + b"]}", media_type="application/json")
+    client = service.checked_client(client, texts, cost)
+    if body.source != "auto":
+        service.direction(body.source, body.target, body.model)  # raises an error before the reply begins
+    answer, _ = make_translate_function(service, client, body, texts)
+    return EventStream(_events(answer, texts), error_value)
 
 
 async def _events(
-    answer: Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]], texts: Sequence[str]
-) -> AsyncGenerator[dict[str, Any]]:
+    answer: Callable[[Sequence[str]], Awaitable[list[bytes]]], texts: Sequence[str]
+) -> AsyncGenerator[bytes]:
     """Translate each text on its own, and yield each translation as soon as it is there."""
 
-    async def one(index: int) -> dict[str, Any]:
-        return {"index": index, "translation": (await answer([texts[index]]))[0]}
+    async def one(index: int) -> bytes:
+        return b'{"index":%d,"translation":%s}' % (index, (await answer([texts[index]]))[0])
 
     tasks = [asyncio.ensure_future(one(index)) for index in range(len(texts))]
     try:
@@ -305,17 +330,3 @@ async def _events(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _translation(result: Translation) -> dict[str, Any]:
-    best, *others = [_candidate(candidate) for candidate in result.candidates]
-    return {"source": result.source, **best, "alternatives": others, "unlikely": result.unlikely}
-
-
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    fields = {name: value for name, value in vars(candidate).items() if name != "ids" and value is not None}
-    if candidate.glossary is not None:
-        fields["glossary"] = [asdict(term) for term in candidate.glossary]
-    if candidate.alignment is not None:
-        fields["alignment"] = asdict(candidate.alignment)
-    return fields
