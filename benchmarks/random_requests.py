@@ -72,7 +72,7 @@ _OTHER_APIS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/azure/translate?api-version=3.0&to=de&to=en", {"type": "array", "items": _object(Text=_STRING)}),
     ("/azure/detect?api-version=3.0", {"type": "array", "items": _object(Text=_STRING)}),
     ("/v1/completions", _object(model=_STRING, prompt=_TEXTS, n=_COUNT, best_of=_COUNT, max_tokens=_COUNT,
-                                stop=_STRINGS, echo=_FLAG, logprobs=_COUNT, stream=_FLAG, temperature={"enum": [0, 1, 2]})),
+                                stop=_STRINGS, echo=_FLAG, logprobs=_COUNT, stream=_FLAG)),
     ("/v1/chat/completions", _object(n=_COUNT, max_tokens=_COUNT, stream=_FLAG, messages=_MESSAGES)),
     ("/models/model", _object(inputs=_TEXTS, parameters=_object(max_new_tokens=_COUNT, num_beams=_COUNT, top_k=_COUNT,
                                                                 src_lang=_CODE, tgt_lang=_CODE, do_sample=_FLAG))),
