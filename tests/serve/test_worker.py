@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import threading
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 
+from headway.decode import Caller
 from headway.predict import TranslateOptions
 from headway.serve.errors import WorkerError
-from headway.serve.glossaries import GlossaryLines
-from headway.serve.workers.messages import Done, Job, Ping, Pong, StartJob, encode, receive
+from headway.serve.glossaries import GlossaryLines, RecentGlossaries
+from headway.serve.workers.messages import Cancel, Done, Job, Ping, Pong, StartJob, encode, receive
+from headway.serve.workers.waiting_jobs import WaitingJobs
 from headway.serve.workers.worker import _is_short, run_worker
 
 
@@ -86,3 +89,65 @@ def test_a_worker_answers_while_a_job_computes() -> None:
         assert receive(ours) == Done(5, "MainThread")
     process.join(30)  # it ends when its connection is closed
     assert process.exitcode == 0
+
+
+class PanicError(BaseException):
+    """As the panic of a library in Rust, no Exception."""
+
+
+class BadModel:
+    """A model whose jobs panic, or compute without giving way until an exception ends them."""
+
+    def translate_each(self, texts: list[str]) -> list[str]:
+        if texts == ["panic"]:
+            raise PanicError
+        return texts
+
+    def score(self, _: list[str]) -> None:
+        while True:
+            sum(range(1000))
+
+
+@pytest.mark.slow_but_every(2)
+def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = socket.socketpair()
+    with ours:
+        process = context.Process(target=run_worker, args=(theirs, {"m": BadModel()}))
+        process.start()
+        theirs.close()
+        ours.settimeout(60)
+        for number, text in ((1, "panic"), (2, "ein")):
+            ours.sendall(encode(StartJob(number, Job("m", "translate_each", ([text],)))))
+        done = sorted((receive(ours) for _ in range(2)), key=lambda one: int(one.number))
+        assert isinstance(done[0].error, WorkerError)
+        assert done[1].result == ["ein"]
+        ours.sendall(encode(StartJob(3, Job("m", "score", (["a"],)))))
+        ours.sendall(encode(Cancel(3)))
+        canceled = receive(ours)
+        assert (canceled.number, type(canceled.error)) == (3, CancelledError)
+        ours.sendall(encode(StartJob(4, Job("m", "translate_each", (["zwei"],)))))
+        assert receive(ours).result == ["zwei"]
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_callers_take_turns_at_starting_jobs() -> None:
+    jobs = WaitingJobs()
+    for number, name in enumerate("aaab"):
+        jobs.put((StartJob(number, Job("m", "score")), Caller(name)))
+    assert [job[0].number for job in (jobs.get() for _ in range(4)) if job] == [0, 3, 1, 2]
+    jobs.wake()
+    assert jobs.get() is None
+
+
+def test_the_service_knows_which_glossaries_a_worker_has() -> None:
+    """Both keep the same list, so that a glossary is sent once while it is used again."""
+    sent = RecentGlossaries()
+    lines = [GlossaryLines(f"{number}\tb") for number in range(70)]
+    for number in (*range(64), 0, *range(64, 70)):
+        sent.add(lines[number])
+    assert lines[0].digest in sent  # used again
+    assert lines[1].digest not in sent
+    sent.add(GlossaryLines("a\t" + "b" * 5_000_000))
+    assert lines[0].digest not in sent
