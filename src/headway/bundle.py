@@ -19,7 +19,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast
@@ -70,6 +70,9 @@ class TaskConfig(Config):
     )
     source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
     target_language: str = Field("target", description="Language of the targets. Classification has none.")
+
+
+CHOSEN_MODEL_FILE = "chosen_model"  # in a run folder: the name of the model folder that training named at its end
 
 
 @dataclass(frozen=True)
@@ -480,9 +483,15 @@ def _read_json(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise BundleError(f"{folder}: no such folder; expected a model folder such as runs/NAME/best")
     if not path.is_file():
-        best = sorted(folder.glob("*/config.json"))
         hint = "expected config.json, model.safetensors and tokenizer files in it"
-        hint = f"did you mean {best[0].parent}?" if best else hint
+        if (inside := _model_folder_in(folder)) is not None:
+            hint = f"did you mean {inside}?"
+        elif (folder / "state.json").is_file() and folder.parent.name == "checkpoints":
+            run = folder.parent.parent
+            hint = (
+                f"it is a checkpoint of a run. {run / 'best'} is the best model, and headway average {run} --last 1 -o "
+                "FOLDER makes a model folder of the newest checkpoint"
+            )
         raise BundleError(f"{folder}: not a model folder; {hint}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -499,6 +508,14 @@ def _read_json(folder: Path) -> dict[str, Any]:
             "update Headway"
         )
     return config
+
+
+def _model_folder_in(run: Path) -> Path | None:
+    """Return the model folder in a run folder: that which training has chosen, or else the best, or any."""
+    names = ["best", *sorted(path.parent.name for path in run.glob("*/config.json"))]
+    with suppress(OSError, UnicodeDecodeError):
+        names.insert(0, (run / CHOSEN_MODEL_FILE).read_text(encoding="utf-8").strip())
+    return next((run / name for name in names if (run / name / "config.json").is_file()), None)
 
 
 def build_without_initialization(config: ArchitectureConfig, source_size: int, target_size: int) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -96,7 +97,9 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
         {str(labels): ["Haus", "Baum", "Haus"], str(tmp_path / "one"): found}, ["Haus"] * 3, max_differences=5
     )
     assert json.loads(ended.out) == json.loads(json.dumps(asdict(expected)))
-    assert "p (mcnemar)" in run("compare", labels, tmp_path / "one", "--data", data).out
+    assert "no tests: 3 texts, at least 10 are needed" in run("compare", labels, tmp_path / "one", "--data", data).out
+    more, labels = write_lines(tmp_path / "more.tsv", [f"Haus\t{TEXTS[0]}"] * 10), write_lines(labels, ["Haus"] * 10)
+    assert "p (mcnemar)" in run("compare", labels, tmp_path / "one", "--data", more).out
 
 
 @pytest.mark.parametrize(
@@ -123,3 +126,23 @@ def test_a_model_needs_its_source(files: dict[str, Path], tmp_path: Path) -> Non
     (tmp_path / "model").mkdir()
     ended = run("compare", tmp_path / "model", files["good"], "--reference", files["reference"])
     assert_refused(ended, "model is a model folder, which needs the source text; give it with --source F")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "tokenization"),
+    [("ref.zh", (), "zh"), ("ref.txt", ("--to", "zho_Hans"), "zh"), ("ref.th.gz", (), "char"), ("ref.txt", (), "13a")],
+)
+def test_files_are_tokenized_for_the_target_language(
+    tmp_path: Path, name: str, options: tuple[str, ...], tokenization: str
+) -> None:
+    lines = ["我们今天去公园散步。", "他昨天买了一本新书。"] * 6
+    reference = write_lines(tmp_path / name.removesuffix(".gz"), lines)
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(reference.read_bytes()))
+    systems = [write_lines(tmp_path / f"{number}", [line[number:] for line in lines]) for number in (1, 2)]
+    given = ("--reference", tmp_path / name, *options, "--metric", "bleu", "--trials", "100", "--format", "json")
+    ended = run("compare", *systems, *given)
+    assert ended.code == 0, ended
+    rows = json.loads(ended.out)["rows"]
+    assert all(f"tok:{tokenization}|" in row["signature"] for row in rows)
+    assert (rows[0]["value"] > 50) is (tokenization != "13a")

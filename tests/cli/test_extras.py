@@ -68,12 +68,15 @@ def test_without_tensorboard_training_says_so_once_and_writes_the_other_records(
 ) -> None:
     from headway.training.report import MetricsWriter
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.warns(UserWarning, match=r"TensorBoard events .* pip install 'headway\[tensorboard\]'"):
         metrics = MetricsWriter(tmp_path, 0)
+    (tmp_path / "again").mkdir()
     metrics.write("train", 1, {"loss": 2.0})
     metrics.close()
     assert '"loss": 2.0' in (tmp_path / "metrics.jsonl").read_text()
     assert not (tmp_path / "tensorboard").exists()
+    MetricsWriter(tmp_path / "again", 0).close()  # a warning would be an error

@@ -7,6 +7,7 @@ import random
 import re
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,12 +23,17 @@ from headway.evaluation import (
     Score,
     bleu,
     chrf,
+    compare_labels,
+    compare_translations,
     evaluate,
     exact_match,
     paired_bootstrap,
     ter,
     token_accuracy,
+    tokenization_for,
 )
+from headway.evaluation import tokenization as evaluation_tokenization
+from headway.evaluation.feature_weights import tune_feature_weights
 
 WORDS = ("the", "a", "Haus,", "cat", "sat", "on", "mat.", "of", "It", "(not)", "–", "naïve", "3.14", "U.S.", "we're")
 
@@ -104,17 +110,19 @@ class TestByHand:
         assert token_accuracy(hypotheses, references).value == pytest.approx(100 * matches / positions)
 
     @pytest.mark.parametrize("name", METRICS)
-    def test_perfect(self, name: str) -> None:
-        _, references = corpus(50, 0)
-        (score,) = evaluate(references, references, metrics=[name], bootstrap=50)
-        perfect = 0 if name == "ter" else 100
-        assert [score.value, score.low, score.high] == pytest.approx([perfect] * 3)
-
-    @pytest.mark.parametrize("name", METRICS)
-    def test_nothing_said(self, name: str) -> None:
-        (score,) = evaluate([""] * 3, ["a b c d"] * 3, metrics=[name], bootstrap=50)
-        worst = 100 if name == "ter" else 0
-        assert [score.value, score.low, score.high] == pytest.approx([worst] * 3)
+    @pytest.mark.parametrize("is_right", [True, False])
+    def test_all_right_or_all_wrong(self, name: str, is_right: bool) -> None:
+        """All samples of the bootstrap have the same score, so it says nothing of the width. A rate has Wilson's."""
+        references = [f"a b c d {number}" for number in range(50)]
+        (score,) = evaluate(references if is_right else [""] * 50, references, metrics=[name], bootstrap=50)
+        assert score.value == pytest.approx(100 if is_right is (name != "ter") else 0)
+        if name == "exact_match":  # z^2 / (n + z^2) is the width with 0 of n or n of n, z = 1.96
+            width = 100 * 1.96**2 / (50 + 1.96**2)
+            assert [score.low, score.high] == pytest.approx([100 - width, 100] if is_right else [0, width], abs=0.01)
+            assert "ci:wilson" in score.signature
+        else:
+            assert (score.low, score.high) == (None, None)
+            assert "(no interval: all samples of the bootstrap have the same score)" in str(score)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +162,14 @@ class TestOptions:
 
     def test_signatures_say_the_settings(self) -> None:
         pair = (["a"], ["a"])
+        ten = (["a"] * 9 + ["b"], ["a"] * 10)
         assert "case:lc" in bleu(*pair, lowercase=True).signature
         assert re.fullmatch(
             r"nrefs:1\|bs:50\|seed:3\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[\d.]+",
-            bleu(*pair, bootstrap=50, seed=3).signature,
+            bleu(*ten, bootstrap=50, seed=3).signature,
         )
         assert re.fullmatch(r"nrefs:1\|case:mixed\|tok:none\|version:headway-[\d.]+", exact_match(*pair).signature)
-        assert token_accuracy(*pair, bootstrap=50).signature.startswith("nrefs:1|bs:50|seed:12345|case:mixed|tok:white")
+        assert token_accuracy(*ten, bootstrap=50).signature.startswith("nrefs:1|bs:50|seed:12345|case:mixed|tok:white")
 
     def test_the_named_functions_are_what_evaluate_runs(self) -> None:
         hypotheses, references = corpus(30, 0.3)
@@ -206,14 +215,96 @@ class TestBootstrap:
         assert counted == [20, 20]
 
     @settings(deadline=None)
-    @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=5))
+    @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=12))
     def test_any_text_has_a_score_in_range(self, pairs: list[tuple[str, str]]) -> None:
         hypotheses, references = [first for first, _ in pairs], [second for _, second in pairs]
         for score in evaluate(hypotheses, references, metrics=METRICS, bootstrap=40):
-            assert score.low is not None
-            assert score.high is not None
-            assert 0 <= score.low <= score.high
-            assert score.name == "TER" or max(score.value, score.high) <= 100 + 1e-9
+            assert score.value >= 0
+            assert score.name == "TER" or score.value <= 100 + 1e-9
+            if score.low is None or score.high is None:
+                assert score.no_interval is not None
+            else:
+                assert 0 <= score.low <= score.high
+                assert score.name == "TER" or score.high <= 100 + 1e-9
+
+
+class TestTooFewSentences:
+    @pytest.mark.parametrize("count", [1, 9])
+    def test_no_interval_and_the_reason(self, count: int) -> None:
+        hypotheses, references = (texts[:count] for texts in corpus(10, 0.3))
+        for score in evaluate(hypotheses, references, metrics=("bleu", "chrf", "ter", "token_accuracy")):
+            assert (score.low, score.high) == (None, None)
+            assert f"(no interval: {count} sentence" in str(score)
+            assert "at least 10 are needed)" in str(score)
+            assert "bs:" not in score.signature
+        (rate,) = evaluate(hypotheses, references, metrics=["exact_match"])  # right for any number
+        assert rate.low is not None
+
+    def test_ten_are_enough(self) -> None:
+        assert all(score.low is not None for score in evaluate(*corpus(10, 0.3)))
+
+    def test_no_p_value(self) -> None:
+        hypotheses, references = (texts[:9] for texts in corpus(10, 0.3))
+        difference = paired_bootstrap(references, hypotheses, references)
+        assert (difference.p_value, difference.low, difference.high) == (None, None, None)
+        assert "too few sentences" in str(difference)
+        table = compare_translations({"a": references, "b": hypotheses}, references, metrics=["chrf"])
+        assert (table.rows[1].p_values, table.rows[1].low) == (None, None)
+        assert table.no_tests == "9 sentences, at least 10 are needed"
+        labels = compare_labels({"a": ["x"] * 9, "b": ["y"] * 9}, ["x"] * 9)
+        assert (labels.rows[1].delta, labels.rows[1].p_values) == (-100, None)
+        assert labels.no_tests == "9 texts, at least 10 are needed"
+
+
+class TestTokenization:
+    CHINESE = ("我们今天去公园散步。", "他昨天买了一本新书。", "这个城市的夏天非常热。") * 4
+
+    @pytest.mark.parametrize(
+        ("language", "tokenization"),
+        [
+            ("zh", "zh"), ("zh-TW", "zh"), ("zho_Hans", "zh"), ("yue_Hant", "zh"), ("th", "char"), ("khm_Khmr", "char"),
+            ("lo", "char"), ("my", "char"), ("de", "13a"), ("target", "13a"), ("", "13a"), (None, "13a"),
+        ],
+    )  # fmt: skip
+    def test_of_a_language(self, language: str | None, tokenization: str) -> None:
+        assert tokenization_for(language) == tokenization
+
+    @pytest.mark.parametrize("language", ["ja", "jpn_Jpan", "ko", "kor_Hang"])
+    def test_of_a_language_whose_package_may_be_missing(self, language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluation_tokenization, "find_spec", lambda _: None)
+        assert tokenization_for(language) == "char"
+        with pytest.raises(ConfigError, match=r"pip install 'sacrebleu\[ja\]'"):
+            bleu(["a"], ["a"], tokenization="ja-mecab")
+        monkeypatch.setattr(evaluation_tokenization, "find_spec", lambda name: name)
+        assert tokenization_for(language) == ("ja-mecab" if language.startswith("j") else "ko-mecab")
+
+    def test_nearly_right_chinese_has_a_bleu_and_a_ter(self) -> None:
+        """Each hypothesis lacks one of ten characters, so the precisions are 1 and 9/10 of the characters are right."""
+        hypotheses = [text[1:] for text in self.CHINESE]
+        plain = evaluate(hypotheses, self.CHINESE, metrics=("bleu", "ter"), bootstrap=0)
+        right = evaluate(hypotheses, self.CHINESE, metrics=("bleu", "ter"), bootstrap=0, tokenization="zh")
+        lengths = sum(map(len, self.CHINESE)), sum(map(len, hypotheses))
+        assert plain[0].value < 1
+        assert plain[1].value == 100
+        assert right[0].value == pytest.approx(100 * math.exp(1 - lengths[0] / lengths[1]))
+        assert right[1].value == pytest.approx(100 * len(self.CHINESE) / lengths[0])
+        assert "tok:zh" in right[0].signature
+        assert "asian:yes" in right[1].signature
+        expected = BLEU(trg_lang="zh").corpus_score(hypotheses, [self.CHINESE])
+        assert right[0].value == pytest.approx(expected.score)
+
+    def test_comparisons_use_it(self) -> None:
+        worse = [text[2:] for text in self.CHINESE]
+        better = [text[1:] for text in self.CHINESE]
+        table = compare_translations({"a": worse, "b": better}, self.CHINESE, metrics=["bleu"], tokenization="zh")
+        delta = bleu(better, self.CHINESE, tokenization="zh").value - bleu(worse, self.CHINESE, tokenization="zh").value
+        assert table.rows[1].delta == pytest.approx(delta)
+        assert "tok:zh" in table.rows[1].signature
+        assert paired_bootstrap(worse, better, self.CHINESE, tokenization="zh").delta == pytest.approx(delta)
+        candidates = [[one, two] for one, two in zip(worse, better, strict=True)]
+        features = [np.array([[0.0, 0.0], [-1.0, 1.0]])] * len(candidates)  # the second feature prefers the better one
+        (weight,) = tune_feature_weights(features, candidates, self.CHINESE, [(0.0, 1.0, 2.0)], "zh")
+        assert weight > 1
 
 
 class TestPairedBootstrap:
@@ -248,6 +339,8 @@ class TestPairedBootstrap:
         forth = paired_bootstrap(baseline, system, references, metric=metric, samples=200)
         back = paired_bootstrap(system, baseline, references, metric=metric, samples=200)
         assert forth.delta > 5
+        assert forth.low is not None
+        assert forth.high is not None
         assert 0 < forth.low < forth.delta < forth.high
         assert forth.p_value == back.p_value == 1 / 201
         assert (back.delta, back.low, back.high) == pytest.approx((-forth.delta, -forth.high, -forth.low))

@@ -91,27 +91,35 @@ class TestIntervals:
         low, high = (100 * p / (1 + p) for p in (0.5 - 1.96 * 0.025, 0.5 + 1.96 * 0.025))
         assert [f1.low, f1.high] == pytest.approx([low, high], abs=0.5)
 
-    def test_the_draws_are_those_of_the_other_metrics(self) -> None:
-        from headway.evaluation import exact_match
+    def test_of_a_perfect_classifier(self) -> None:
+        """Wilson's interval of 80 of 80 is from n / (n + z^2) to 1, z = 1.96."""
+        truth = ["cat", "dog"] * 40
+        accuracy, f1 = evaluate_classes(truth, truth, LABELS, bootstrap=50).scores
+        assert [accuracy.low, accuracy.high] == pytest.approx([100 * 80 / (80 + 1.96**2), 100], abs=0.01)
+        assert (f1.low, f1.high) == (None, None)
+        assert "all samples of the bootstrap have the same score" in str(f1)
 
-        accuracy = evaluate_classes(TAKEN, TRUTH, LABELS, bootstrap=100, seed=5).scores[0]
-        same = exact_match(TAKEN, TRUTH, bootstrap=100, seed=5)
-        assert (accuracy.value, accuracy.low, accuracy.high) == (same.value, same.low, same.high)
+    def test_of_few_texts(self) -> None:
+        accuracy, f1 = evaluate_classes(["cat"], ["cat"], LABELS, bootstrap=50).scores
+        assert accuracy.low == pytest.approx(100 / (1 + 1.96**2), abs=0.01)
+        assert (f1.low, f1.no_interval) == (None, "1 text, at least 10 are needed")
 
     @given(st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.floats(0, 1)), min_size=1))
     def test_all_scores_are_in_range(self, texts: list[tuple[str, str, float]]) -> None:
         taken, truth, sure = ([text[place] for text in texts] for place in range(3))
         report = evaluate_classes(taken, truth, LABELS, confidences=sure, bootstrap=40)  # type: ignore[arg-type]
         for score in report.scores:
-            assert score.low is not None
-            assert score.high is not None
-            assert 0 <= score.low <= score.high <= 100 + 1e-9
+            assert (score.low is None) is (score.no_interval is not None)
+            assert score.low is None or score.high is None or 0 <= score.low <= score.high <= 100 + 1e-9
             assert 0 <= score.value <= 100 + 1e-9
         assert sum(map(sum, report.confusion)) == len(texts)
 
     def test_signature(self) -> None:
-        report = evaluate_classes(TAKEN, TRUTH, LABELS, confidences=[0.5] * 8, bootstrap=50, seed=3)
-        starts = ["n:8|classes:3|bs:50|seed:3|" + rest for rest in ("version:", "average:macro|", "bins:15|")]
+        report = evaluate_classes(TAKEN * 2, TRUTH * 2, LABELS, confidences=[0.5] * 16, bootstrap=50, seed=3)
+        drawn = "bs:50|seed:3|"
+        starts = [
+            "n:16|classes:3|" + rest for rest in ("ci:wilson|version:", f"{drawn}average:macro|", f"{drawn}bins:15|")
+        ]
         for score, start in zip(report.scores, starts, strict=True):
             assert score.signature.startswith(start)
         assert str(Score("accuracy", 91.54, "n:8", 90.26, 92.0)) == "accuracy 91.5 [90.3, 92.0] n:8"

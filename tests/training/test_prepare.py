@@ -121,7 +121,7 @@ class TestReuse:
             os.utime(path, ns=(10**18, 10**18))
         heard = Heard()
         prepared = prepare(recipe(corpus), tmp_path / "run", heard)
-        assert len(heard.messages) == 1
+        assert not any("tokeniz" in message for message in heard.messages)
         assert heard.messages[0].startswith("train.de + train.en: 20 of 20 examples kept")
         assert prepared.tokenizers.source.decode(sources(prepared)[0]) == GERMAN[0]
 
@@ -268,7 +268,7 @@ def test_a_rehearsal_restores_random_states_and_truncates_long_examples(corpus: 
     heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 7})
     prepared, before = prepare(chosen, tmp_path / "run", Listener()), torch.get_rng_state()
     warm_up_kernels(task_of(chosen), chosen, prepared, heard)
-    assert len(heard.messages) == 1
+    assert not any("tokeniz" in message for message in heard.messages)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -459,7 +459,7 @@ class TestStartFrom:
         heard = Heard()
         again = prepare(chosen, tmp_path / "run", heard)
         assert again.tokenizers.source.fingerprint == given.source_tokenizer.fingerprint
-        assert len(heard.messages) == 1
+        assert not any("tokeniz" in message for message in heard.messages)
 
     @pytest.mark.parametrize(
         ("options", "tokenizer", "message"),

@@ -549,3 +549,10 @@ class TestAverage:
             average_weights(checkpoint_folders(folder))
         shutil.rmtree(folder / "step-1")
         assert average_weights(checkpoint_folders(folder))
+
+
+def test_of_equal_scores_the_checkpoint_with_the_lower_loss_is_kept(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=1, keep_best=1) as checkpoints:
+        for step, (score, loss) in enumerate([(5.0, 2.0), (5.0, 1.0), (5.0, 1.5), (4.0, 0.5), (3.0, 0.1)], start=1):
+            checkpoints.save(Snapshot(Progress(step=step), {}, score=score, dev_loss=loss))
+    assert [path.name for path in checkpoint_folders(tmp_path)] == ["step-5", "step-2"]

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from headway.training.validation import selection_score
+from headway.training.report import shown_number
+from headway.training.validation import selection, selection_score
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,21 @@ def test_a_metric_names_a_score(metric: str, expected: float) -> None:
 
 def test_a_score_that_is_not_a_number_is_the_worst() -> None:
     assert selection_score("loss", {"loss": math.nan}) == -math.inf
+
+
+def test_equal_scores_are_ordered_by_the_loss() -> None:
+    one, other = ({"BLEU": 50.0, "loss": loss} for loss in (1.5, 1.25))
+    assert selection("bleu", other) > selection("bleu", one)
+    assert selection("bleu", {"BLEU": 50.1, "loss": 9.0}) > selection("bleu", other)
+    assert not selection("bleu", {"BLEU": 50.0, "loss": math.nan}) > selection("bleu", one)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (12.345, "12.35"), (-1.0, "-1.00"), (99999.0, "99999.00"), (1631013.0, "1.6e6"), (1e300, "1.0e300"),
+        (math.inf, "inf"), (math.nan, "nan"),
+    ],
+)  # fmt: skip
+def test_large_numbers_are_short(value: float, shown: str) -> None:
+    assert shown_number(value) == shown

@@ -102,8 +102,9 @@ def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Para
     text = condition + (description[:1].lower() + description[1:] if condition else description)
     if field.default == ():
         text += " May be repeated."
-    shown = "none" if field.default is None else str(field.default) if field.default != () else False
-    option = typer.Option(_flag(name), help=text, show_default=shown, rich_help_panel=_PANEL)
+    elif "Default:" not in text:
+        text += f" Default: {'none' if field.default is None else field.default}."
+    option = typer.Option(_flag(name), help=text, show_default=False, rich_help_panel=_PANEL)
     kind = Annotated[_plain(field.annotation) | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from headway.cli.processes import is_main_process
-from headway.training.report import Listener
+from headway.training.report import Listener, shown_number
 
 
 class ProgressListener(Listener):
@@ -59,7 +59,9 @@ class ProgressListener(Listener):
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Show loss, speed and time left."""
-        numbers = f"loss {record['loss']:.3f}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
+        loss = record["loss"]
+        shown = f"{loss:.3f}" if abs(loss) < 1000 else shown_number(loss)
+        numbers = f"loss {shown}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
         if self._console.is_terminal:
             self._bar.update(self._task, description="training", completed=step, total=total_steps, numbers=numbers)
             return
@@ -73,9 +75,16 @@ class ProgressListener(Listener):
             f"elapsed {timedelta(seconds=round(elapsed))}{eta}"
         )
 
+    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+        """Show the time left."""
+        self._bar.update(self._task, description="training", completed=step, total=total_steps)
+        self.say(f"step {step:,}/{total_steps:,}  about {timedelta(seconds=round(seconds_left))} left")
+
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Print the development scores."""
-        scores = "  ".join(f"{name} {value:.2f}" for name, value in record.items() if isinstance(value, float))
+        scores = "  ".join(
+            f"{name} {shown_number(value)}" for name, value in record.items() if isinstance(value, float)
+        )
         self.say(f"dev after step {step:,}: {scores}")
 
 

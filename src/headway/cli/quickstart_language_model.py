@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from headway.cli.options import Device
+from headway.errors import DivergenceError
 
 if TYPE_CHECKING:
     from headway.training.recipe import Recipe
@@ -39,6 +40,8 @@ def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: b
         for name, text in parts.items():
             atomic_write_text(folder / "data" / name, text)
         result = train(_recipe(folder, steps, device), folder, listener=listener)
+        if result.divergence is not None:
+            raise DivergenceError(result.divergence)
         if result.interrupted:
             listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)

@@ -15,7 +15,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.processes import is_first_start, is_main_process, may_be_restarted
-from headway.errors import HeadwayError
+from headway.errors import DivergenceError, HeadwayError
 from headway.storage import lock_run_folder
 
 if TYPE_CHECKING:
@@ -37,11 +37,17 @@ def use_huge_pages() -> None:
 
 
 def print_next_command(result: Result, command: str = "translate") -> None:
-    """Print the command that uses the trained model or, after an interruption, the command that resumes."""
+    """Print the command that uses the trained model or, after an interruption, the command that resumes.
+
+    Raises:
+        DivergenceError: Training has diverged.
+    """
     if result.interrupted:
         if is_main_process():
             print(f"stopped and saved after step {result.step:,}; resume with: {resume_command()}", file=sys.stderr)
         raise typer.Exit(130)
+    if result.divergence is not None:
+        raise DivergenceError(result.divergence)
     if is_main_process():
         folder = result.model_folder
         print(f"model: {folder}\n{command} with: {command_name()} {command} {folder}", file=sys.stderr)

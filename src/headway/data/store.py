@@ -231,6 +231,15 @@ def open_store(folder: Path, *keys: str) -> TokenStore | None:
         return None
 
 
+def stored_fingerprint(folder: Path) -> str | None:
+    """Return the fingerprint of the store in ``folder``, complete or not, or None if there is none."""
+    try:
+        value = json.loads((folder / "store.json").read_text(encoding="utf-8"))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(value)
+
+
 def read_description(folder: Path) -> Any:
     """Return the saved description of what the store in ``folder`` was made from, or None if there is none."""
     try:

@@ -5,6 +5,8 @@ classification.py    accuracy, macro F1, calibration error, scores of each class
 feature_weights.py   weights for ranking translations, tuned on BLEU
 minimal_pairs.py     accuracy on minimal pairs of texts
 significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
+tokenization.py      the tokenization of BLEU for a target language
+wilson.py            confidence intervals of rates
 bootstrap.py         the score type, and confidence intervals by bootstrap
 """
 
@@ -29,6 +31,7 @@ from headway.evaluation.significance import (
     paired_bootstrap,
     paired_randomization,
 )
+from headway.evaluation.tokenization import tokenization_for
 from headway.evaluation.translation import (
     METRICS,
     bleu,
@@ -67,4 +70,5 @@ __all__ = [
     "sentence_chrf",
     "ter",
     "token_accuracy",
+    "tokenization_for",
 ]

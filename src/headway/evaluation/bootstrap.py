@@ -18,6 +18,7 @@ from headway.errors import ConfigError, DataError
 
 DEFAULT_SEED = 12345  # the default of sacreBLEU
 MIN_SAMPLES = 40  # with fewer samples, none lies outside the middle 95 %
+MIN_EXAMPLES = 10  # with fewer examples, intervals are far too narrow: that of one example has no width at all
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,10 @@ class Score:
         name: The metric, as it is written in papers.
         value: The score, from 0 to 100. Lower is better for TER, which may exceed 100, and for the calibration error.
         signature: The settings that the value depends on, as ``key:value|key:value``.
-        low: Lower end of the 95 % bootstrap confidence interval; None without a bootstrap.
+        low: Lower end of the 95 % confidence interval: that of the bootstrap, or that of Wilson if the score is a rate.
+            None if there is no interval.
         high: Upper end of the interval.
+        no_interval: Why there is no interval although one was asked for, otherwise None.
     """
 
     name: str
@@ -37,9 +40,11 @@ class Score:
     signature: str
     low: float | None = None
     high: float | None = None
+    no_interval: str | None = None
 
     def __str__(self) -> str:
         interval = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
+        interval = interval if self.no_interval is None else f" (no interval: {self.no_interval})"
         return f"{self.name} {self.value:.1f}{interval} {self.signature}"
 
 
@@ -47,6 +52,21 @@ def check_bootstrap(num_samples: int) -> None:
     """Raise ConfigError if there are too few samples for an interval."""
     if num_samples != 0 and num_samples < MIN_SAMPLES:
         raise ConfigError(f"bootstrap = {num_samples}: expected 0 (no interval) or at least {MIN_SAMPLES}, better 1000")
+
+
+def too_few(num_examples: int, noun: str) -> str | None:
+    """Return why there are no intervals and p-values for so few examples, or None if there are enough."""
+    if num_examples >= MIN_EXAMPLES:
+        return None
+    return f"{num_examples} {noun}{'' if num_examples == 1 else 's'}, at least {MIN_EXAMPLES} are needed"
+
+
+def bootstrap_interval(values: Float[np.ndarray, " N"]) -> tuple[float | None, float | None, str | None]:
+    """Return the ends of the interval of bootstrapped scores and None, or twice None and why there is no interval."""
+    low, high = interval_95(values)
+    if low == high:
+        return None, None, "all samples of the bootstrap have the same score"
+    return low, high, None
 
 
 def check_texts(hypotheses: Sequence[str], references: Sequence[str], name: str) -> None:

@@ -27,10 +27,12 @@ from headway.evaluation.bootstrap import (
     DEFAULT_SEED,
     Score,
     bootstrap_counts,
+    bootstrap_interval,
     check_bootstrap,
     check_texts,
-    interval_95,
+    too_few,
 )
+from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
 CALIBRATION_BINS = 15
@@ -86,7 +88,8 @@ def evaluate_classes(
         truth: The true label of each text.
         labels: All classes, in the order of the tables.
         confidences: The probability of each predicted label, for the calibration error.
-        bootstrap: Number of bootstrap samples for the 95 % confidence intervals; 0 for no intervals.
+        bootstrap: Number of bootstrap samples for the 95 % confidence intervals; 0 for no intervals. Accuracy, a rate,
+            has Wilson's interval. Below 10 texts the others have none.
         seed: Random seed of the bootstrap.
 
     Raises:
@@ -121,14 +124,20 @@ _Value = Callable[[Float[np.ndarray, " N"]], float]  # value of a metric, given 
 def _scores(
     metrics: Sequence[tuple[str, str, _Value]], texts: int, classes: int, bootstrap: int, seed: int
 ) -> Iterator[Score]:
+    few = too_few(texts, "text") if bootstrap else None
+    samples = 0 if few else bootstrap
     sampled = [
-        [value(row.astype(np.float64)) for *_, value in metrics] for row in bootstrap_counts(texts, bootstrap, seed)
+        [value(row.astype(np.float64)) for *_, value in metrics] for row in bootstrap_counts(texts, samples, seed)
     ]
-    drawn = f"bs:{bootstrap}|seed:{seed}|" if bootstrap else ""
     for place, (name, setting, value) in enumerate(metrics):
-        low, high = interval_95(np.array(sampled)[:, place]) if bootstrap else (None, None)
+        result = value(np.ones(texts))
+        low, high, reason = bootstrap_interval(np.array(sampled)[:, place]) if samples else (None, None, few)
+        drawn = f"bs:{samples}|seed:{seed}|" if samples else ""
+        if name == "accuracy" and bootstrap:
+            (low, high), reason = wilson_interval(round(result * texts / 100), texts), None
+            drawn = "ci:wilson|"
         signature = f"n:{texts}|classes:{classes}|{drawn}{setting}version:headway-{__version__}"
-        yield Score(name, value(np.ones(texts)), signature, low, high)
+        yield Score(name, result, signature, low, high, reason)
 
 
 def _numbers(names: Sequence[str], labels: Sequence[str], what: str) -> Int[np.ndarray, " N"]:

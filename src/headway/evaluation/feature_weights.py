@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from headway.errors import DataError
+from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import find_metric
 
 _REFINEMENTS = 2
@@ -29,6 +30,7 @@ def tune_feature_weights(
     candidates: Sequence[Sequence[str]],
     references: Sequence[str],
     grids: Sequence[Sequence[float]],
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
 ) -> tuple[float, ...]:
     """Return the weights of the features after the first one that give the best corpus BLEU.
 
@@ -38,6 +40,7 @@ def tune_feature_weights(
         references: One reference for each sentence.
         grids: The values to try for each weight, evenly spaced. A grid of one value is a fixed weight. If several
             combinations are equally good, the combination with the smallest absolute weights is returned.
+        tokenization: The tokenization of BLEU.
 
     Raises:
         DataError: There are no sentences, or their numbers differ.
@@ -47,7 +50,7 @@ def tune_feature_weights(
             f"{len(features):,} sentences with features, {len(candidates):,} with candidates and {len(references):,} "
             "references; expected the same number of each, and at least one"
         )
-    metric = find_metric("bleu")
+    metric = find_metric("bleu", tokenization)
     flat = [(text, reference) for texts, reference in zip(candidates, references, strict=True) for text in texts]
     counts = metric.counts([text for text, _ in flat], [reference for _, reference in flat])
     rows = np.concatenate(features)

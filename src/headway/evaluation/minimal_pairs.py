@@ -4,19 +4,17 @@ A pair is correct if the good text has the greater score; equal scores are wrong
 "BLiMP: The Benchmark of Linguistic Minimal Pairs for English", section 4.2) the score is the sum of the log-
 probabilities of the sentence's tokens, without normalization by length.
 
-The confidence interval is that of Wilson (1927, "Probable Inference, the Law of Succession, and Statistical
-Inference"), which stays between 0 and 100 and has a width at both ends of the scale, unlike a bootstrap.
+The confidence interval is that of Wilson (:mod:`headway.evaluation.wilson`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from headway.errors import DataError
 from headway.evaluation.bootstrap import Score
+from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
 
@@ -69,8 +67,6 @@ def evaluate_pairs(
 
 def _accuracy(right: Sequence[bool], setting: str) -> Score:
     """Return the share of True in percent with Wilson's interval. The signature contains ``setting``."""
-    n, share, z = len(right), sum(right) / len(right), NormalDist().inv_cdf(0.975)
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    signature = f"n:{n}|ties:wrong|ci:wilson|{setting}version:headway-{__version__}"
-    return Score("accuracy", 100 * share, signature, 100 * max(middle - half, 0.0), 100 * min(middle + half, 1.0))
+    hits, total = sum(right), len(right)
+    signature = f"n:{total}|ties:wrong|ci:wilson|{setting}version:headway-{__version__}"
+    return Score("accuracy", 100 * hits / total, signature, *wilson_interval(hits, total))

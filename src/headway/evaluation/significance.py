@@ -14,6 +14,7 @@ McNemar's test (McNemar, 1947), for labels
     If two classifiers are equally good, each should be the correct one for half of the texts that exactly one of them
     labels correctly. The p-value is the exact two-sided binomial probability.
 
+Below 10 sentences (texts, documents) no test is made: the bootstrap of one sentence finds every difference significant.
 All p-values are two-sided. Both simulations add one to numerator and denominator.
 
 sacreBLEU has the first two tests, but they are not used here, for three reasons. First, sacreBLEU gives two identical
@@ -33,7 +34,15 @@ import numpy as np
 from jaxtyping import Float
 
 from headway.errors import ConfigError, DataError
-from headway.evaluation.bootstrap import DEFAULT_SEED, MIN_SAMPLES, bootstrap_counts, check_texts, interval_95
+from headway.evaluation.bootstrap import (
+    DEFAULT_SEED,
+    MIN_SAMPLES,
+    bootstrap_counts,
+    check_texts,
+    interval_95,
+    too_few,
+)
+from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import Metric, find_metric, sentence_chrf
 from headway.version import __version__
 
@@ -48,7 +57,8 @@ class Comparison:
     Attributes:
         name: The metric, as it is written in papers.
         delta: The score of the system minus the score of the baseline. Positive is better, except for TER.
-        p_value: Probability of a difference at least as large, of either sign, if the systems were equally good.
+        p_value: Probability of a difference at least as large, of either sign, if the systems were equally good. None,
+            like both ends of the interval, if there are fewer than 10 sentences.
         low: Lower end of the 95 % bootstrap confidence interval of the difference.
         high: Upper end of the interval.
         signature: The settings that the numbers depend on.
@@ -56,12 +66,14 @@ class Comparison:
 
     name: str
     delta: float
-    p_value: float
-    low: float
-    high: float
+    p_value: float | None
+    low: float | None
+    high: float | None
     signature: str
 
     def __str__(self) -> str:
+        if self.p_value is None:
+            return f"{self.name} {self.delta:+.1f} (no test: too few sentences) {self.signature}"
         interval = f"[{self.low:+.1f}, {self.high:+.1f}]"
         return f"{self.name} {self.delta:+.1f} {interval} p={self.p_value:.3f} {self.signature}"
 
@@ -75,10 +87,10 @@ class ComparisonRow:
         metric: Name of the metric, as it is written in papers.
         value: Score of the system.
         delta: Score minus the baseline's score; None for the baseline itself.
-        low: Lower end of the 95 % bootstrap confidence interval of ``delta``; None for the baseline.
+        low: Lower end of the 95 % bootstrap confidence interval of ``delta``; None for the baseline and without tests.
         high: Upper end of the interval.
-        p_values: p-value of each test: "bootstrap" and "randomization", or "bootstrap" and "mcnemar" for labels. Empty
-            for the baseline.
+        p_values: p-value of each test: "bootstrap" and "randomization", or "bootstrap" and "mcnemar" for labels. None
+            for the baseline and without tests (:attr:`ComparisonTable.no_tests`).
         signature: The settings that the numbers depend on.
     """
 
@@ -123,12 +135,14 @@ class ComparisonTable:
         rows: One row for each metric and system, metric by metric.
         differences: The sentences on which the systems differ most, largest spread first.
         decimals: Number of decimals with which the scores should be printed.
+        no_tests: Why there are no intervals and p-values, or None if there are.
     """
 
     systems: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
     differences: tuple[OutputDifference, ...]
     decimals: int = 2
+    no_tests: str | None = None
 
 
 def compare_translations(
@@ -136,6 +150,7 @@ def compare_translations(
     references: Sequence[str],
     *,
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
     samples: int = 1000,
     trials: int = 10_000,
     seed: int = DEFAULT_SEED,
@@ -147,6 +162,7 @@ def compare_translations(
         systems: The translations of each system, by the system's name. The first system is the baseline.
         references: One reference for each sentence.
         metrics: Names from :data:`~headway.evaluation.METRICS`.
+        tokenization: The tokenization of BLEU and TER; see :func:`~headway.evaluation.tokenization_for`.
         samples: Number of bootstrap samples.
         trials: Number of trials of approximate randomization.
         seed: Random seed of bootstrap and randomization.
@@ -159,18 +175,23 @@ def compare_translations(
     _check_tests(len(systems), samples, trials)
     names = _check_systems(systems, references)
     rows: list[ComparisonRow] = []
-    for metric in map(find_metric, metrics):
+    few = too_few(len(references), "sentence")
+    for metric in (find_metric(name, tokenization) for name in metrics):
         baseline, *others = [metric.counts(systems[name], references) for name in names]
         first = metric.value(baseline.sum(axis=0))
         rows.append(ComparisonRow(names[0], metric.name, first, metric.signature(0, seed)))
         signature = metric.signature(samples, seed, trials)
         for name, counts in zip(names[1:], others, strict=True):
             value = metric.value(counts.sum(axis=0))
+            if few:
+                rows.append(ComparisonRow(name, metric.name, value, metric.signature(0, seed), value - first))
+                continue
             p_value, low, high = _bootstrap(baseline, counts, metric.value, samples, seed)
             swapped = _randomization(baseline, counts, metric.value, trials, seed)
             p_values = {"bootstrap": p_value, "randomization": swapped}
             rows.append(ComparisonRow(name, metric.name, value, signature, value - first, low, high, p_values))
-    return ComparisonTable(names, tuple(rows), _most_different(systems, references, sentence_chrf, max_differences))
+    differences = _most_different(systems, references, sentence_chrf, max_differences)
+    return ComparisonTable(names, tuple(rows), differences, no_tests=few)
 
 
 def compare_labels(
@@ -199,15 +220,18 @@ def compare_labels(
     baseline, *others = [[a == b for a, b in zip(systems[name], truth, strict=True)] for name in names]
     start, end = f"n:{len(truth)}|", f"version:headway-{__version__}"
     rows = [ComparisonRow(names[0], "accuracy", 100 * sum(baseline) / len(truth), start + end)]
-    signature = f"{start}bs:{samples}|seed:{seed}|mcnemar:exact|{end}"
+    signature, few = f"{start}bs:{samples}|seed:{seed}|mcnemar:exact|{end}", too_few(len(truth), "text")
     for name, right in zip(names[1:], others, strict=True):
+        value, delta = 100 * sum(right) / len(truth), 100 * (sum(right) - sum(baseline)) / len(truth)
+        if few:
+            rows.append(ComparisonRow(name, "accuracy", value, start + end, delta))
+            continue
         before, after = (np.array(outcomes, np.float64)[:, None] for outcomes in (baseline, right))
         p_value, low, high = _bootstrap(before, after, lambda sums: 100 * float(sums[0]) / len(truth), samples, seed)
         p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline, right)}
-        value, delta = 100 * sum(right) / len(truth), 100 * (sum(right) - sum(baseline)) / len(truth)
         rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
     differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), max_differences)
-    return ComparisonTable(names, tuple(rows), differ)
+    return ComparisonTable(names, tuple(rows), differ, no_tests=few)
 
 
 def compare_language_models(
@@ -249,14 +273,19 @@ def compare_language_models(
     baseline, *others = [np.stack([values, sizes], 1).astype(np.float64) for values in systems.values()]
     first, name = value(baseline.sum(axis=0)), "bits per byte"
     rows.append(ComparisonRow(names[0], name, first, signatures[names[0]]))
+    few = too_few(len(sizes), "document")
     for system, counts in zip(names[1:], others, strict=True):
+        after = value(counts.sum(axis=0))
+        if few:
+            signature = f"n:{len(sizes)}|{signatures[system]}"
+            rows.append(ComparisonRow(system, name, after, signature, after - first))
+            continue
         p_value, low, high = _bootstrap(baseline, counts, value, samples, seed)
         swapped = _randomization(baseline, counts, value, trials, seed)
         signature = f"n:{len(sizes)}|bs:{samples}|ar:{trials}|seed:{seed}|{signatures[system]}"
         p_values = {"bootstrap": p_value, "randomization": swapped}
-        after = value(counts.sum(axis=0))
         rows.append(ComparisonRow(system, name, after, signature, after - first, low, high, p_values))
-    return ComparisonTable(names, tuple(rows), (), decimals=4)
+    return ComparisonTable(names, tuple(rows), (), decimals=4, no_tests=few)
 
 
 def paired_bootstrap(
@@ -265,6 +294,7 @@ def paired_bootstrap(
     references: Sequence[str],
     *,
     metric: str = "bleu",
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
     samples: int = 1000,
     seed: int = DEFAULT_SEED,
 ) -> Comparison:
@@ -275,13 +305,16 @@ def paired_bootstrap(
         system: The translations of the other system.
         references: One reference for each sentence.
         metric: A name from :data:`~headway.evaluation.METRICS`.
+        tokenization: The tokenization of BLEU and TER; see :func:`~headway.evaluation.tokenization_for`.
         samples: Number of bootstrap samples.
         seed: Random seed.
     """
-    chosen = find_metric(metric)
+    chosen = find_metric(metric, tokenization)
     _check_samples(samples)
     counts = _paired_counts(chosen, baseline, system, references)
     before, after = (chosen.value(rows.sum(axis=0)) for rows in counts)
+    if too_few(len(references), "sentence"):
+        return Comparison(chosen.name, after - before, None, None, None, chosen.signature(0, seed))
     p_value, low, high = _bootstrap(*counts, chosen.value, samples, seed)
     return Comparison(chosen.name, after - before, p_value, low, high, chosen.signature(samples, seed))
 
@@ -292,6 +325,7 @@ def paired_randomization(
     references: Sequence[str],
     *,
     metric: str = "bleu",
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
     trials: int = 10_000,
     seed: int = DEFAULT_SEED,
 ) -> float:
@@ -302,10 +336,11 @@ def paired_randomization(
         system: The translations of the other system.
         references: One reference for each sentence.
         metric: A name from :data:`~headway.evaluation.METRICS`.
+        tokenization: The tokenization of BLEU and TER; see :func:`~headway.evaluation.tokenization_for`.
         trials: Number of times that outputs are swapped at random.
         seed: Random seed.
     """
-    chosen = find_metric(metric)
+    chosen = find_metric(metric, tokenization)
     return _randomization(*_paired_counts(chosen, baseline, system, references), chosen.value, trials, seed)
 
 

@@ -30,10 +30,18 @@ from headway.evaluation.bootstrap import (
     DEFAULT_SEED,
     Score,
     bootstrap_counts,
+    bootstrap_interval,
     check_bootstrap,
     check_texts,
-    interval_95,
+    too_few,
 )
+from headway.evaluation.tokenization import (
+    DEFAULT_TOKENIZATION,
+    Tokenization,
+    check_tokenization,
+    splits_characters,
+)
+from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
@@ -45,23 +53,27 @@ def bleu(
     *,
     bootstrap: int = 0,
     lowercase: bool = False,
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
     seed: int = DEFAULT_SEED,
 ) -> Score:
     """Compute BLEU: the geometric mean of the n-gram precisions, n = 1 to 4, times a brevity penalty.
 
     BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), where c and r are the numbers of tokens in hypotheses
     and references, and p_n is the share of the hypotheses' n-grams that also occur in their references, with clipped
-    counts (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokenization,
-    case-sensitive unless ``lowercase`` is set, and exponential smoothing of zero precisions.
+    counts (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokenization unless
+    another one is given, case-sensitive unless ``lowercase`` is set, and exponential smoothing of zero precisions.
 
     Args:
         hypotheses: Detokenized translations.
         references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Whether to ignore case.
+        tokenization: The tokenization, by its name in sacreBLEU; see :func:`tokenization_for`.
         seed: Random seed of the bootstrap.
     """
-    return _score(_SacreBleu("BLEU", BLEU(lowercase=lowercase)), hypotheses, references, bootstrap, seed)
+    check_tokenization(tokenization)
+    metric = BLEU(lowercase=lowercase, tokenize=tokenization)
+    return _score(_SacreBleu("BLEU", metric), hypotheses, references, bootstrap, seed)
 
 
 def chrf(
@@ -96,6 +108,7 @@ def ter(
     *,
     bootstrap: int = 0,
     lowercase: bool = True,
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
     seed: int = DEFAULT_SEED,
 ) -> Score:
     """Compute TER: edits that turn the hypotheses into the references, per 100 reference words. Lower is better.
@@ -108,9 +121,11 @@ def ter(
         references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Whether to ignore case.
+        tokenization: The tokenization of BLEU for the target language. With one for a language whose words spaces do
+            not separate, each Chinese or Japanese character is a word.
         seed: Random seed of the bootstrap.
     """
-    return _score(_SacreBleu("TER", TER(case_sensitive=not lowercase)), hypotheses, references, bootstrap, seed)
+    return _score(_SacreBleu("TER", _ter(tokenization, lowercase)), hypotheses, references, bootstrap, seed)
 
 
 def exact_match(
@@ -151,15 +166,25 @@ def evaluate(
     *,
     metrics: Sequence[str] = ("bleu", "chrf"),
     bootstrap: int = 1000,
+    tokenization: Tokenization = DEFAULT_TOKENIZATION,
     seed: int = DEFAULT_SEED,
 ) -> list[Score]:
     """Score ``hypotheses`` by each of ``metrics`` (names from :data:`METRICS`), with confidence intervals.
+
+    Args:
+        hypotheses: The outputs.
+        references: One reference for each hypothesis.
+        metrics: The metrics.
+        bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval. Exact match, a rate, has
+            Wilson's interval. Below 10 sentences the others have none.
+        tokenization: The tokenization of BLEU and TER; see :func:`tokenization_for`.
+        seed: Random seed of the bootstrap.
 
     Raises:
         ConfigError: A metric is unknown, or ``bootstrap`` is too small.
         DataError: There are no sentences, or the numbers of hypotheses and references differ.
     """
-    chosen = [find_metric(name) for name in metrics]
+    chosen = [find_metric(name, tokenization) for name in metrics]
     return [_score(metric, hypotheses, references, bootstrap, seed) for metric in chosen]
 
 
@@ -192,10 +217,16 @@ class _SacreBleu:
 
 
 class _Ratio:
-    """100 times the sum of one count divided by the sum of another."""
+    """100 times the sum of one count divided by the sum of another.
 
-    def __init__(self, name: str, count: Callable[[str, str], tuple[int, int]], setting: str) -> None:
+    If ``is_rate``, a sentence either counts or does not, so that the interval is that of a rate.
+    """
+
+    def __init__(
+        self, name: str, count: Callable[[str, str], tuple[int, int]], setting: str, *, is_rate: bool = False
+    ) -> None:
         self.name = name
+        self.is_rate = is_rate
         self._count = count
         self._setting = setting
 
@@ -215,20 +246,34 @@ class _Ratio:
 Metric = _SacreBleu | _Ratio
 
 
-def find_metric(name: str) -> Metric:
-    """Return the metric with this name from :data:`METRICS`, with default settings."""
+def find_metric(name: str, tokenization: Tokenization = DEFAULT_TOKENIZATION) -> Metric:
+    """Return the metric with this name from :data:`METRICS`, with a tokenization and otherwise default settings."""
     match name:
         case "bleu":
-            return _SacreBleu("BLEU", BLEU())
+            check_tokenization(tokenization)
+            return _SacreBleu("BLEU", BLEU(tokenize=tokenization))
         case "chrf":
             return _SacreBleu("chrF2", CHRF())
         case "ter":
-            return _SacreBleu("TER", TER())
+            return _SacreBleu("TER", _ter(tokenization))
         case "exact_match":
-            return _Ratio("exact match", lambda hypothesis, reference: (hypothesis == reference, 1), "tok:none")
+            return _Ratio(
+                "exact match", lambda hypothesis, reference: (hypothesis == reference, 1), "tok:none", is_rate=True
+            )
         case "token_accuracy":
             return _Ratio("token accuracy", _same_positions, "tok:whitespace")
     raise ConfigError(f"unknown metric {name!r}; {spelling_hint(name, METRICS)}")
+
+
+def _ter(tokenization: Tokenization, lowercase: bool = True) -> TER:
+    asian = splits_characters(tokenization)  # which has an effect only on normalized text
+    return TER(case_sensitive=not lowercase, normalized=asian, asian_support=asian)
+
+
+def share_with_four_tokens(references: Sequence[str], tokenization: Tokenization) -> float:
+    """Return the share of the references that have a 4-gram. Without any, BLEU is 0 whatever the hypotheses."""
+    tokenize = BLEU(tokenize=tokenization).tokenizer
+    return sum(len(tokenize(text).split()) >= 4 for text in references) / max(len(references), 1)
 
 
 def _same_positions(hypothesis: str, reference: str) -> tuple[int, int]:
@@ -241,8 +286,10 @@ def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str],
     check_texts(hypotheses, references, "hypotheses")
     counts = metric.counts(hypotheses, references)
     value = metric.value(counts.sum(axis=0))
-    low = high = None
-    if bootstrap:
-        sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
-        low, high = interval_95(np.array(sampled))
-    return Score(metric.name, value, metric.signature(bootstrap, seed), low, high)
+    if isinstance(metric, _Ratio) and metric.is_rate and bootstrap:
+        interval = wilson_interval(int(counts.sum(axis=0)[0]), len(references))
+        return Score(metric.name, value, metric.signature(0, seed).replace("nrefs:1|", "nrefs:1|ci:wilson|"), *interval)
+    if (reason := too_few(len(references), "sentence")) or not bootstrap:
+        return Score(metric.name, value, metric.signature(0, seed), no_interval=reason if bootstrap else None)
+    sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
+    return Score(metric.name, value, metric.signature(bootstrap, seed), *bootstrap_interval(np.array(sampled)))

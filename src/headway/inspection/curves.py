@@ -26,7 +26,9 @@ from headway.inspection.picture_files import COLORS, DASHES, PLOT_STYLE, figure_
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
-_METRICS = ("BLEU", "accuracy")  # development scores (higher is better); the first one that a run has is drawn
+# Development scores (higher is better), of which the first one that a run has is drawn. A run has a score
+# before BLEU only if it selects the best model.
+_METRICS = ("chrF2", "exact match", "BLEU", "accuracy")
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
 _STYLE: dict[str, Any] = {**PLOT_STYLE, "font.size": 9, "axes.titlesize": 10}
 
@@ -58,8 +60,10 @@ class Curves:
     signatures: frozenset[str]
 
 
-def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> None:
+def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> list[Path]:
     """Draw the curves of ``runs`` to one picture file, which is written completely or not at all.
+
+    Returns the runs that were left out because they have no training step yet.
 
     Args:
         runs: Run folders.
@@ -68,14 +72,16 @@ def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> 
 
     Raises:
         ConfigError: There is no run, or the file format or axis is not supported.
-        DataError: A folder contains no records or damaged ones.
+        DataError: A folder contains no records or damaged ones, or no run has a training step yet.
     """
     if not runs:
         raise ConfigError("no run to draw; give one or more run folders, such as runs/NAME")
     picture_format(output)
     unique = len({run.resolve().name for run in runs}) == len(runs)
-    curves = [read_curves(run, run.resolve().name if unique else str(run), x_axis) for run in runs]
+    begun = [run for run in runs if any(record["kind"] == "train" for record in _records(run / "metrics.jsonl"))]
+    curves = [read_curves(run, run.resolve().name if unique else str(run), x_axis) for run in begun or runs]
     save_picture(figure(curves, x_axis), output)
+    return [run for run in runs if run not in begun]
 
 
 def read_curves(run: Path, name: str, x_axis: str) -> Curves:
@@ -93,7 +99,7 @@ def read_curves(run: Path, name: str, x_axis: str) -> Curves:
         x = np.interp([record["step"] for record in scored], steps, places)
         return Points(x, np.array([record[key] for record in scored], dtype=np.float64))
 
-    metric = next((candidate for candidate in _METRICS if any(candidate in record for record in dev)), _METRICS[0])
+    metric = next((candidate for candidate in _METRICS if any(candidate in record for record in dev)), "BLEU")
     return Curves(
         name,
         train_loss=points(train, "loss"),

@@ -166,6 +166,7 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
     ) -> ClassificationData | None:
         """Count the labels, train the tokenizer and tokenize the corpora, or load the results from the run folder."""
         preparation = Preparation(recipe, run, listener, shard)
+        preparation.check_dev(read_labeled_texts)
         labels = _labels(recipe, preparation)
         if recipe.validation.metric != "loss":
             _read_dev(recipe)

@@ -20,7 +20,7 @@ from headway.data.encoding import SideSpec
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, TrainingError
 from headway.models.decoder_only import DecoderOnlyConfig
-from headway.text.base import TextTokenizer
+from headway.text.base import EOS, TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.normalization import normalize_characters
 from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
@@ -148,6 +148,9 @@ def prepare_blocks(
     dev = recipe.data.dev and recipe.data.dev.expanded(folder, listener.say)
     data = recipe.data.model_copy(update={"train": train, "dev": dev})
     preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
+    # A text has at most as many tokens as bytes, and an end symbol for each line.
+    if data.dev_fraction and all(data.dev_fraction * sum(corpus.size(folder)) < 1 for corpus in train):
+        raise _too_small(data.dev_fraction)
     tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), *task_key, tags=tags)
     stores = preparation.stores(partial(_encoding, tokenizers.source, folder), None)
     if stores is None:
@@ -158,9 +161,13 @@ def prepare_blocks(
     if not len(training):
         raise TrainingError("the training corpora contain no text")
     development = blocks([stores[1]]) if stores[1] else blocks(stores[0], part=(kept, 1.0))
-    if data.dev_fraction and not len(development):
-        raise ConfigError(f"data.dev_fraction = {data.dev_fraction}: no token is left for it; raise it")
+    if data.dev_fraction and not (development.text_tokens() != EOS).any():
+        raise _too_small(data.dev_fraction)
     return training, development if len(development) else None, tokenizers
+
+
+def _too_small(fraction: float) -> ConfigError:
+    return ConfigError(f"data.dev_fraction = {fraction}: the part at the end contains no text; raise it")
 
 
 def _encoding(

@@ -7,18 +7,22 @@ from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from headway.bundle import Bundle
+from headway.config import Inert
+from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.encoding import SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store_builder import Shard
 from headway.decode.request import DecodingOptions
 from headway.errors import LengthError
-from headway.evaluation import Score, bleu
+from headway.evaluation import Score, evaluate, tokenization_for
+from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
+from headway.evaluation.translation import share_with_four_tokens
 from headway.models.base import TranslationModel
 from headway.models.registry import build_model
 from headway.tasks.token_objective import TokenObjective
@@ -35,13 +39,26 @@ if TYPE_CHECKING:
     from headway.predict import Translator
 
 
+_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # of the references, for BLEU to select the best model
+_SCORE_NAMES = {"chrf": "chrf2"}  # of metrics that scores name otherwise
 _COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose tokens the calibration counts
 
 
 class TranslationValidation(ValidationConfig):
     """Options for validating translation models on the development set."""
 
-    metric: Literal["bleu", "loss"] = Field("bleu", description="The score by which the best model is selected.")
+    metric: Literal["bleu", "chrf", "exact_match", "loss"] = Field(
+        "bleu",
+        description="The score by which the best model is selected. If hardly any reference has four tokens, bleu is "
+        "replaced by chrf. Equal scores are ordered by the loss.",
+    )
+    tokenization: Annotated[
+        Literal["auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "none"], Inert(DEFAULT_TOKENIZATION)
+    ] = Field(
+        "auto",
+        description="Tokenization of BLEU, by its name in sacreBLEU. auto: that for the target language, which the run "
+        "keeps.",
+    )
 
 
 class TranslationRecipe(Recipe):
@@ -60,6 +77,15 @@ class TranslationRecipe(Recipe):
                 "each language has its own vocabulary; set model.tie to 'target' or 'none'"
             )
         return self
+
+    def with_choices(self, begun: Recipe | None) -> TranslationRecipe:
+        """Return this recipe with the tokenization for the target language, or that of the run's scores so far."""
+        if self.validation.tokenization != "auto":
+            return self
+        language = (self.data.dev and self.data.dev.target_language) or self.task.target_language
+        chosen = cast("TranslationRecipe", begun or self).validation.tokenization
+        tokenization = tokenization_for(language) if chosen == "auto" else chosen
+        return self.model_copy(update={"validation": self.validation.model_copy(update={"tokenization": tokenization})})
 
 
 class TranslationObjective(TokenObjective):
@@ -114,14 +140,21 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
 
+    def selection_metric(self, recipe: TranslationRecipe) -> str:
+        """Return the name of the selecting score. BLEU is 0 for every model if no reference has four tokens."""
+        metric = recipe.validation.metric
+        if metric == "bleu" and recipe.data.dev is not None and _are_short(recipe, _dev_targets(recipe)):
+            metric = "chrf"
+        return _SCORE_NAMES.get(metric, metric)
+
     def dev_scores(self, bundle: Bundle, recipe: TranslationRecipe) -> Sequence[Score]:
-        """Translate the development set and return its BLEU."""
+        """Translate the development set and return its BLEU, and the score that selects the best model."""
         from headway.predict import Translator
 
         dev, validation = recipe.data.dev, recipe.validation
         if dev is None or validation.metric == "loss":
             return ()
-        examples = list(read_examples(dev, Path(recipe.data.folder)))
+        examples = _dev_examples(recipe)
         translations = Translator(bundle).translate(
             [source for source, _ in examples],
             DecodingOptions(beam_size=validation.beam_size),
@@ -129,7 +162,14 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
             target_language=dev.target_language,
             protect=False,
         )
-        return [bleu([translation.text for translation in translations], [target for _, target in examples])]
+        hypotheses, references = [translation.text for translation in translations], [target for _, target in examples]
+        metrics = ["bleu", validation.metric]
+        if validation.metric == "bleu" and _are_short(recipe, references):
+            metrics = ["bleu", "chrf"]
+        tokenization = cast("Tokenization", validation.tokenization)
+        return evaluate(
+            hypotheses, references, metrics=list(dict.fromkeys(metrics)), bootstrap=0, tokenization=tokenization
+        )
 
     def build_bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: RunData) -> Bundle:
         """Return the content of the model folder."""
@@ -144,11 +184,12 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         from headway.predict.translation.calibration import MIN_TEXTS, write_calibration
 
         dev, data = recipe.data.dev, Path(recipe.data.folder)
-        sources = [source for source, _ in read_examples(dev, data)] if dev else []
+        sources = [source for source, _ in _dev_examples(recipe)]
         if dev is None or len(sources) < MIN_TEXTS:
             return
         training = chain.from_iterable(
-            islice(read_examples(corpus, data), _COUNTED_EXAMPLES) for corpus in recipe.data.train
+            islice(read_examples(corpus, data, bad_lines=BadLines(recipe.data.on_error)), _COUNTED_EXAMPLES)
+            for corpus in recipe.data.train
         )
         calibration = calibrate(
             load_translator(folder, device=recipe.training.device, precision="float32"),
@@ -174,6 +215,22 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         from headway.predict import load_translator
 
         return load_translator(folder, **settings)
+
+
+def _dev_examples(recipe: TranslationRecipe) -> list[tuple[str, ...]]:
+    """Read the development set, if any."""
+    dev, bad_lines = recipe.data.dev, BadLines(recipe.data.on_error, SKIP_HINT)
+    return [] if dev is None else list(read_examples(dev, Path(recipe.data.folder), bad_lines=bad_lines))
+
+
+def _dev_targets(recipe: TranslationRecipe) -> list[str]:
+    return [target for _, target in _dev_examples(recipe)]
+
+
+def _are_short(recipe: TranslationRecipe, references: Sequence[str]) -> bool:
+    """Whether hardly any reference has four tokens, so that BLEU is 0 or depends on a few sentences."""
+    tokenization = cast("Tokenization", recipe.validation.tokenization)
+    return share_with_four_tokens(references, tokenization) < _MIN_SHARE_WITH_FOUR_TOKENS
 
 
 def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: BpeSampling | None) -> CorpusEncoding:

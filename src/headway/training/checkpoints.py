@@ -10,6 +10,7 @@ or interrupted therefore keeps the same checkpoints as an uninterrupted run.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -44,7 +45,8 @@ class Checkpoints:
 
     The ``keep`` newest checkpoints that are regular and have ``counts_as_newest`` set (see
     :class:`~headway.training.snapshot.Snapshot`) are kept, and in addition the ``keep_best`` checkpoints with the
-    highest scores. If scores are equal, the earlier checkpoint is kept. An irregular checkpoint, which an interruption
+    highest scores. If scores are equal, the checkpoint with the lower development loss is kept; if those are, too, the
+    earlier one. An irregular checkpoint, which an interruption
     caused, is removed by the next save.
 
     If writing fails, the :class:`OutputError` is raised by the next call or on exit. Earlier checkpoints are unchanged.
@@ -134,15 +136,16 @@ class Checkpoints:
     def _superseded(self, step: int) -> list[Path]:
         """Return the checkpoints up to ``step`` that are neither among the newest nor among the best."""
         newest: list[Path] = []
-        scored: list[tuple[float, int, Path]] = []
+        scored: list[tuple[float, float, int, Path]] = []
         candidates = [path for path in checkpoint_folders(self._folder) if checkpoint_step(path) <= step]
         for path, header in intact_headers(candidates):
             if header.get("regular", True):
                 if header.get("counted", True):
                     newest.append(path)
                 if (score := header.get("score")) is not None:
-                    scored.append((-score, checkpoint_step(path), path))
-        kept = {*newest[: self._keep], *(path for _, _, path in sorted(scored)[: self._keep_best])}
+                    loss = header.get("dev_loss")
+                    scored.append((-score, -math.inf if loss is None else loss, checkpoint_step(path), path))
+        kept = {*newest[: self._keep], *(path for *_, path in sorted(scored)[: self._keep_best])}
         return [path for path in candidates if path not in kept and checkpoint_step(path) != step]
 
     def _remove(self, paths: list[Path]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -46,9 +46,14 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     A model provides [model], tokenizer.joint and the languages of [task]. Once ``run`` has begun, they are taken from
     the run's own recipe, because the model folder may have changed. For keys that ``recipe`` does not set, a run that
     has begun also keeps its learning rate and all inert values, so that it resumes even if a default has changed since
-    or an option is new.
+    or an option is new. Automatic options get their values (:meth:`Recipe.with_choices`).
     """
-    start, begun = recipe.training.start_from, recipe_of_run(recipe, run)
+    begun = recipe_of_run(recipe, run)
+    return cast("RecipeT", _completed(recipe, begun, run).with_choices(begun))
+
+
+def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
+    start = recipe.training.start_from
     if begun and "learning_rate" not in recipe.optimizer.model_fields_set:
         rate = {"learning_rate": begun.optimizer.learning_rate}
         recipe = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=rate)})

@@ -12,6 +12,7 @@ are not part of every step: reports, validations, saves and the averages at the 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -28,6 +29,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from headway.bundle import CHOSEN_MODEL_FILE
 from headway.config import to_toml
 from headway.contention import adapt_waiting
 from headway.engine.accelerate import accelerate, compile_blocks
@@ -50,20 +52,21 @@ from headway.training.memory import (
 from headway.training.model_card import model_card
 from headway.training.muon import Muon
 from headway.training.optim import clip_and_step, depths, learning_rate, learning_rate_warning
-from headway.training.recipe import Recipe, refuse_changes
-from headway.training.report import Listener, MetricsWriter, Scores
+from headway.training.recipe import Recipe, TrainingConfig, refuse_changes
+from headway.training.report import Listener, MetricsWriter, Scores, shown_number
 from headway.training.slowdown import SlowdownNotice
 from headway.training.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
 from headway.training.state import TrainingState
 from headway.training.stream import BatchStream, prefetch
 from headway.training.task import RunData, Task
-from headway.training.validation import dev_scores, selection_score
+from headway.training.validation import Selection, dev_scores, selection, target_entropy
 from headway.weights import load_weights
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
 _MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
+_FIRST_STEPS, _LONG_WAIT_S = 3, 15.0  # until the time left is said before the first report
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
@@ -76,12 +79,19 @@ class Result:
         interrupted: Whether a signal ended training early.
         model_folder: Folder of the model to use: the best model or an average. None if training was interrupted.
         scores: Development scores of ``model_folder`` if it is an average; otherwise empty.
+        divergence: How training has diverged, and what to change; None if it has not.
     """
 
     step: int
     interrupted: bool
     model_folder: Path | None
     scores: Scores
+    divergence: str | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the model is worse at the end than at the beginning."""
+        return self.divergence is not None
 
 
 def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
@@ -111,6 +121,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main:
             _check_memory(task, trainer)
+        pace = _FirstSteps(state.step)
         slowdown = SlowdownNotice(trainer.listener.say, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size)))
         while not trainer.is_finished:
             start = time.perf_counter()
@@ -135,9 +146,14 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
                 taken = clip_and_step(state.optimizer, recipe.optimizer.clip_norm)
             state.optimizer.zero_grad()
             state.finish_step(batches, total, taken)
+            if state.step == 1:
+                first = float(world.sum(total.double())) / batches.num_target_tokens
+                state.progress.first_loss = first if math.isfinite(first) else None
             state.progress.elapsed_s += time.perf_counter() - start
 
             slowdown.check()
+            if (seconds_left := pace.seconds_left(state.step, recipe.training)) is not None:
+                trainer.listener.first_steps(state.step, recipe.training.steps, seconds_left)
             if trainer.is_due(recipe.training.log_every):
                 trainer.report(rate)
             if trainer.is_due(recipe.validation.every):
@@ -147,6 +163,22 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
             if stop:
                 return Result(state.step, True, None, {})
         return trainer.finish()
+
+
+class _FirstSteps:
+    """Estimates the time left after the first steps, if they are so long that the first report is far away."""
+
+    def __init__(self, step: int) -> None:
+        self._first, self._begin, self._is_done = step, time.perf_counter(), False
+
+    def seconds_left(self, step: int, training: TrainingConfig) -> float | None:
+        """Return an estimate once, after a few long steps and before the first report; otherwise None."""
+        taken, seconds = step - self._first, time.perf_counter() - self._begin
+        self._is_done = self._is_done or step % training.log_every == 0 or step == training.steps
+        if self._is_done or taken < _FIRST_STEPS or seconds < _LONG_WAIT_S:
+            return None
+        self._is_done = True
+        return seconds / taken * (training.steps - step)
 
 
 @contextmanager
@@ -234,6 +266,9 @@ class _Trainer(Generic[RecipeT]):
         ahead = device.type == "cuda"
         self.batches = prefetch(self.stream.next_step, _PREFETCHED_STEPS) if ahead else iter(self.stream)
         self.metrics = MetricsWriter(run, step) if world.is_main else None
+        self.metric = progress.best_metric or recipe.validation.metric
+        if progress.best is None:
+            self.metric = world.on_main(lambda: task.selection_metric(recipe))
         self._introduce()
 
     def close(self) -> None:
@@ -271,6 +306,7 @@ class _Trainer(Generic[RecipeT]):
         state = self.state
         record: dict[str, int | float] = {"epoch": state.progress.epoch, "learning_rate": rate}
         record |= {**state.pop_window_metrics(), "elapsed_s": state.progress.elapsed_s}
+        state.progress.train_loss = float(record["loss"])
         self._write_metrics("train", record)
         self.listener.step(state.step, self.recipe.training.steps, record)
 
@@ -283,18 +319,28 @@ class _Trainer(Generic[RecipeT]):
         record = self.world.on_main(self._dev_scores)
         self._write_metrics("dev", record)
         self.listener.validation(state.step, record)
-        state.score = selection_score(self.recipe.validation.metric, record)
-        if progress.best is None or state.score > progress.best:
-            progress.best, progress.best_step, progress.stale = state.score, state.step, 0
+        progress.dev_loss = float(record["loss"])
+        state.selection = selection(self.metric, record)
+        if self._best is None or state.selection > self._best:
+            progress.best, progress.best_step, progress.stale = state.selection.score, state.step, 0
+            progress.best_loss, progress.best_metric = progress.dev_loss, self.metric
             self.world.on_main(lambda: self._write_model("best", record))
         else:
             progress.stale += 1
+
+    @property
+    def _best(self) -> Selection | None:
+        """What orders the best model so far. A run of an older version has no loss for it: no equal score is better."""
+        progress = self.state.progress
+        if progress.best is None:
+            return None
+        return Selection(progress.best, math.inf if progress.best_loss is None else -progress.best_loss)
 
     def save_if_due(self, *, force: bool) -> None:
         """Save a checkpoint if one is due, if its score may be among the best, or if ``force`` is set."""
         state, settings = self.state, self.recipe.checkpoints
         scheduled = self.is_due(settings.every)
-        may_be_best = settings.keep_best > 0 and state.score is not None
+        may_be_best = settings.keep_best > 0 and state.selection is not None
         if state.step != state.saved_step and (force or scheduled or may_be_best):
             self._check_skipped()
             state.save(regular=scheduled or may_be_best, counts_as_newest=scheduled or not may_be_best)
@@ -312,7 +358,7 @@ class _Trainer(Generic[RecipeT]):
         return self.world.on_main(self._finish)
 
     def _finish(self) -> Result:
-        folder, best, scores = self.run / "best", self.state.progress.best, Scores()
+        folder, best, scores = self.run / "best", self._best, Scores()
         if self.prepared.dev is None or not folder.exists():
             self._write_model("best", scores)  # no validation has chosen a best model, so write the newest weights
         averages = {} if self.state.ema is None else {"ema": self.state.ema.named_weights()}
@@ -329,10 +375,38 @@ class _Trainer(Generic[RecipeT]):
                 self.listener.validation(self.state.step, record)
             self._write_model(name, record)
             self.task.complete_model_folder(self.run / name, self.recipe)
-            if best is None or not record or selection_score(self.recipe.validation.metric, record) >= best:
-                folder, scores = self.run / name, record
-                best = selection_score(self.recipe.validation.metric, record) if record else None
-        return Result(self.state.step, False, folder, scores)
+            selected = selection(self.metric, record) if record else None
+            if best is None or selected is None or selected >= best:
+                folder, scores, best = self.run / name, record, selected
+        atomic_write_text(self.run / CHOSEN_MODEL_FILE, folder.name + "\n")
+        return Result(self.state.step, False, folder, scores, self._check_divergence())
+
+    def _check_divergence(self) -> str | None:
+        """Return how training has diverged, or None. Say it if the model is worse than the frequencies of the targets.
+
+        Training has diverged if the last loss is above that of the first step, and above the entropy of the targets,
+        which is the loss of a model that knows only how frequent each is. (The loss of a pretrained model is far below
+        that at first.) If the training loss is below it, the model has learned, and is only overfitted.
+        """
+        progress, optimizer = self.state.progress, self.recipe.optimizer
+        kind, last = ("dev", progress.dev_loss) if self.prepared.dev is not None else ("training", progress.train_loss)
+        if last is None or progress.first_loss is None:
+            return None
+        entropy = target_entropy(self.prepared.train, self.stream.epoch_plan)
+        if last <= entropy:
+            return None
+        is_learned = progress.train_loss is not None and progress.train_loss <= entropy
+        if last > progress.first_loss and not is_learned:
+            return (
+                f"training has diverged: the last {kind} loss, {shown_number(last)}, is above that of the first step, "
+                f"{shown_number(progress.first_loss)}. Lower optimizer.learning_rate ({optimizer.learning_rate:g}), "
+                "increase optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start over with --fresh"
+            )
+        self.listener.say(
+            f"the last {kind} loss, {shown_number(last)}, is above the entropy of the targets, {entropy:.2f}: a model "
+            "that knows only how frequent each is would predict them better; train longer, or change the learning rate"
+        )
+        return None
 
     def _check_skipped(self) -> None:
         """Save and raise :class:`DivergenceError` if too many consecutive steps were skipped.
@@ -373,6 +447,11 @@ class _Trainer(Generic[RecipeT]):
             f"{len(data):,} examples, {about}{plan.estimate_len():,} batches per epoch of at most "
             f"{self.recipe.data.max_tokens:,} tokens, {padding:.1%} padding"
         )
+        if self.prepared.dev is not None and self.metric == "chrf2" and self.recipe.validation.metric == "bleu":
+            say(
+                "the best model is selected by dev chrF: hardly any development target has the four tokens in a row "
+                "that BLEU counts"
+            )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         processes = f"{self.world.world_size} processes, " if self.world.world_size > 1 else ""
         threads = torch.get_num_threads()

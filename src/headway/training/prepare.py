@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,13 +20,22 @@ from headway.bundle import read_config
 from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
+from headway.data.overlap import Overlap, count_overlap
 from headway.data.readers import Corpus
-from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store, read_description
+from headway.data.store import (
+    ContentHashes,
+    FilterConfig,
+    TokenStore,
+    fingerprint,
+    open_store,
+    read_description,
+    stored_fingerprint,
+)
 from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
-from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
+from headway.errors import BundleError, CheckpointError, ConfigError, DataError, TrainingError
 from headway.hardware import autocast, choose_device, return_freed_memory
-from headway.storage import atomic_write_folder, lock_file
+from headway.storage import atomic_write_folder, atomic_write_text, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
 from headway.text.loading import load_tokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
@@ -74,6 +83,7 @@ class Preparation:
         self.content_hashes = ContentHashes(run / "tokens" / "inputs.json")
         self.data_folder = Path(recipe.data.folder)
         self._shard = shard or Shard()
+        self._has_begun = bool(checkpoint_folders(run / "checkpoints"))
 
     def make_tokenizers(
         self, read: ExampleReader, columns: Sequence[int] = (0, 1), *task_key: object, tags: Sequence[str] = ()
@@ -86,10 +96,26 @@ class Preparation:
         processes call this method, one makes the tokenizers and the others wait. New tokenizers have the target
         languages' tags, and ``tags``.
         """
+        self.check_dev(read)
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.tokenizer_source:
                 return self._tokenizers_of_start(Path(self.recipe.tokenizer_source), read, columns)
             return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
+
+    def check_dev(self, read: ExampleReader) -> None:
+        """Read the development set before any work, unless it has been tokenized.
+
+        Raises:
+            DataError: It is missing, damaged or has no example.
+        """
+        dev = self.recipe.data.dev
+        if dev is None or stored_fingerprint(self.run / "tokens" / "dev") is not None:
+            return
+        if not sum(1 for _ in read(dev, self.data_folder, bad_lines=self.bad_lines())):
+            raise DataError(
+                f"data.dev: {dev.shown_files} contains no example; expected at least one, or leave data.dev out, and "
+                "there is no validation"
+            )
 
     def load_or_build_datasets(
         self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig
@@ -134,7 +160,35 @@ class Preparation:
             self.listener.say(f"{data.dev.shown_files}: {dev.filter_counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
+        if data.dev:
+            self._say_overlap(
+                encode(data.dev, None), data.dev, [(corpus, encode(corpus, None)) for corpus in data.train]
+            )
         return stores, dev
+
+    def _say_overlap(
+        self, dev_encoding: CorpusEncoding, dev: Corpus, train: Sequence[tuple[Corpus, CorpusEncoding]]
+    ) -> None:
+        """Say how many development examples are also in the training text. The count is kept in tokens/overlap.json."""
+        path = self.run / "tokens" / "overlap.json"
+        corpora = [dev, *(corpus for corpus, _ in train)]
+        key = fingerprint(
+            self.hashed(*corpora), [corpus_options(corpus) for corpus in corpora], self._reading_options()
+        )
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            overlap = Overlap(**saved["overlap"]) if saved["key"] == key else None
+        except (OSError, ValueError, KeyError, TypeError):
+            overlap = None
+        if overlap is None:
+            overlap = count_overlap(
+                dev_encoding.read_examples(bad_lines=self.bad_lines()),
+                chain.from_iterable(encoding.read_examples(bad_lines=self.bad_lines()) for _, encoding in train),
+                partial(self.listener.progress, "examples compared with the development set"),
+            )
+            atomic_write_text(path, json.dumps({"key": key, "overlap": asdict(overlap)}))
+        if overlap.texts:
+            self.listener.say(f"{dev.shown_files}: {overlap}")
 
     def _store(
         self,
@@ -169,7 +223,14 @@ class Preparation:
         path = self.run / "tokens" / name
         if store := open_store(path, *key.valid_values):
             return store
-        if changes := key.differences(read_description(path)):
+        changes = key.differences(read_description(path))
+        if self._has_begun and (stored := stored_fingerprint(path)) and stored not in key.valid_values:
+            raise CheckpointError(
+                f"{self.run}: {corpus.shown_files} is not what the run has begun with "
+                f"({'; '.join(changes) or 'the run does not say how'}), so scores before and after could not be "
+                "compared; restore it to resume, choose another --run, or start over with --fresh"
+            )
+        if changes:
             self.listener.say(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
         spec, bad_lines = EncodingSpec(encoding.make_sides(), filters, self.recipe.normalization), self.bad_lines()
         progress = partial(self.listener.progress, "examples tokenized")
@@ -219,7 +280,12 @@ class Preparation:
         key = CacheKey(hashes, options, version_1 if is_old else None)
         if saved := self._saved_tokenizers(*key.valid_values):
             return saved
-        if checkpoint_folders(self.run / "checkpoints"):
+        if self._has_begun and not (self.run / "tokenizer").is_dir():
+            raise CheckpointError(
+                f"{self.run / 'tokenizer'}: missing, but training has begun with it; restore the folder from a copy "
+                "of the run, or start over with --fresh"
+            )
+        if self._has_begun:
             changes = key.differences(self._tokenizer_description())
             raise CheckpointError(
                 f"{self.run}: its tokenizer was trained on other files than those in {self.data_folder} now, or with "
@@ -237,6 +303,12 @@ class Preparation:
     def _train_tokenizer(self, read: ExampleReader, sides: Sequence[int], tags: Sequence[str] = ()) -> Tokenizer:
         tokenizer = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
         return_freed_memory()  # the library needs hundreds of megabytes to learn merges
+        wanted = self.recipe.tokenizer.vocab_size
+        if tokenizer.kind == "bpe" and tokenizer.vocab_size < wanted:
+            self.listener.say(
+                f"the vocabulary has {tokenizer.vocab_size:,} tokens, not the {wanted:,} of tokenizer.vocab_size: the "
+                "text has no more pairs to merge"
+            )
         return tokenizer
 
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:

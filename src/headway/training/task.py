@@ -144,6 +144,14 @@ class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
         """
         return ()
 
+    def selection_metric(self, recipe: RecipeT) -> str:
+        """Return the score by which the best model is selected: "loss", or the name of one of :meth:`dev_scores` in
+        lower case, with underscores.
+
+        By default it is ``validation.metric``. A task may choose another one if that metric says nothing on its data.
+        """
+        return recipe.validation.metric
+
     @abstractmethod
     def build_bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
         """Return the content of the model folder."""

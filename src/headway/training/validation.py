@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from headway.data.batching import TokenDataset
+from headway.data.epoch_plan import EpochPlan
 from headway.hardware import autocast
 from headway.models.base import Model
 from headway.training.recipe import Recipe
 from headway.training.report import Scores
 from headway.training.stream import to_device
 from headway.training.task import RunData, Task
+
+_SAMPLED_BATCHES = 64
 
 
 def dev_scores(
@@ -48,8 +54,35 @@ def dev_scores(
     return record
 
 
+def target_entropy(train: TokenDataset, plan: EpochPlan) -> float:
+    """Return the entropy, in nats, of the targets of a sample of the training batches.
+
+    It is the loss of a model that knows only how frequent each target is.
+    """
+    counts = np.zeros(1, np.int64)
+    for rows in islice(plan, _SAMPLED_BATCHES):
+        targets = to_device(train.batch(rows), torch.device("cpu")).targets.numpy()
+        more = np.bincount(targets, minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+class Selection(NamedTuple):
+    """What orders models: the greater one is better. Equal scores are ordered by the loss."""
+
+    score: float
+    negative_loss: float
+
+
+def selection(metric: str, record: Mapping[str, float | str]) -> Selection:
+    """Return what orders a model with these scores among the models of its run."""
+    return Selection(selection_score(metric, record), selection_score("loss", record))
+
+
 def selection_score(metric: str, record: Mapping[str, float | str]) -> float:
-    """Return the score in ``record`` by which ``validation.metric`` selects the best model; higher is better.
+    """Return the score in ``record`` by which the metric selects the best model; higher is better.
 
     A metric is the name of a score in lower case, with underscores: "macro_f1" stands for "macro F1". If the score is
     missing, and for the metric "loss", it is the negative loss. The result is -infinity if the score is not a number.

@@ -16,7 +16,7 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.labels import read_labeled_file
 from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.loading import device_for_workers, open_language_model
+from headway.cli.loading import device_for_workers, language_of_file, open_language_model, target_language_of
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
 from headway.errors import ConfigError, DataError
@@ -64,13 +64,15 @@ def compare(
     """Compare systems on one test set, and test whether the differences are significant.
 
     Translations are scored against --reference (BLEU, chrF and TER unless --metric is given) and compared by paired
-    bootstrap and approximate randomization. Predicted labels are scored against the labels in --data (accuracy) and
-    compared by paired bootstrap and McNemar's test. Language models are compared by bits per byte on the text in
-    --data, by paired bootstrap and approximate randomization over documents. Each system is compared with the first.
+    bootstrap and approximate randomization. BLEU and TER are tokenized for the target language: --to, or that of the
+    first model, or the ending of the file of --reference (ref.zh). Predicted labels are scored against the labels in
+    --data (accuracy) and compared by paired bootstrap and McNemar's test. Language models are compared by bits per byte
+    on the text in --data, by paired bootstrap and approximate randomization over documents. Each system is compared
+    with the first.
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
-    from headway.evaluation import compare_labels, compare_translations
+    from headway.evaluation import compare_labels, compare_translations, tokenization_for
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
@@ -80,7 +82,7 @@ def compare(
     names = [str(system) for system in systems]
     if len(set(names)) < max(len(names), 2):
         raise ConfigError("expected two or more different systems to compare")
-    of_models = {"--source": source, "--to": to, "--from": from_, "--precision": precision != "float32",
+    of_models = {"--source": source, "--from": from_, "--precision": precision != "float32",
                  "--workers": workers > 1, "a search option": decoding_options() != DecodingOptions()}  # fmt: skip
     tests = {"samples": samples, "seed": test_seed}
     given = [name for name, value in of_models.items() if value]
@@ -95,12 +97,13 @@ def compare(
             raise ConfigError(f"{others[0]}: not a language model; language models are compared only with each other")
         if data is None:
             raise ConfigError("language models are compared on text; give it with --data F")
-        if wrong := [*(name for name in given if name != "--precision"), *["--metric"] * bool(metric)]:
+        of_translations = [*["--to"] * (to is not None), *["--metric"] * bool(metric)]
+        if wrong := [*(name for name in given if name != "--precision"), *of_translations]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with language models")
         tests["trials"] = trials
         table = _compare_language_models(systems, device, data, fields, documents or "file", stride, precision, tests)
     elif data is not None:
-        if wrong := [*given, *["--metric"] * bool(metric)]:
+        if wrong := [*given, *["--to"] * (to is not None), *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with --data")
         texts, truth = read_labeled_file(data, fields)
         labels = {str(system): _labels_of(system, device, texts, data) for system in systems}
@@ -130,10 +133,16 @@ def compare(
                 load, read[str(source)], source, workers, languages, f"translating with {system}"
             )
             read[str(system)] = [translation.text for translation in translations]
-        outputs = {name: read[name] for name in names}
-        metrics = metric or ("bleu", "chrf", "ter")
+        assert reference is not None
+        language = to or next(iter(map(target_language_of, models)), language_of_file(reference))
         table = compare_translations(
-            outputs, references, metrics=metrics, trials=trials, **tests, max_differences=differences
+            {name: read[name] for name in names},
+            references,
+            metrics=metric or ("bleu", "chrf", "ter"),
+            tokenization=tokenization_for(language),
+            trials=trials,
+            **tests,
+            max_differences=differences,
         )
     with output_file(None) as file:
         file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if format_ == "json" else _as_text(table))
@@ -184,12 +193,13 @@ def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data:
 
 def _as_text(table: ComparisonTable) -> str:
     """Format the table, its metrics' signatures, and the sentences that differ most."""
-    tests = list(next(row.p_values for row in table.rows if row.p_values is not None))
+    tests = list(next((row.p_values for row in table.rows if row.p_values is not None), ()))
     header = ["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]
     cells = [header]
     for row in table.rows:
         signed = f"+.{table.decimals}f"
-        delta = "baseline" if row.delta is None else f"{row.delta:{signed}} [{row.low:{signed}}, {row.high:{signed}}]"
+        delta = "baseline" if row.delta is None else f"{row.delta:{signed}}"
+        delta += "" if row.low is None else f" [{row.low:{signed}}, {row.high:{signed}}]"
         p_values = [f"{row.p_values[test]:.4f}" if row.p_values else "" for test in tests]
         cells.append([row.system, row.metric, f"{row.value:.{table.decimals}f}", delta, *p_values])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -202,4 +212,5 @@ def _as_text(table: ComparisonTable) -> str:
             f"    {score:6.1f}  {name}  {output}"
             for name, score, output in zip(table.systems, difference.scores, difference.outputs, strict=True)
         ]
-    return "\n".join([*rows, "", *signatures, *shown]) + "\n"
+    note = [f"no intervals and no tests: {table.no_tests}"] if table.no_tests else []
+    return "\n".join([*rows, "", *note, *signatures, *shown]) + "\n"

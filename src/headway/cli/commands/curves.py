@@ -26,5 +26,6 @@ def curves(
     """Draw the learning curves of one or more runs: loss, BLEU, learning rate and speed."""
     from headway.inspection.curves import draw_curves
 
-    draw_curves(runs, output, x_axis=x)
+    for run in draw_curves(runs, output, x_axis=x):
+        print(f"{run}: left out, because no training step is recorded yet", file=sys.stderr)
     print(f"written: {output}", file=sys.stderr)

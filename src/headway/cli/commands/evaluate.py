@@ -18,7 +18,7 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.labels import format_label_line, read_labeled_file
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
-from headway.cli.loading import device_for_workers, load_ensemble, open_language_model
+from headway.cli.loading import device_for_workers, load_ensemble, open_language_model, target_language_of
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
 from headway.errors import ConfigError, DataError
@@ -64,8 +64,9 @@ def evaluate(
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
 
-    A translation model is scored on --source and --reference. A classifier is scored on --data: accuracy, macro F1,
-    calibration error, a table of the classes and the confusion matrix.
+    A translation model is scored on --source and --reference; BLEU and TER are tokenized for its target language or
+    that of --to. A classifier is scored on --data: accuracy, macro F1, calibration error, a table of the classes and
+    the confusion matrix.
 
     A language model is scored on the text in --data: loss, perplexity per token and per word, and bits per byte. Only
     bits per byte can be compared between models with different tokenizers, and only with the same context and stride.
@@ -75,6 +76,7 @@ def evaluate(
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
     from headway.evaluation import evaluate as score
+    from headway.evaluation import tokenization_for
     from headway.predict import load_translator
     from headway.predict.translation.quality import translation_flags
     from headway.tasks import load
@@ -138,7 +140,12 @@ def evaluate(
     if output is not None:
         with output_file(output) as file:
             file.writelines(one_line(text) + "\n" for text in hypotheses)
-    scores = score(hypotheses, references, metrics=metric or ("bleu", "chrf"))
+    scores = score(
+        hypotheses,
+        references,
+        metrics=metric or ("bleu", "chrf"),
+        tokenization=tokenization_for(to or target_language_of(model)),
+    )
     if format_ == "json":
         print(json.dumps({"sentences": len(sources), "seconds": seconds, "scores": [asdict(s) for s in scores]}))
     else:

@@ -11,6 +11,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.errors import DivergenceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,8 @@ def quickstart(
         if result.interrupted:
             listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
+        if result.divergence is not None:
+            raise DivergenceError(result.divergence)
         assert result.model_folder is not None
         listener.say(f"translating {len(corpus.test):,} held-out texts, whose sources are not in the training set")
         _show_scores(load_translator(result.model_folder, device=device, precision="float32"), corpus)
@@ -119,7 +122,7 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from headway.evaluation import bleu, exact_match
+    from headway.evaluation import bleu, exact_match, tokenization_for
 
     translations = translator.translate([pair.source for pair in corpus.test])
     groups: dict[str, list[tuple[LocalizedPair, str]]] = {}
@@ -129,12 +132,11 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
     inferable = [row for group in groups.values() for row in group if row[0].inferable]
     table = Table("held-out texts", "exact", "of", "example")
     for group, rows in sorted(groups.items(), key=lambda item: not item[1][0][0].inferable):
-        score = exact_match([text for _, text in rows], [pair.target for pair, _ in rows])
-        table.add_row(group, f"{score.value:.1f} %", str(len(rows)), f"{rows[0][0].source}  →  {rows[0][1]}")
+        exact = exact_match([text for _, text in rows], [pair.target for pair, _ in rows])
+        table.add_row(group, f"{exact.value:.1f} %", str(len(rows)), f"{rows[0][0].source}  →  {rows[0][1]}")
     hypotheses, references = [text for _, text in inferable], [pair.target for pair, _ in inferable]
     total = exact_match(hypotheses, references)
+    score = bleu(hypotheses, references, tokenization=tokenization_for(translator.bundle.task.target_language))
     table.add_section()
-    table.add_row(
-        "all that can be inferred", f"{total.value:.1f} %", str(len(inferable)), str(bleu(hypotheses, references))
-    )
+    table.add_row("all that can be inferred", f"{total.value:.1f} %", str(len(inferable)), str(score))
     Console().print(table)

@@ -16,6 +16,7 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import input_lines, output_file
+from headway.cli.loading import target_language_of
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -131,7 +132,14 @@ def rerank(
                 values = [value or 0.0 for value in weights.values()]
                 chosen = NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, values, strict=True)))
             else:
-                chosen = _tune([number for number, *_ in lists], texts, features, tune, list(weights))
+                chosen = _tune(
+                    [number for number, *_ in lists],
+                    texts,
+                    features,
+                    tune,
+                    list(weights),
+                    to or target_language_of(folders[0]),
+                )
             ranked = rank_by_noisy_channel(texts, features, chosen)
         else:
             ranked = rank_by_models(
@@ -191,9 +199,10 @@ def _tune(
     features: Sequence[Features],
     references: Path,
     names: Sequence[str],
+    target_language: str,
 ) -> NoisyChannelWeights:
     """Tune the weights on the odd lines, and report BLEU on both halves. The baseline is the first candidate."""
-    from headway.evaluation import bleu, paired_bootstrap
+    from headway.evaluation import bleu, paired_bootstrap, tokenization_for
     from headway.predict import rank_by_noisy_channel, tune_noisy_channel
 
     truth = list(input_lines(references))
@@ -210,15 +219,17 @@ def _tune(
         [candidates[index] for index in tuned],
         [features[index] for index in tuned],
         [expected[index] for index in tuned],
+        target_language,
     )
     ranked = rank_by_noisy_channel(candidates, features, chosen)
-    values = chosen.model_dump().values()
-    print("weights:", *(f"{name} {value:g}" for name, value in zip(names, values, strict=True)), file=sys.stderr)
+    tokenization, weights = tokenization_for(target_language), chosen.model_dump().values()
+    print("weights:", *(f"{name} {value:g}" for name, value in zip(names, weights, strict=True)), file=sys.stderr)
     for half, lines in halves.items():
         before, after = [candidates[index][0] for index in lines], [ranked[index][0].text for index in lines]
         right = [expected[index] for index in lines]
-        scores = f"BLEU {bleu(before, right).value:.2f} -> {bleu(after, right).value:.2f}"
-        print(f"{half}: {scores}; difference {paired_bootstrap(before, after, right)}", file=sys.stderr)
+        values = [bleu(texts, right, tokenization=tokenization).value for texts in (before, after)]
+        difference = paired_bootstrap(before, after, right, tokenization=tokenization)
+        print(f"{half}: BLEU {values[0]:.2f} -> {values[1]:.2f}; difference {difference}", file=sys.stderr)
     return chosen
 
 

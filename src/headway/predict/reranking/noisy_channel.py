@@ -86,9 +86,14 @@ def rank_by_noisy_channel(
 
 
 def tune_noisy_channel(
-    candidates: Sequence[Sequence[str]], features: Sequence[Features], references: Sequence[str]
+    candidates: Sequence[Sequence[str]],
+    features: Sequence[Features],
+    references: Sequence[str],
+    target_language: str | None = None,
 ) -> NoisyChannelWeights:
     """Return the weights with the best corpus BLEU, by a search on a grid.
+
+    The tokenization of BLEU is that for ``target_language``.
 
     The weights of the models are between 0 and about 1, and the weight of the length is between -1 and 3. A model whose
     feature is always 0 keeps the weight 0. Measure the weights on other sentences than those that they were tuned on.
@@ -96,9 +101,12 @@ def tune_noisy_channel(
     Raises:
         DataError: There are no sentences, or their numbers differ.
     """
+    from headway.evaluation import tokenization_for
     from headway.evaluation.feature_weights import tune_feature_weights
 
     used = [any(bool(rows[:, column].any()) for rows in features) for column in (1, 2)]
     grids = [grid if has else (0.0,) for has, grid in zip(used, (_LANGUAGE_MODEL_GRID, _CHANNEL_GRID), strict=True)]
-    weights = tune_feature_weights(features, candidates, references, [*grids, _LENGTH_GRID])
+    weights = tune_feature_weights(
+        features, candidates, references, [*grids, _LENGTH_GRID], tokenization_for(target_language)
+    )
     return NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, weights, strict=True)))

@@ -1,0 +1,69 @@
+"""Counts the examples of a development set that are also in the training text, on which its scores are too good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from headway.data.documents import END
+
+_REPORTED_EVERY = 1 << 14
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many development examples are also in the training text.
+
+    Attributes:
+        examples: Number of development examples. Of plain text, a line that is not blank is an example.
+        texts: Number of those whose text (translation: source) is in the training text.
+        pairs: Number of those whose target or label is also the same.
+    """
+
+    examples: int
+    texts: int
+    pairs: int
+
+    def __str__(self) -> str:
+        share = f"{self.texts:,} of {self.examples:,} development examples ({self.texts / self.examples:.1%})"
+        same = f", {self.pairs:,} of them with the same target or label" if self.pairs < self.texts else ""
+        return f"{share} are also in the training text{same}; scores on them say little about new text"
+
+
+def count_overlap(
+    dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]], progress: Callable[[int], None]
+) -> Overlap:
+    """Count the examples of ``dev`` that are also in ``train``. Memory grows with ``dev`` only.
+
+    Examples are texts with a target or a label, or pieces of documents with an empty second text, which are compared
+    by their lines. White space around a text does not matter. ``progress`` is called with the number of training
+    examples read so far.
+    """
+    examples = [pair for example in dev for pair in _texts(example)]
+    by_text: dict[str, set[str]] = {}
+    for text, other in examples:
+        by_text.setdefault(text, set()).add(other)
+    seen_texts, seen_pairs = set[str](), set[tuple[str, str]]()
+    for number, example in enumerate(train, start=1):
+        for text, other in _texts(example):
+            if text in by_text:
+                seen_texts.add(text)
+                if other in by_text[text]:
+                    seen_pairs.add((text, other))
+        if number % _REPORTED_EVERY == 0:
+            progress(number)
+    return Overlap(
+        len(examples),
+        sum(text in seen_texts for text, _ in examples),
+        sum(example in seen_pairs for example in examples),
+    )
+
+
+def _texts(example: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    first, second = example
+    if second:
+        yield first.strip(), second.strip()
+        return
+    for line in first.removesuffix(END).split("\n"):
+        if text := line.strip():
+            yield text, ""

@@ -1,0 +1,19 @@
+"""Wilson's confidence interval of a rate.
+
+Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", 1927.
+
+It stays between 0 and 100 and has a width at both ends of the scale and for few examples, unlike a bootstrap.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+
+def wilson_interval(hits: int, total: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval, in percent, of a rate of which ``hits`` of ``total`` examples were seen."""
+    share, z = hits / total, NormalDist().inv_cdf(0.975)
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return 100 * max(middle - half, 0.0), 100 * min(middle + half, 1.0)
