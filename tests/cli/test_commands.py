@@ -180,6 +180,7 @@ class TestTrain:
             "checkpoints",
             "best",
             "average",
+            "chosen_model",
         }
         card = (trained.model / "README.md").read_text(encoding="utf-8")
         assert "BLEU" in card
@@ -370,7 +371,7 @@ class TestBadCorpora:
             ("train.en", b"the dog\n", r"train\.de has 20 lines but .*train\.en has 1 line: line 2 of .*no partner"),
             ("train.de", b"", r"train\.de: is empty; expected at least one line"),
             ("train.de", b"der\nHu\0nd\n", r"train\.de, line 2: looks binary"),
-            ("train.en", b"the\n" * 3 + b"caf\xe9\n", r"train\.en, line 4: byte 4 .* is not UTF-8; expected UTF-8"),
+            ("train.en", b"the\n" * 3 + b"caf\xe9\n", r"train\.en, line 4: byte 4 .* is not UTF-8.*xpected UTF-8"),
             ("dev.en", b"one\n", r"dev\.de has 3 lines but .*dev\.en has 1 line"),
             ("dev.de", None, r"dev\.de: no such file"),
             ("train.de", None, r"train\.de: no such file; expected a corpus file"),

@@ -24,11 +24,13 @@ class LineProblem:
         where: The file and the line.
         fault: What is wrong with the line.
         advice: What is expected, and what to do.
+        is_fatal: Whether the problem is one of a whole file, which cannot be skipped.
     """
 
     where: str
     fault: str
     advice: str
+    is_fatal: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}: {self.fault}; {self.advice}"
@@ -64,6 +66,8 @@ class BadLines:
         """Yield the items that are no problems; after the first problem only if problems are skipped."""
         for item in items:
             if isinstance(item, LineProblem):
+                if item.is_fatal and self._skips:
+                    raise DataError(str(item))
                 self.count += 1
                 if len(self._first) < _LISTED:
                     self._first.append(item)
@@ -85,7 +89,7 @@ class BadLines:
         if self.count == 1:
             return f"{self._first[0]}{hint}"
         rest = self.count - len(self._first)
-        lines = [f"  {problem.where}: {problem.fault}" for problem in self._first]
-        lines += [f"  and {rest:,} more"] if rest else []
+        listed = [f"{problem.where}: {problem.fault}" for problem in self._first]
+        listed += [f"and {rest:,} more"] if rest else []
         advice = "; ".join(dict.fromkeys(problem.advice for problem in self._first))
-        return "\n".join([f"{self.count:,} lines cannot be read:", *lines, f"{advice}{hint}"])
+        return f"{self.count:,} lines cannot be read: {'; '.join(listed)}. {advice[:1].upper()}{advice[1:]}{hint}"

@@ -200,11 +200,14 @@ def _read_aligned(paths: list[Path]) -> Iterator[_Example]:
             lengths = [paired + (text is not None) + more for text, more in zip(texts, rest, strict=True)]
             counts = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
             longest = paths[lengths.index(max(lengths))]
-            raise DataError(
-                f"{counts}: line {paired + 1} of {longest} has no partner; line n of one file must match line n of "
-                "the other: export both again together, and remove lines only in pairs"
+            yield LineProblem(
+                counts,
+                f"line {paired + 1} of {longest} has no partner",
+                "line n of one file must match line n of the other: export both again together, and remove lines only "
+                "in pairs",
+                is_fatal=True,
             )
-        if problems:
+        elif problems:
             yield problems[0]
             problems.clear()
         else:

@@ -1,6 +1,6 @@
 """Training: reads a recipe and writes a run folder with models.
 
 A run folder contains the resolved ``recipe.toml``, ``metrics.jsonl``, TensorBoard events, ``tokenizer/`` and
-``tokens/`` (built once), ``checkpoints/step-N/`` (the training state), and the model folders ``best/`` and
-``average/``.
+``tokens/`` (built once), ``checkpoints/step-N/`` (the training state), the model folders ``best/`` and ``average/``,
+and ``chosen_model`` (the name of the better one).
 """

@@ -66,6 +66,7 @@ RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
 _MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
+_DIVERGED = 1.05  # ratio of the last loss to that of the first step
 _FIRST_STEPS, _LONG_WAIT_S = 3, 15.0  # until the time left is said before the first report
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
@@ -384,9 +385,10 @@ class _Trainer(Generic[RecipeT]):
     def _check_divergence(self) -> str | None:
         """Return how training has diverged, or None. Say it if the model is worse than the frequencies of the targets.
 
-        Training has diverged if the last loss is above that of the first step, and above the entropy of the targets,
-        which is the loss of a model that knows only how frequent each is. (The loss of a pretrained model is far below
-        that at first.) If the training loss is below it, the model has learned, and is only overfitted.
+        Training has diverged if the last loss is clearly above that of the first step, whose text and smoothing may
+        differ, and above the entropy of the targets, which is the loss of a model that knows only how frequent each
+        is. (The loss of a pretrained model is far below that at first.) If the training loss is below it, the model has
+        learned, and is only overfitted.
         """
         progress, optimizer = self.state.progress, self.recipe.optimizer
         kind, last = ("dev", progress.dev_loss) if self.prepared.dev is not None else ("training", progress.train_loss)
@@ -396,7 +398,7 @@ class _Trainer(Generic[RecipeT]):
         if last <= entropy:
             return None
         is_learned = progress.train_loss is not None and progress.train_loss <= entropy
-        if last > progress.first_loss and not is_learned:
+        if last > _DIVERGED * progress.first_loss and not is_learned:
             return (
                 f"training has diverged: the last {kind} loss, {shown_number(last)}, is above that of the first step, "
                 f"{shown_number(progress.first_loss)}. Lower optimizer.learning_rate ({optimizer.learning_rate:g}), "

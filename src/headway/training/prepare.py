@@ -111,6 +111,7 @@ class Preparation:
         dev = self.recipe.data.dev
         if dev is None or stored_fingerprint(self.run / "tokens" / "dev") is not None:
             return
+        self.hashed(*self.recipe.data.train)  # names a missing training file first
         if not sum(1 for _ in read(dev, self.data_folder, bad_lines=self.bad_lines())):
             raise DataError(
                 f"data.dev: {dev.shown_files} contains no example; expected at least one, or leave data.dev out, and "
