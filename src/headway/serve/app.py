@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache
 from typing import Any
 
 import prometheus_client
@@ -52,7 +54,7 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
     native = FastAPI(
         title="Headway",
         version=__version__,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,  # FastAPI would write it again for each request
         docs_url=None,
         redoc_url=None,
         exception_handlers=dict(_HANDLERS),
@@ -68,6 +70,16 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
             reason = f"{pool.num_ready} of {pool.num_workers} workers are ready"
             return JSONResponse({"status": "degraded", "reason": reason})
         return JSONResponse({"status": "ready"})
+
+    @cache
+    def openapi() -> bytes:
+        root_path = service.config.root_path
+        servers = {"servers": [{"url": root_path}]} if root_path else {}
+        return json.dumps(native.openapi() | servers, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @native.get("/api/v1/openapi.json", include_in_schema=False)
+    async def show_openapi() -> Response:
+        return Response(openapi(), media_type="application/json")
 
     @native.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:

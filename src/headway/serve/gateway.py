@@ -42,6 +42,7 @@ _UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
 _FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
+_PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # answered before others without a key
 _MAX_CANDIDATES = 1000  # strings in a body that may be the key
 _PER_ITERATION = 25  # requests without a known key that are worked on in each iteration of the event loop
 _PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
@@ -62,6 +63,7 @@ class Gateway:
         self._apps, self._service, self._reports = apps, service, reports
         self._root_path = service.config.root_path
         self._turns = LoopTurns(_PER_ITERATION)  # of requests whose key is not known
+        self._metrics_turns = LoopTurns(1)  # each takes some milliseconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -125,6 +127,8 @@ class Gateway:
             raise RefusedError(error_reply(request.api, "The service is ending", 503, headers))
         has_keys = bool(service.config.keys)
         if is_public or (has_keys and not self._has_route(request)):
+            if request.path not in _PROBES:
+                await (self._metrics_turns if request.path == "/metrics" else self._turns).take()
             request.receive = replay([{"type": "http.request", "body": b""}], _wait_forever)
             return None
         key = keys.in_head(request.head)
