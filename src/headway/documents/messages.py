@@ -24,8 +24,8 @@ _LINE_BREAK = r"\r\n|\n|\r"
 _SEPARATORS = {
     "gettext": re.compile(_LINE_BREAK),
     "c-format": re.compile(_LINE_BREAK),
-    "json": re.compile(rf"{_LINE_BREAK}|[ \t]+\|[ \t]+"),
-    "vue-i18n": re.compile(rf"{_LINE_BREAK}|[ \t]*\|[ \t]*"),
+    "json": re.compile(rf"{_LINE_BREAK}|(?<![ \t])[ \t]++\|[ \t]++"),
+    "vue-i18n": re.compile(rf"{_LINE_BREAK}|(?<![ \t])[ \t]*+\|[ \t]*+"),
 }
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
 
