@@ -55,6 +55,7 @@ def test_an_argument_with_too_many_levels_is_not_found() -> None:
         ("You {g, select, a {liked {b, select, c {her} other {his}}} other {saw} } photo",
          ["her", "his", "liked {b}", "saw", "You {g} photo"]),
         ("{n, plural, other {\n- # a\n- b\n}}", ["# a", "b"]),
+        ("> [!NOTE]\n> {n, plural, other {# $x_1$ days}} :smile: left", ["# $x_1$ days", "{n} left"]),
         ("{n, plural, one {#} other {{n}}}", []),
     ],
 )  # fmt: skip

@@ -106,6 +106,11 @@ def document_of(text: str) -> Document:
             "Datei|Dateien|gelöscht",
         ),
         ("{name}", "", ""),
+        ("die Fläche $A = \\pi r^2$ ist gut", "die Fläche $A = \\pi r^2$ ist gut", "die Fläche ist gut"),
+        ("mit \\(a_b\\) und $x_1$, $5 oder 6$", "mit \\(a_b\\) und $x_1$, $5 oder 6$", "mit und, oder"),
+        ("eins\n$$\na_b *c*\n$$\nzwei", "eins|zwei", "eins|zwei"),
+        ("> [!WARNING]\n> eins :smile: zwei", "eins zwei", "eins zwei"),
+        ("> [!tip] eins\n:::note[zwei]\n:::", "eins|zwei", "eins|zwei"),
     ],
 )
 def test_what_the_model_reads(text: str, with_placeholders: str | None, without: str) -> None:

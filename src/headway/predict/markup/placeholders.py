@@ -7,6 +7,7 @@ ICU messages          the skeleton of :mod:`headway.predict.markup.icu_messages`
 emoji                 with their modifiers, and sequences of them
 numbers with units    ``5 km``, ``30 %``, ``$5``. Only their digits must be kept, because separators and units depend on
                       the language: ``1,000 miles`` may become ``1.000 Meilen``
+formulas, templates   and the other constructs of :mod:`headway.predict.markup.markdown_dialects`
 Markdown              emphasis and links enclose the translations of their words; marks at the start of a line, table
                       rows and fenced code stay where they are
 line breaks           lines are translated separately
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 
 from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
 from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
+from headway.predict.markup.markdown_dialects import find_constructs
 
 _NESTED = "[^{}]*+"
 for _ in range(4):  # ICU messages are nested: {count, plural, one {# file} other {# files}}
@@ -66,9 +68,12 @@ _INLINE = re.compile(
 )
 # A text without any of these characters contains nothing to keep.
 _HINT = re.compile(
-    "[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|"
+    "[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
     + STAND_IN.pattern
 )
+# A text in which this is not found has none of the constructs of headway.predict.markup.markdown_dialects.
+_CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|:::)|:[a-z][a-z0-9_+-]+:", re.MULTILINE)
+_READABLE = 60  # characters of a formula or template up to which the model reads it
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
 _QUOTES = {
     "„": "“”",
@@ -197,12 +202,35 @@ def parse_plain_text(text: str) -> Document | None:
     """Return the document of a text, or None if the text contains nothing to keep."""
     if is_plain(text) or not text.strip():
         return None
-    builder = DocumentBuilder()
-    if may_have_arguments(text):
-        pieces = MessageReader(text, lambda part, inner: _plain_text_pieces(part, inner)[0]).pieces(builder)
-        return Document(pieces, tuple(builder.segments))
-    pieces, is_marked = _plain_text_pieces(text, builder)
-    return Document(pieces, tuple(builder.segments)) if is_marked else None
+    outer = DocumentBuilder()
+    if STAND_IN.search(text):
+        pieces, is_marked = _plain_text_pieces(text, outer)
+    elif may_have_arguments(text):
+        pieces = MessageReader(text, lambda part, inner: _pieces(part, inner)[0]).pieces(outer)
+        is_marked = True
+    else:
+        builder = outer.inner(str)
+        pieces, is_marked = _pieces(text, builder)
+        pieces = builder.restore(pieces)
+    return Document(pieces, tuple(outer.segments)) if is_marked else None
+
+
+def _pieces(text: str, builder: DocumentBuilder) -> tuple[Pieces, bool]:
+    """Return the pieces of a text, with stand-ins of the builder, and whether it contains anything to keep."""
+    return _plain_text_pieces(_without_constructs(text, builder) if _CONSTRUCT.search(text) else text, builder)
+
+
+def _without_constructs(text: str, builder: DocumentBuilder) -> str:
+    """Replace the constructs of Markdown's dialects by stand-ins of the builder."""
+    out: list[str] = []
+    position = 0
+    for construct in find_constructs(text, scripts=False):
+        source = text[construct.start : construct.end]
+        is_readable = construct.kind == "formula" and len(source) <= _READABLE
+        item = Item("placeholder", (source,), source) if is_readable else Item("object", (source,))
+        out += (text[position : construct.start], builder.stand_in(item))
+        position = construct.end
+    return "".join([*out, text[position:]])
 
 
 def _plain_text_pieces(text: str, builder: DocumentBuilder) -> tuple[Pieces, bool]:
