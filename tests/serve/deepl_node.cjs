@@ -26,13 +26,19 @@ async function translations() {
     sources: (await client.getSourceLanguages()).map((each) => each.code),
     targets: (await client.getTargetLanguages()).map((each) => each.code),
     limited: (await client.getUsage()).anyLimitReached(),
+    rephrased: await refusal(client.rephraseText("Hallo!", "de")),
+    noModel: await refusal(
+      client.createMultilingualGlossary("x", [
+        { sourceLangCode: "fr", targetLangCode: "de", entries: new deepl.GlossaryEntries({ entries: { a: "b" } }) },
+      ]),
+    ),
   };
 }
 
 async function glossariesOfVersion2() {
   const given = new deepl.GlossaryEntries({ entries: { Hund: "cat", 'Sag "Hallo", du': "a, b c" } });
   const first = await client.createGlossary("first", "en", "de", given);
-  const csv = Buffer.from('Hund,cat,en,de\n"Sag ""Hallo"", du","a, b c"\n');
+  const csv = Buffer.from('\uFEFFHund,cat,en,de\n"Sag ""Hallo"", du","a, b c"\n');
   const second = await client.createGlossaryWithCsv("second", "en", "de", csv);
   const text = (await client.translateText("Ein Hund.", "en", "de", { glossary: first })).text;
   const found = {

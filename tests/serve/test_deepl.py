@@ -176,9 +176,9 @@ def test_tags(
         ({"formality": "rude"}, "Value for 'formality' not supported"),
         ({"split_sentences": "2"}, "Value for 'split_sentences' not supported"),
         ({"model_type": "best"}, "Value for 'model_type' not supported"),
-        ({"style_rule": "x"}, "Parameter 'style_id' is not supported"),
-        ({"custom_instructions": ["Be brief"]}, "Parameter 'custom_instructions' is not supported"),
-        ({"glossary_ids": ["a", "b"]}, "Parameter 'glossary_ids' is not supported"),
+        ({"style_rule": "x"}, "Value for 'style_id' not supported: no model follows style rules"),
+        ({"custom_instructions": ["Be brief"]}, "Value for 'custom_instructions' not supported: no model follows"),
+        ({"glossary_ids": ["a", "b"]}, "Value for 'glossary_ids' not supported: a translation uses at most one"),
         ({"source_lang": "zz"}, "Value for 'source_lang' not supported"),
         ({"target_lang": "zz"}, "Value for 'target_lang' not supported"),
         ({"target_lang": "EN"}, "deprecated"),  # says the client
@@ -233,11 +233,11 @@ def test_forms_of_requests(http: httpx.Client, translator: Translator, method: s
             "/v2/write/rephrase",
             {"text": ["x"], "target_lang": "DE"},
             400,
-            "Value for 'target_lang' not supported.",
+            "Value for 'target_lang' not supported: no model rephrases or corrects texts",
         ),
         ("POST", "/v2/write/other", {}, 404, "Not Found"),
         ("DELETE", "/v2/translate", None, 405, "Method Not Allowed"),
-        ("POST", "/v3/style_rules", {}, 404, "Not Found"),
+        ("POST", "/v3/style_rules", {}, 400, "Style rules are not supported: no model follows them"),
         ("POST", "/v2/glossaries", {"name": "x"}, 400, "Parameter 'source_lang' not specified."),
         ("POST", "/v3/glossaries", {"name": "x"}, 400, "Glossary dictionaries must be provided"),
         ("POST", "/v3/glossaries", {"name": "x", "dictionaries": 5}, 400, "Value for 'dictionaries' not supported."),
@@ -392,9 +392,45 @@ def test_entries_that_are_refused(http: httpx.Client, form: str, entries: str, r
     assert http.get("/v3/glossaries").json() == {"glossaries": []}
 
 
-def test_glossaries_for_other_languages_are_refused(client: deepl.DeepLClient) -> None:
-    with pytest.raises(deepl.DeepLException, match="Unsupported glossary source and target language pair"):
+def test_glossaries_for_other_languages_are_refused_with_their_names(client: deepl.DeepLClient) -> None:
+    message = "Unsupported glossary source and target language pair: No model translates from fr into de"
+    with pytest.raises(deepl.DeepLException, match=message) as refused:
         client.create_glossary("x", "FR", "DE", {"a": "b"})
+    assert refused.value.http_status_code in (None, 400)
+    dictionary = MultilingualGlossaryDictionaryEntries("FR", "DE", {"a": "b"})
+    with pytest.raises(deepl.DeepLException, match=message):
+        client.create_multilingual_glossary("x", [dictionary])
+
+
+@pytest.mark.parametrize("quoted", ["a,kk\nb,ll", '"a","kk"\n"b","ll"'])
+def test_a_byte_order_mark_before_the_first_entry_is_dropped(
+    client: deepl.DeepLClient, http: httpx.Client, quoted: str
+) -> None:
+    entries = {"a": "kk", "b": "ll"}
+    glossary = client.create_glossary_from_csv("marked", "EN", "DE", "\ufeff" + quoted)
+    assert client.get_glossary_entries(glossary) == entries
+    assert "kk" in text_of(client.translate_text("a c", source_lang="EN", target_lang="DE", glossary=glossary)).lower()
+    client.delete_glossary(glossary)
+    several = client.create_multilingual_glossary_from_csv("marked", "EN", "DE", "\ufeffa,kk\nb,ll")
+    assert client.get_multilingual_glossary_entries(several, "EN", "DE").dictionaries[0].entries == "a\tkk\nb\tll"
+    client.delete_multilingual_glossary(several)
+    rows = [["\ufeffa", "kk"], ["b", "ll"]]
+    native = {"name": "marked", "dictionaries": [{"source": "en", "target": "de", "entries": rows}]}
+    created = http.post("/api/v1/glossaries", json=native)
+    assert created.status_code in (200, 201), created.text
+    body = {"text": "a c", "source": "en", "target": "de", "glossary": rows}
+    (found,) = http.post("/api/v1/translate", json=body).json()["translations"]
+    assert [term["source"] for term in found["glossary"]] == ["a"]
+
+
+def test_there_are_no_style_rules_and_nothing_that_rephrases(client: deepl.DeepLClient) -> None:
+    assert client.get_all_style_rules() == []
+    with pytest.raises(deepl.DeepLException, match="Style rules are not supported: no model follows them"):
+        client.create_style_rule("x", "de")
+    with pytest.raises(deepl.DeepLException, match="Style rule not found"):
+        client.get_style_rule("x")
+    with pytest.raises(deepl.DeepLException, match="Value for 'target_lang' not supported: no model rephrases"):
+        client.rephrase_text("a b", target_lang="DE")
 
 
 def test_forms_of_glossaries(http: httpx.Client) -> None:
@@ -461,6 +497,8 @@ def test_deepl_node(service: RunningService, translator: Translator, tmp_path: P
     assert re.fullmatch("<p>.*<b>.*</b>.*</p>", found["html"])
     assert found["detected"]["detectedSourceLang"] == "de"
     assert "'formality' is not supported" in found["formality"]
+    assert "Value for 'target_lang' not supported: no model rephrases" in found["rephrased"]
+    assert "language pair: No model translates from fr into de" in found["noModel"]
     assert "Value for 'target_lang' not supported" in found["unknown"]
     assert "deprecated" in found["deprecated"]
     assert (found["sources"], found["targets"]) == (["de", "en"], ["de", "en-GB", "en-US"])

@@ -36,7 +36,7 @@ BODY_BYTES = 4 << 20
 # Requests that need no key, as docs/serving.md says.
 PUBLIC = {
     "/", "/page/x", "/ready", "/metrics", "/api/v1/openapi.json", "/languages", "/frontend/settings", "/health",
-    "/download_file/x", "/v2", "/v2/health/live", "/v2/health/ready", "/models/x/health",
+    "/spec", "/download_file/x", "/v2", "/v2/health/live", "/v2/health/ready", "/models/x/health",
 }  # fmt: skip
 
 

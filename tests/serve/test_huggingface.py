@@ -14,7 +14,7 @@ from in_process import RefusingOnce, application, key_config, listening, make_se
 from starlette.testclient import TestClient
 
 from headway.decode import DecodingOptions
-from headway.predict import LanguageModel
+from headway.predict import LanguageModel, Translator
 
 pytest_plugins = ["small_model"]  # the fixtures of that file
 
@@ -239,6 +239,17 @@ def test_the_client_chats_with_a_model_that_it_names(url: str, writer: LanguageM
     messages = [{"role": "user", "content": PROMPT}]
     found = client(url).chat_completion(messages, model="writer", max_tokens=8, temperature=0)
     assert found.choices[0].message.content == writer.generate(PROMPT, max_new_tokens=8, temperature=0)[0].text
+
+
+def test_parameters_of_another_task_name_the_models_that_have_them(url: str, translator: Translator) -> None:
+    message = "top_k: a parameter of text-classification or .*, but the model model does translation; use the path .*"
+    with pytest.raises(BadRequestError, match=message + "labeler"):
+        client(url).text_classification("a", top_k=1)
+    http = application({"model": translator})
+    reply = http.post("/", json={"inputs": "a", "parameters": {"function_to_apply": "softmax", "top_k": 1}})
+    expected = "a parameter of text-classification, but the model model does translation; no loaded model does"
+    assert reply.status_code == 400
+    assert f"{expected} text-classification" in reply.json()["error"]
 
 
 def test_errors_are_exceptions_of_the_client(url: str) -> None:

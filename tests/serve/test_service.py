@@ -325,6 +325,16 @@ def test_a_model_that_is_missing_is_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_libretranslate_describes_its_api(service: RunningService) -> None:
+    reply = httpx.get(f"{service.url}/spec")
+    assert reply.status_code == 200
+    paths = reply.json()["paths"]
+    for path in ("/translate", "/detect", "/languages", "/translate_file", "/suggest", "/frontend/settings", "/spec"):
+        for method in paths[path]:  # the service has what it describes
+            assert httpx.request(method, service.url + path).status_code in (200, 400, 403), path
+    assert httpx.post(f"{service.url}/spec").status_code == 405
+
+
 # The client leaves the closing of its sockets to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("slash", ["", "/"])

@@ -28,6 +28,7 @@ from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, Un
 from headway.storage import atomic_write_text
 from headway.text.languages import base_language
 
+BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
 _BUILDING = Lock()
@@ -121,6 +122,8 @@ class Dictionary(Config):
     def of(cls, source: str, target: str, rows: Iterable[Sequence[str]]) -> Dictionary:
         """Return a dictionary of rows with a source phrase, a target phrase and optionally a case rule.
 
+        A byte order mark before the first row, which is that of the file that a client has read, is dropped.
+
         Raises:
             DataError: A phrase contains a tab, a line break or a part of a character. Workers check everything else.
         """
@@ -129,7 +132,11 @@ class Dictionary(Config):
             if any(map(_NOT_IN_LINES.search, row)):
                 raise DataError(f"glossary, row {number}: a phrase contains a control character")
             lines.append("\t".join(row))
-        return cls(source=base_language(source), target=base_language(target), lines="\n".join(lines))
+        return cls(
+            source=base_language(source),
+            target=base_language(target),
+            lines="\n".join(lines).removeprefix(BYTE_ORDER_MARK),
+        )
 
     @property
     def rows(self) -> list[list[str]]:

@@ -55,7 +55,11 @@ def routes(service: Service) -> list[Route]:
         Route("/v2/translate", api.translate, methods=["GET", "POST"]),
         Route("/v2/languages", api.languages, methods=["GET", "POST"]),
         Route("/v2/usage", api.usage, methods=["GET", "POST"]),
-        Route("/v2/write/rephrase", api.rephrase, methods=["POST"]),
+        Route("/v2/write/rephrase", api.write, methods=["POST"]),
+        Route("/v2/write/correct", api.write, methods=["POST"]),
+        Route("/v3/style_rules", api.style_rules, methods=["GET"]),
+        Route("/v3/style_rules", api.refuse_style_rule, methods=["POST"]),
+        Route("/v3/style_rules/{rest:path}", api.find_style_rule, methods=["GET", "PUT", "PATCH", "POST", "DELETE"]),
         *deepl_glossaries.routes(service),
     ]
 
@@ -119,11 +123,20 @@ class _DeepL:
                 answer["model_type_used"] = model_type.removeprefix("prefer_")
         return JSONResponse({"translations": answers})
 
-    async def rephrase(self, request: Request) -> Response:
+    async def write(self, request: Request) -> Response:
         """Answer as DeepL does for a target language that has no model."""
         fields = await read_fields(request)
         texts(fields)
-        raise BadRequestError("Value for 'target_lang' not supported.")
+        raise BadRequestError("Value for 'target_lang' not supported: no model rephrases or corrects texts")
+
+    async def style_rules(self, _: Request) -> Response:
+        return JSONResponse({"style_rules": []})
+
+    async def refuse_style_rule(self, _: Request) -> Response:
+        raise BadRequestError("Style rules are not supported: no model follows them")
+
+    async def find_style_rule(self, _: Request) -> Response:
+        return error("Style rule not found", 404)
 
     async def languages(self, request: Request) -> Response:
         fields = await read_fields(request)

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from headway.documents import DocumentError
 from headway.serve.apis.deepl_fields import (
     check_formality,
     check_supported,
@@ -96,6 +97,8 @@ class _Documents:
             document = await unless_disconnected(request, adding)
         except UnknownLanguageError as error:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
+        except DocumentError as error:
+            raise BadRequestError(f"Invalid file data: {error}") from None
         return JSONResponse({"document_id": document.id, "document_key": document.secret})
 
     async def status(self, request: Request) -> Response:

@@ -15,7 +15,12 @@ optional_text = partial(_optional_text, problem="Value for '{}' not supported.")
 
 _SCHEME = "deepl-auth-key"
 _FORMALITIES = ("default", "less", "more", "prefer_less", "prefer_more")
-_NOT_SUPPORTED = ("style_id", "custom_instructions", "translation_memory_id", "glossary_ids")
+_NOT_SUPPORTED = {
+    "style_id": "no model follows style rules",
+    "custom_instructions": "no model follows instructions",
+    "translation_memory_id": "there are no translation memories",
+    "glossary_ids": "a translation uses at most one glossary (glossary_id)",
+}
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
@@ -79,6 +84,6 @@ def check_formality(fields: dict[str, Any]) -> None:
 
 def check_supported(fields: dict[str, Any]) -> None:
     """Refuse fields that would change the translation in a way that no model supports."""
-    for name in _NOT_SUPPORTED:
+    for name, reason in _NOT_SUPPORTED.items():
         if fields.get(name):
-            raise BadRequestError(f"Parameter '{name}' is not supported.")
+            raise BadRequestError(f"Value for '{name}' not supported: {reason}")

@@ -22,7 +22,7 @@ from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, UnknownGlossaryError, UnknownLanguageError
-from headway.serve.glossaries import Dictionary, StoredGlossary
+from headway.serve.glossaries import BYTE_ORDER_MARK, Dictionary, StoredGlossary
 from headway.serve.service import Service
 from headway.text.languages import base_language
 
@@ -167,8 +167,8 @@ class _Glossaries:
 async def _checked(work: Awaitable[StoredGlossary]) -> StoredGlossary:
     try:
         return await work
-    except UnknownLanguageError:
-        raise BadRequestError("Unsupported glossary source and target language pair") from None
+    except UnknownLanguageError as error:
+        raise BadRequestError(f"Unsupported glossary source and target language pair: {error}") from None
     except DataError as error:
         raise _invalid(str(error)) from None
 
@@ -228,6 +228,7 @@ def _dictionaries(fields: dict[str, Any]) -> list[Dictionary]:
 def _dictionary(fields: dict[str, Any]) -> Dictionary:
     source, target = _pair(fields)
     entries, form = required_text(fields, "entries"), required_text(fields, "entries_format")
+    entries = entries.removeprefix(BYTE_ORDER_MARK)  # before a quote of CSV it would be an error
     if form == "tsv":
         rows = [line.rstrip("\r").split("\t") for line in entries.split("\n")]
     elif form == "csv":

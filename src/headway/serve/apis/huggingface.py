@@ -159,6 +159,14 @@ class _GenerationParameters(_Parameters):
         return options | filters | {"n": self.best_of}, seeds
 
 
+_PARAMETERS: dict[Capability, type[_Parameters]] = {
+    "translates": _TranslationTaskParameters,
+    "labels": _ClassificationParameters,
+    "fills": _FillMaskParameters,
+    "continues": _GenerationParameters,
+}
+
+
 class _HuggingFaceFields(BaseModel):
     """The body of a request."""
 
@@ -173,6 +181,11 @@ class _HuggingFaceFields(BaseModel):
     def texts(self) -> list[str]:
         """The inputs as a list."""
         return [self.inputs] if isinstance(self.inputs, str) else self.inputs
+
+    @property
+    def parameter_names(self) -> set[str]:
+        """The names of the parameters that are given."""
+        return {name for name, value in (self.parameters or {}).items() if value is not None}
 
     def parameters_of(self, kind: type[_ParametersT]) -> _ParametersT:
         """Return the parameters of a task. Those that are null are missing."""
@@ -233,10 +246,27 @@ class _HuggingFace:
         name: str | None = request.path_params.get("name")
         return self._service.model(name and name.removesuffix("/"), *self._tasks)
 
+    def _parameters(self, call: _TaskCall, kind: type[_ParametersT]) -> _ParametersT:
+        """Return the parameters of a task. Those of another task show that the client has not found its model."""
+        names = call.fields.parameter_names
+        if not names <= kind.model_fields.keys():
+            others = [name for name, known in _PARAMETERS.items() if names <= known.model_fields.keys()]
+            if others:
+                tasks = " or ".join(self._tasks[name][0] for name in others)
+                fitting = [model.name for name in others for model in self._service.models_that(name)]
+                known = (
+                    f"use the path /models/NAME of {', '.join(fitting)}" if fitting else f"no loaded model does {tasks}"
+                )
+                raise BadRequestError(
+                    f"{', '.join(sorted(names - kind.model_fields.keys()))}: a parameter of {tasks}, but the model "
+                    f"{call.model.name} does {self._tasks[call.model.capability][0]}; {known}"
+                )
+        return call.fields.parameters_of(kind)
+
     # Tasks.
 
     async def _translate(self, call: _TaskCall) -> list[dict[str, str]]:
-        parameters = call.fields.parameters_of(_TranslationTaskParameters)
+        parameters = self._parameters(call, _TranslationTaskParameters)
         decoding = parameters.generate_parameters.decoding()
         self._service.sizes.check_search(hypotheses=decoding.beam_size, length=decoding.max_length)
         source, target = _languages(call.model, parameters.src_lang, parameters.tgt_lang)
@@ -247,7 +277,7 @@ class _HuggingFace:
         return [{"translation_text": translation.text} for translation in translations]
 
     async def _classify(self, call: _TaskCall) -> list[list[dict[str, Any]]]:
-        parameters, texts = call.fields.parameters_of(_ClassificationParameters), call.fields.texts
+        parameters, texts = self._parameters(call, _ClassificationParameters), call.fields.texts
         classifications = await self._service.call(call.client, call.model, "classify_each", texts, texts)
         raise_first_error(classifications, None, 1)
         return [
@@ -261,7 +291,7 @@ class _HuggingFace:
         ]
 
     async def _fill(self, call: _TaskCall) -> list[Any]:
-        parameters = call.fields.parameters_of(_FillMaskParameters)
+        parameters = self._parameters(call, _FillMaskParameters)
         texts, answers = call.fields.texts, []
         if any(text.count(MASK) != 1 for text in texts):
             raise BadRequestError(f"inputs: expected one {MASK} in each text")
@@ -283,7 +313,7 @@ class _HuggingFace:
         return answers[0] if isinstance(call.fields.inputs, str) else answers
 
     async def _generate(self, call: _TaskCall) -> list[Any]:
-        parameters = call.fields.parameters_of(_GenerationParameters)
+        parameters = self._parameters(call, _GenerationParameters)
         self._service.sizes.check_search(hypotheses=parameters.best_of)
         texts = call.fields.texts
         options, seeds = parameters.generation(len(texts))
@@ -313,7 +343,7 @@ class _HuggingFace:
 
     async def _stream(self, call: _TaskCall, text: str) -> AsyncGenerator[dict[str, Any]]:
         """Yield the tokens of a continuation. The last one comes with the whole text."""
-        parameters = call.fields.parameters_of(_GenerationParameters)
+        parameters = self._parameters(call, _GenerationParameters)
         if parameters.best_of > 1:
             raise BadRequestError("stream needs best_of = 1")
         options, (seed,) = parameters.generation(1)

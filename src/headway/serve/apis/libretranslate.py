@@ -19,6 +19,7 @@ from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.libretranslate_specification import SPECIFICATION
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
 from headway.serve.errors import BadRequestError, UnavailableError, UnknownDocumentError
@@ -34,7 +35,7 @@ _CHECK_S = 0.5  # time between two looks whether the service ends
 KEYS = KeyPlace(
     lambda _: None,
     fields=("api_key", "apiKey"),  # the second one is that of the npm client
-    public=re.compile(rf"/languages|/frontend/settings|/health|{DOWNLOAD_PATH}.*", re.DOTALL),
+    public=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
 )
 
 
@@ -48,6 +49,7 @@ def routes(service: Service) -> list[Route]:
         Route("/frontend/settings", api.settings, methods=["GET"]),
         Route("/suggest", api.suggest, methods=["POST"]),
         Route("/health", api.health, methods=["GET"]),
+        Route("/spec", api.spec, methods=["GET"]),
     ]
 
 
@@ -136,6 +138,9 @@ class _LibreTranslate:
 
     async def suggest(self, _: Request) -> Response:
         return error("Suggestions are disabled on this server.", 403)
+
+    async def spec(self, _: Request) -> Response:
+        return JSONResponse(SPECIFICATION)
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
