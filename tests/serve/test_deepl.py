@@ -418,6 +418,7 @@ def test_a_byte_order_mark_before_the_first_entry_is_dropped(
     native = {"name": "marked", "dictionaries": [{"source": "en", "target": "de", "entries": rows}]}
     created = http.post("/api/v1/glossaries", json=native)
     assert created.status_code in (200, 201), created.text
+    assert http.delete(f"/api/v1/glossaries/{created.json()['id']}").status_code < 300
     body = {"text": "a c", "source": "en", "target": "de", "glossary": rows}
     (found,) = http.post("/api/v1/translate", json=body).json()["translations"]
     assert [term["source"] for term in found["glossary"]] == ["a"]
