@@ -67,3 +67,14 @@ def test_nothing_is_lost() -> None:
     text = " \n1. Eins.  2. Zwei! M.\tN. …\n\n"
     assert "".join(split_sentences(text, "source")) == text
     assert split_sentences("", "de") in ([], [""])
+
+
+@pytest.mark.parametrize(
+    "text", ["。「" * 30_000, "\n" * 20_000, "Ein Satz. Noch einer! " * 3000], ids=["。「", "\\n", "ein"]
+)
+def test_long_texts_are_split_piece_by_piece_and_lose_nothing(text: str) -> None:
+    sentences = split_sentences(text, "de")
+    assert "".join(sentences) == text
+    assert max(map(len, sentences)) <= 30_000
+    if "Satz" in text:
+        assert set(sentences) == {"Ein Satz. ", "Noch einer! "}

@@ -15,6 +15,7 @@ A sentence too few is split later if it is too long; one too many tears a phrase
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from headway.text.languages import base_language
 
@@ -76,6 +77,10 @@ _LAST_WORDS = re.compile(r"(?:(\w+)\s+)?[^\w\s]*([^\W_][\w-]*)\.(\s*)\Z")
 _FIRST = re.compile(r"\W*(\w)")
 
 
+_MAX_PIECE = 10_000  # characters that the segmenter gets at once
+_PIECE_ENDS = (("\n",), (". ", "! ", "? ", "。", "！", "？"), (" ",))  # where a piece ends, the best places first
+
+
 def split_sentences(text: str, language: str) -> list[str]:
     """Return the sentences of a text, which concatenate to the text.
 
@@ -83,17 +88,33 @@ def split_sentences(text: str, language: str) -> list[str]:
         text: The text.
         language: The language of the text, as a code such as ``de``, ``de-AT`` or ``deu_Latn``.
     """
-    import sentencex
-
     code = base_language(language)
     sentences: list[str] = []
-    for sentence in sentencex.segment(code, text):
+    for sentence in _segments(text, code):
         if sentences and _is_one_sentence(sentences[-1], sentence, code):
             sentences[-1] += sentence
         else:
             sentences.append(sentence)
-    assert "".join(sentences) == text, "the segmenter keeps every character"
     return sentences
+
+
+def _segments(text: str, code: str) -> Iterator[str]:
+    """Yield the parts that the segmenter finds, which concatenate to the text.
+
+    Its time grows with the square of the length of some texts, so it gets a piece at a time.
+    """
+    import sentencex
+
+    start = 0
+    while start < len(text):
+        piece = text[start : start + _MAX_PIECE]
+        if start + _MAX_PIECE < len(text):
+            ends = (max(piece.rfind(mark) + len(mark) for mark in marks) for marks in _PIECE_ENDS)
+            piece = piece[: next((end for end in ends if end > _MAX_PIECE // 2), _MAX_PIECE)]
+        start += len(piece)
+        parts = list(sentencex.segment(code, piece))
+        # It loses some of many line breaks.
+        yield from parts if "".join(parts) == piece else piece.splitlines(keepends=True)
 
 
 def _is_one_sentence(before: str, after: str, language: str) -> bool:
