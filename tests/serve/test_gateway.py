@@ -299,6 +299,16 @@ def test_no_reply_is_taken_for_another_type(keyed_http: TestClient) -> None:
     assert [reply.headers.get_list("x-content-type-options") for reply in replies] == [["nosniff"]] * len(replies)
 
 
+@pytest.mark.parametrize(("path", "status"), [("/v1/completions", 401), ("/nothing", 404), ("/health", 405)])
+def test_a_body_that_the_client_offers_and_nobody_reads_ends_the_connection(
+    keyed_http: TestClient, path: str, status: int
+) -> None:
+    """The client may send it or not, so nobody knows where the next request begins."""
+    for headers, connection in (({"expect": "100-continue"}, "close"), ({}, None)):
+        reply = keyed_http.post(path, content=b"a" * 100, headers=headers)
+        assert (reply.status_code, reply.headers.get("connection")) == (status, connection)
+
+
 @pytest.mark.parametrize("key", [None, "", " "])
 @pytest.mark.parametrize("path", ["/v1/models", "/api/v1/models", "/v2/usage", "/v3/projects/x/supportedLanguages"])
 def test_no_key_is_never_a_key(path: str, key: str | None) -> None:

@@ -9,14 +9,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
 import pytest
 from in_process import listening
 from running_service import RunningService, running, unpack_model
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.serve.listeners import open_sockets
 
@@ -172,6 +173,40 @@ def test_the_body_of_an_answered_request_is_not_awaited_forever(service: Running
     with connect(service) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
         assert is_error(reply_of(connection), 200, {"status": "ok"})
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer without reading the body."""
+    await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def read(scope: Scope, receive: Receive, send: Send) -> None:
+    """Read a body that does not end."""
+    while (await receive()).get("more_body"):
+        pass
+
+
+@pytest.mark.parametrize("num_bytes", [100, 100_000, 2_000_000])
+def test_a_client_that_is_refused_can_send_its_body_and_go_on(num_bytes: int) -> None:
+    with listening(refuse) as url, closing(HTTPConnection("127.0.0.1", httpx.URL(url).port)) as connection:
+        connection.timeout = PATIENCE_S
+        for method in ("POST", "PUT", "GET"):
+            connection.request(method, "/", body=None if method == "GET" else b"a" * num_bytes)
+            with connection.getresponse() as reply:
+                assert (reply.status, reply.will_close) == (403, False)
+
+
+@pytest.mark.parametrize("app", [refuse, read])
+@pytest.mark.parametrize("start", [b"0\r\n", b"0\r\nx: ", b"1;x="], ids=["trailers", "trailer", "extension"])
+def test_what_surrounds_a_chunked_body_is_bounded(app: ASGIApp, start: bytes) -> None:
+    with listening(app) as url, socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), 30) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + start)
+        part, sent = (b"x: y\r\n" if start == b"0\r\n" else b"x") * 10_000, 0
+        with suppress(ConnectionError):
+            while sent < 20_000_000:
+                sent += connection.send(part)
+        assert sent < 20_000_000
 
 
 class TestPipelining:

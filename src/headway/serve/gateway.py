@@ -84,6 +84,8 @@ class Gateway:
                 headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
                 if pivots:
                     headers.append((b"x-pivot-language", ", ".join(pivots).encode()))
+                if not request.is_complete and "expect" in request.head.headers:
+                    headers.append((b"connection", b"close"))  # the client may send the body, or not
                 message["headers"] = [*message.get("headers", ()), *headers]
             elif len(body := message.get("body", b"")) > _PIECE:
                 for position in range(0, len(body) - _PIECE, _PIECE):
@@ -100,10 +102,7 @@ class Gateway:
                 try:
                     client = await self._admit(request)
                 except _ERRORS as error:
-                    refusal = reply_to(error, request.api)
-                    if not request.is_complete and "expect" in request.head.headers:
-                        refusal.headers["connection"] = "close"  # the body may come, or not
-                    await refusal(scope, receive, counted_send)
+                    await reply_to(error, request.api)(scope, receive, counted_send)
                 else:
                     state = {**scope.get("state", {}), "api": request.api, "client": client}
                     root = self._root_path + request.prefix

@@ -55,7 +55,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._limits, self._error = limits, error
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
-        self._in_head, self._head_bytes, self._head_tail = True, 0, b""
+        self._in_head, self._head_tail = True, b""
+        self._head_bytes = 0  # of the head, or of what a chunked body has besides its content
         self._head = ReceivedRequest(received, is_known=False)
         self._body_left: int | None = 0  # None: chunked
         self._waiting = bytearray()  # the next requests
@@ -89,7 +90,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
             size = self._part_size(data)
             self._feed(data[:size])
             data = data[size:]
-        if self.cycle is not None and self.cycle.body and self.cycle.more_body:
+        cycle = self.cycle
+        if cycle is not None and cycle.body and cycle.more_body and not cycle.response_complete:
             self.flow.pause_reading()  # until the application has taken this part of the body
 
     def _wait(self, data: bytes) -> None:
@@ -123,10 +125,12 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
                 return
         elif self._body_left is not None:
             self._body_left -= len(data)
+        else:
+            self._head_bytes += len(data)
         super().data_received(data)
         if not self._is_answering:
             self._expect_data()
-        if not self._in_head or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if self._head_bytes > self._limits().header_bytes:
             self._refuse(431, "The headers are too large")
@@ -144,6 +148,11 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         else:
             super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header, unless it comes after a chunked body: no application reads those."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
         if self._is_ignoring or self.transport.is_closing():
@@ -151,14 +160,15 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if len(self.headers) > _MAX_HEADERS:
             self._refuse(431, "The headers are too many")
             return
-        self._in_head = False
         names = {name: value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")}
         length = names.get(b"content-length", b"0")
         self._body_left = int(length) if length.isdigit() and b"transfer-encoding" not in names else None
         super().on_headers_complete()
+        self._in_head, self._head_bytes = False, 0
 
     def on_body(self, body: bytes) -> None:
         """Read a part of a body."""
+        self._head_bytes = 0
         if not self._is_ignoring and self.cycle is not None:
             super().on_body(body)
 
@@ -178,6 +188,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Forget the request, and begin with the next one if the client has sent it already."""
         self._head.release()
         self.headers, self.url = [], b""
+        self.cycle.body = bytearray()  # the rest is read, so that the client can send it, and dropped
         self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]
         super().on_response_complete()
         if self._waiting:
@@ -234,7 +245,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error, unless a reply has begun, and close the connection."""
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        if self._in_head or self.cycle is None or not self.cycle.response_started:
             reply = self._error(self.url, message, status)
             reply.headers["connection"] = "close"
             reply.headers["x-content-type-options"] = "nosniff"
