@@ -5,9 +5,10 @@ languages, and a fallback for others. It splits too often after a period that en
 are joined again, by three rules:
 
 - after an initial, such as "M. Dupont" and "J. R. R. Tolkien";
-- after a title or another abbreviation that a name or a number follows, such as "Mme. Dupont" and "Św. Jan";
-- after an ordinal number, in languages that write it with a period: before a word in lower case ("den 6. januar"), and
-  before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
+- after a title or another abbreviation that a name or a number follows, such as "Mme. Dupont" and "Św. Jan". Some need
+  the number ("No. 5"), because they are often words at the end of a sentence ("I said no.");
+- after an ordinal number, in languages that write it with a period: before a word in lower case ("den 6. januar",
+  "1999. godine"), and before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
 
 A sentence too few is split later if it is too long; one too many tears a phrase apart.
 """
@@ -34,7 +35,7 @@ _TITLES = {
         "da": "hr fr frk dr prof nr kl ca",
         "de": "hr hrn fr frl dr prof dipl ing st nr str art abs bd kap abb tab ca bzw vgl hl",
         "el": "κ κα κος δρ καθ αγ αρ",
-        "en": "mr mrs ms mx dr prof st gen col capt lt sgt rev hon sen rep gov messrs jr fig no vs",
+        "en": "mr mrs ms mx dr prof st gen col capt lt sgt rev hon sen rep gov messrs fig no vs",
         "es": "sr sra srta sres dr dra d dña prof profa ing lic arq ud uds excmo excma ilmo fr núm",
         "et": "hr pr dr prof nr",
         "fi": "hra rva nti dr prof tri toht klo nro esim",
@@ -61,6 +62,8 @@ _TITLES = {
 }
 _TITLES["nn"] = _TITLES["no"] = _TITLES["nb"]
 _TITLES["bs"] = _TITLES["hr"]
+# Those of them that are abbreviations only before a number.
+_BEFORE_NUMBERS = _words("abb abs art bd br ca chap env fig kap kb kl n no nr nro núm os tab č čl рис ст стор стр табл")
 # Words before a number that is an ordinal, so that the word after it belongs to the same sentence.
 _BEFORE_ORDINALS = {
     "de": _words(
@@ -126,8 +129,11 @@ def _is_one_sentence(before: str, after: str, language: str) -> bool:
     if len(word) == 1 and word.isupper():
         return letter.isupper() and (language, word) != ("en", "I")
     if word.isdecimal():
-        if language not in _ORDINALS or len(word) > 3 or letter.isdecimal():
+        if language not in _ORDINALS or letter.isdecimal():
             return False
+        if letter.islower() or len(word) > 3:  # a year is rarely an ordinal before a name
+            return letter.islower()
         begins_text = end.start() == 0 and not previous and len(before) <= 80
-        return letter.islower() or begins_text or previous in _BEFORE_ORDINALS.get(language, ())
-    return word.casefold() in _TITLES.get(language, ())
+        return begins_text or previous in _BEFORE_ORDINALS.get(language, ())
+    is_title = word.casefold() in _TITLES.get(language, ())
+    return is_title and not (word.casefold() in _BEFORE_NUMBERS and letter.isupper())
