@@ -50,6 +50,8 @@ def test_nothing_invisible_stays_at_the_ends(before: str) -> None:
     [
         ("Guten  Tag", "Guten Tag"),
         ("Guten\tTag", "Guten Tag"),
+        ("Guten\u2003Tag", "Guten Tag"),
+        ("Guten\u00a0\u2002Tag", "Guten Tag"),
         ("Guten \u00a0Tag", "Guten Tag"),
         ("10\u00a0\u00a0000\u202fkm", "10\u00a0000\u202fkm"),
         ("10\u00a0000\u202fkm, 5\u2009%", "10\u00a0000\u202fkm, 5\u2009%"),
@@ -69,6 +71,7 @@ def test_the_normal_form(text: str, normal: str) -> None:
     "text",
     [
         "می\u200cروم",  # Persian: the plural and verbal prefixes do not join
+        "خانهٔ\u200cما مُ\u200cروم آ\u200cن",  # with vowel marks and other marks before the joiner
         "ه\u200d ش",  # the initial form of a letter, as an abbreviation
         "क्\u200dष क्\u200cष",  # Hindi: half forms
         "👩\u200d👩\u200d👧 🏳️\u200d🌈 ❤️ 1️⃣",

@@ -10,8 +10,9 @@ Three steps, in this order:
    scripts that are written without spaces, in which they separate words.
 2. Characters are composed: Unicode's Normalization Form C (Unicode Standard Annex 15). Canonically equivalent texts
    become equal. Compatibility forms, such as full-width letters, stay as they are.
-3. Runs of spaces in a line become one space, and tabs become spaces. A run of no-break or thin spaces only becomes its
-   first character, so single ones stay as they are. White space at both ends is removed. Line breaks inside stay.
+3. Runs of spaces in a line become one space, and so do tabs and wide spaces, such as the em space. A run of no-break,
+   thin or ideographic spaces only becomes its first character, so single ones stay as they are. White space at both
+   ends is removed. Line breaks inside stay.
 
 Language models write white space as it stands in their text, so for them the third step is left out
 (:func:`normalize_characters`).
@@ -45,7 +46,9 @@ _SPACES = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 _HAS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
 _ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
-_RUN = re.compile(f"[\t{_SPACES}]{{2,}}|\t")
+_WIDE = "\t\u1680\u2000-\u2006\u2008\u205f"  # tabs, and spaces that differ from U+0020 in their width only
+_RUN = re.compile(f"[\t{_SPACES}]{{2,}}|[{_WIDE}]")
+_HAS_ORDINARY = re.compile(f"[ {_WIDE}]")
 # Characters that are in normal form wherever they stand, apart from runs of spaces.
 _LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€]*")
 _OTHER_SPACE_OR_INVISIBLE = re.compile(f"[{_INVISIBLE}\t{_SPACES[1:]}]")
@@ -155,7 +158,7 @@ def _composed(match: Any) -> str:
 
 def _space(match: Any) -> str:
     run: str = match[0]
-    return " " if " " in run or "\t" in run else run[0]
+    return " " if _HAS_ORDINARY.search(run) else run[0]
 
 
 def _nothing(match: Any) -> str:
@@ -181,8 +184,9 @@ def _needed_or_invisible() -> Any:
 
 
 def _letters_of(scripts: Iterable[str]) -> str:
-    classes = "".join(map(r"\p{{{}}}".format, scripts))
-    return rf"[[\p{{L}}\p{{M}}]&&[{classes}]]"
+    # Marks such as Arabic vowels belong to several scripts (Script_Extensions), those of Latin letters to too many.
+    classes = "".join(map(r"\p{{scx={}}}".format, scripts))
+    return rf"[[\p{{L}}\p{{M}}]&&[{classes}]--[\u0300-\u036f{_INVISIBLE}]]"
 
 
 @cache
