@@ -27,6 +27,7 @@ def test_codes_of_three_letters_become_codes_of_two() -> None:
         ("kor_Hang", "ko"),
         ("khm_Khmr", "km"),
         ("iw", "he"),
+        ("gla_Latn", "gd"),
         ("ace_Latn", "ace"),
     ],
 )

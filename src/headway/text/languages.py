@@ -24,7 +24,10 @@ _THREE_LETTERS = {
     "san": "sa", "sin": "si", "smo": "sm", "sna": "sn", "snd": "sd", "som": "so", "sot": "st", "srd": "sc", "ssw": "ss",
     "sun": "su", "swh": "sw", "tat": "tt", "tgk": "tg", "tir": "ti", "tsn": "tn", "tso": "ts", "tuk": "tk", "twi": "tw",
     "uig": "ug", "uzb": "uz", "uzn": "uz", "wol": "wo", "xho": "xh", "ydd": "yi", "yor": "yo", "zsm": "ms", "zul": "zu",
-    "cmn": "zh",
+    "aka": "ak", "bis": "bi", "bre": "br", "che": "ce", "chv": "cv", "cmn": "zh", "cor": "kw", "cos": "co", "div": "dv",
+    "fry": "fy", "ful": "ff", "fuv": "ff", "gla": "gd", "glv": "gv", "ido": "io", "iku": "iu", "ina": "ia", "kal": "kl",
+    "kau": "kr", "knc": "kr", "kom": "kv", "nav": "nv", "oji": "oj", "oss": "os", "roh": "rm",
+    "sme": "se", "tah": "ty", "ton": "to", "ven": "ve", "wln": "wa", "zha": "za",
     # The bibliographic codes of ISO 639-2.
     "alb": "sq", "arm": "hy", "baq": "eu", "bur": "my", "chi": "zh", "cze": "cs", "dut": "nl", "fre": "fr", "geo": "ka",
     "ger": "de", "gre": "el", "ice": "is", "mac": "mk", "mao": "mi", "may": "ms", "per": "fa", "rum": "ro", "slo": "sk",
