@@ -146,3 +146,4 @@ def test_files_are_tokenized_for_the_target_language(
     rows = json.loads(ended.out)["rows"]
     assert all(f"tok:{tokenization}|" in row["signature"] for row in rows)
     assert (rows[0]["value"] > 50) is (tokenization != "13a")
+    assert ("name it with --to" in ended.err) is (tokenization == "13a")

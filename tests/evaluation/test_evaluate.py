@@ -28,6 +28,7 @@ from headway.evaluation import (
     evaluate,
     exact_match,
     paired_bootstrap,
+    paired_randomization,
     ter,
     token_accuracy,
     tokenization_for,
@@ -248,6 +249,7 @@ class TestTooFewSentences:
         difference = paired_bootstrap(references, hypotheses, references)
         assert (difference.p_value, difference.low, difference.high) == (None, None, None)
         assert "too few sentences" in str(difference)
+        assert paired_randomization(references, hypotheses, references) is None
         table = compare_translations({"a": references, "b": hypotheses}, references, metrics=["chrf"])
         assert (table.rows[1].p_values, table.rows[1].low) == (None, None)
         assert table.no_tests == "9 sentences, at least 10 are needed"

@@ -328,8 +328,8 @@ def paired_randomization(
     tokenization: Tokenization = DEFAULT_TOKENIZATION,
     trials: int = 10_000,
     seed: int = DEFAULT_SEED,
-) -> float:
-    """Return the two-sided p-value of approximate randomization; see the module's docstring.
+) -> float | None:
+    """Return the two-sided p-value of approximate randomization (see the module), or None below 10 sentences.
 
     Args:
         baseline: The translations of the baseline.
@@ -341,7 +341,10 @@ def paired_randomization(
         seed: Random seed.
     """
     chosen = find_metric(metric, tokenization)
-    return _randomization(*_paired_counts(chosen, baseline, system, references), chosen.value, trials, seed)
+    counts = _paired_counts(chosen, baseline, system, references)
+    if too_few(len(references), "sentence"):
+        return None
+    return _randomization(*counts, chosen.value, trials, seed)
 
 
 def _paired_counts(

@@ -44,6 +44,7 @@ from headway.evaluation.tokenization import (
 from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
+_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # of the references, for BLEU to mean anything
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 
 
@@ -270,10 +271,11 @@ def _ter(tokenization: Tokenization, lowercase: bool = True) -> TER:
     return TER(case_sensitive=not lowercase, normalized=asian, asian_support=asian)
 
 
-def share_with_four_tokens(references: Sequence[str], tokenization: Tokenization) -> float:
-    """Return the share of the references that have a 4-gram. Without any, BLEU is 0 whatever the hypotheses."""
+def are_too_short_for_bleu(references: Sequence[str], tokenization: Tokenization) -> bool:
+    """Return whether hardly any reference has a 4-gram, so that BLEU is 0 or depends on a few sentences."""
     tokenize = BLEU(tokenize=tokenization).tokenizer
-    return sum(len(tokenize(text).split()) >= 4 for text in references) / max(len(references), 1)
+    long_enough = sum(len(tokenize(text).split()) >= 4 for text in references)
+    return long_enough < _MIN_SHARE_WITH_FOUR_TOKENS * len(references)
 
 
 def _same_positions(hypothesis: str, reference: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from headway.decode.request import DecodingOptions
 from headway.errors import LengthError
 from headway.evaluation import Score, evaluate, tokenization_for
 from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
-from headway.evaluation.translation import share_with_four_tokens
+from headway.evaluation.translation import are_too_short_for_bleu
 from headway.models.base import TranslationModel
 from headway.models.registry import build_model
 from headway.tasks.token_objective import TokenObjective
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from headway.predict import Translator
 
 
-_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # of the references, for BLEU to select the best model
 _SCORE_NAMES = {"chrf": "chrf2"}  # of metrics that scores name otherwise
 _COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose tokens the calibration counts
 
@@ -228,9 +227,7 @@ def _dev_targets(recipe: TranslationRecipe) -> list[str]:
 
 
 def _are_short(recipe: TranslationRecipe, references: Sequence[str]) -> bool:
-    """Whether hardly any reference has four tokens, so that BLEU is 0 or depends on a few sentences."""
-    tokenization = cast("Tokenization", recipe.validation.tokenization)
-    return share_with_four_tokens(references, tokenization) < _MIN_SHARE_WITH_FOUR_TOKENS
+    return are_too_short_for_bleu(references, cast("Tokenization", recipe.validation.tokenization))
 
 
 def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: BpeSampling | None) -> CorpusEncoding:

@@ -73,6 +73,7 @@ def compare(
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
     from headway.evaluation import compare_labels, compare_translations, tokenization_for
+    from headway.evaluation.translation import are_too_short_for_bleu
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
@@ -135,15 +136,22 @@ def compare(
             read[str(system)] = [translation.text for translation in translations]
         assert reference is not None
         language = to or next(iter(map(target_language_of, models)), language_of_file(reference))
+        metrics, tokenization = metric or ("bleu", "chrf", "ter"), tokenization_for(language)
         table = compare_translations(
             {name: read[name] for name in names},
             references,
-            metrics=metric or ("bleu", "chrf", "ter"),
-            tokenization=tokenization_for(language),
+            metrics=metrics,
+            tokenization=tokenization,
             trials=trials,
             **tests,
             max_differences=differences,
         )
+        if "bleu" in metrics and are_too_short_for_bleu(references, tokenization):
+            typer.echo(
+                f"hardly any line of {reference} has the four tokens in a row that BLEU counts (tokenization "
+                f"{tokenization}). If spaces do not separate the words of its language, name it with --to (--to zh)",
+                err=True,
+            )
     with output_file(None) as file:
         file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if format_ == "json" else _as_text(table))
 
