@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
@@ -20,7 +21,7 @@ from headway.engine import Precision
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import LanguageModel, load_language_model, load_translator
 from headway.predict.language_modeling import perplexity
-from headway.tasks import train
+from headway.tasks import task_of, train
 from headway.text.base import BOS, EOS
 from headway.text.tokenizer import Tokenizer
 from headway.training.averaging import average_checkpoints
@@ -104,6 +105,25 @@ def test_the_validation_scores_are_those_of_cold_blocks(run: Path, model: Langua
     assert found.perplexity == pytest.approx(best["perplexity"], rel=1e-3)
     assert found.bits_per_byte == pytest.approx(best["bits_per_byte"], rel=1e-3)
     assert found.signature.startswith(f"context:{CONTEXT}|stride:{CONTEXT}|carried:no|eos:yes|")
+
+
+@pytest.mark.parametrize("documents", ["file", "line"])
+@pytest.mark.parametrize("kind", ["characters", "whitespace", "bpe"])
+def test_lines_of_the_end_that_are_also_before_it_are_counted(tmp_path: Path, documents: str, kind: str) -> None:
+    """About the last fifth of each file is the development set. Lines of it are in the other file's first part, too."""
+    new = [f"line {number} of the first file" for number in range(80)]
+    end = [f"other {number} of the second" for number in range(20)]
+    (tmp_path / "one.txt").write_text("\n".join([*new, *["seen before"] * 15]) + "\n", encoding="utf-8")
+    (tmp_path / "two.txt").write_text("\n".join(["seen before", *end]) + "\n", encoding="utf-8")
+    files = [{"files": [name], "documents": documents} for name in ("one.txt", "two.txt")]
+    chosen = recipe(tmp_path, data={"folder": str(tmp_path), "train": files}, tokenizer={"kind": kind})
+    for _ in range(2):  # the second time, the count is read from the run
+        task_of(chosen).prepare(chosen, tmp_path / "run", heard := Heard())
+        (line,) = (message for message in heard.messages if message.startswith("data.dev_fraction: "))
+        seen, examples = map(int, re.findall(r"\d+", line)[:2])
+        assert "are also in the training text" in line
+        assert seen == 15
+        assert 15 + 2 <= examples <= 15 + 16
 
 
 def test_unknown_tokens_of_the_development_text_are_reported(folder: Path, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 import headway
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import MaskedLanguageModel, ScoredText, load_translator
-from headway.tasks import parse_recipe, train
+from headway.tasks import parse_recipe, task_of, train
 from headway.text.base import BOS, EOS, MASK
 from headway.training.recipe import Recipe
+from headway.training.report import Listener
 
 SENTENCES = [f"{one} sees {other} {place}." for one, other, place in product(
     ("Ann", "Bob", "Cid"), ("dogs", "cats", "öxen"), ("here", "there")
@@ -110,9 +111,6 @@ class TestTraining:
 
     def test_validation_is_over_the_hidden_tokens(self, folder: Path, run: Path, model: MaskedLanguageModel) -> None:
         """Recompute loss and accuracy from the model's logits and the data set."""
-        from headway.tasks import task_of
-        from headway.training.report import Listener
-
         chosen: Any = recipe(folder)
         prepared: Any = task_of(chosen).prepare(chosen, run, Listener())
         losses, correct = [], []
@@ -253,6 +251,22 @@ class TestScoring:
 
 
 class TestRecipes:
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            ({"dev": {"files": ["foreign.txt"]}, "dev_fraction": 0.0}, r"data\.dev: foreign\.txt has no token to pred"),
+            ({"dev_fraction": 1e-5}, "part at the end contains no text; raise it"),
+            ({"dev_fraction": 0.0003}, "part at the end contains no text; raise it"),  # only the end symbol
+        ],
+    )
+    def test_a_development_set_in_which_nothing_can_be_hidden_is_refused(
+        self, folder: Path, tmp_path: Path, data: dict[str, Any], message: str
+    ) -> None:
+        (folder / "foreign.txt").write_text("ж" * 40, encoding="utf-8")
+        chosen = recipe(folder, data=data, tokenizer={"kind": "characters"})
+        with pytest.raises((ConfigError, DataError), match=message):
+            task_of(chosen).prepare(chosen, tmp_path / "run", Listener())
+
     def test_mistakes_are_refused(self, folder: Path, run: Path) -> None:
         with pytest.raises(ConfigError, match="expected masked"):
             recipe(folder, model={"kind": "classifier"})

@@ -10,7 +10,7 @@ i of a batch continues row i of the batch before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,9 +27,10 @@ from headway.data.batching import (
 from headway.data.draws import ORDER_VERSION, make_draws
 from headway.data.epoch_plan import BatchPool, EpochPlan, RowNumbers
 from headway.data.store import TokenStore
-from headway.text.base import BOS
+from headway.text.base import BOS, EOS
 
 _BLOCKS_AT_ONCE = 1 << 15  # blocks in a pool
+_READ_TOKENS = 1 << 20
 _MIN_STREAM = 64  # minimum number of blocks of a validation stream, because its first tokens have little context
 
 
@@ -153,8 +154,23 @@ class BlockDataset(TokenDataset):
 
     def text_tokens(self) -> NDArray[np.int64]:
         """Return all tokens in order: the token ids of a development set, which fits in memory."""
-        spans = zip(self._stores, self._spans, strict=True)
-        return np.concatenate([store.read_tokens("source", begin, end) for store, (begin, end) in spans])
+        return np.concatenate([np.empty(0, np.int64), *self._tokens_in_parts()])
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there is a token to predict, apart from the ends of documents."""
+        return any(bool(self._can_be_target(tokens).any()) for tokens in self._tokens_in_parts())
+
+    def _can_be_target(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which tokens the model may have to predict, apart from the ends of documents."""
+        is_text: NDArray[np.bool_] = tokens != EOS
+        return is_text
+
+    def _tokens_in_parts(self) -> Iterator[NDArray[np.int64]]:
+        """Yield all tokens in order. Memory does not grow with their number."""
+        for store, (begin, end) in zip(self._stores, self._spans, strict=True):
+            for start in range(begin, end, _READ_TOKENS):
+                yield store.read_tokens("source", start, min(start + _READ_TOKENS, end))
 
 
 class StreamDataset(BlockDataset):

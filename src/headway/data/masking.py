@@ -74,6 +74,10 @@ class Masking:
         self._is_text, self._starts, self._ends = _token_table(tokenizer)
         self._text_ids = np.flatnonzero(self._is_text)
 
+    def can_hide(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return which tokens are text: neither special nor unknown to the vocabulary."""
+        return self._is_text[tokens]
+
     def hide(self, tokens: Tokens, rng: Draws) -> tuple[Tokens, NDArray[np.bool_]]:
         """Return the tokens that the model reads, and which positions it predicts: at least one if there is text."""
         config, is_text = self._config, self._is_text[tokens]
@@ -211,6 +215,9 @@ class MaskedBlockDataset(BlockDataset):
         for row, (read, original) in enumerate(parts):
             source[row, : len(read)], target[row, : len(read)] = read, original
         return PaddedBatch(source, target)
+
+    def _can_be_target(self, tokens: Tokens) -> NDArray[np.bool_]:
+        return self._masking.can_hide(tokens)
 
     def _hide(self, epoch: int, place: int, tokens: Tokens) -> tuple[Tokens, Tokens]:
         tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens  # a document's own EOS ends the block

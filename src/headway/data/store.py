@@ -25,6 +25,7 @@ import os
 import stat
 import time
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, astuple, dataclass
@@ -179,6 +180,19 @@ class TokenStore:
     def read_tokens(self, side: str, start: int, end: int) -> NDArray[np.int64]:
         """Return the tokens ``start`` to ``end`` of one side, with all rows one after the other."""
         return self._tokens[side].read([(start, end)]).astype(np.int64)
+
+    def row_of_token(self, side: str, token: int) -> tuple[int, int]:
+        """Return the row that contains a token of one side, and the number of tokens before this row.
+
+        Empty rows contain none. For the number of all tokens, it is the row after the last.
+        """
+        offsets = self._offsets[side]
+
+        def offset(row: int) -> int:
+            return int(offsets.read([(row, row + 1)])[0])
+
+        row = bisect_right(range(len(offsets)), token, key=offset) - 1
+        return row, offset(row)
 
     def read_padded(self, side: str, rows: NDArray[np.int64], pad_id: int = 0) -> NDArray[np.int64]:
         """Return the tokens of the given rows, padded at the end to the longest of these rows."""

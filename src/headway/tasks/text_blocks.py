@@ -6,8 +6,9 @@ target side does not have, and :func:`prepare_blocks` makes the tokenizer and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,10 +18,11 @@ from headway.bundle import TaskConfig
 from headway.data.blocks import BlockDataset
 from headway.data.documents import END, DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
 from headway.data.encoding import SideSpec
+from headway.data.store import TokenStore, fingerprint
 from headway.data.store_builder import Shard
-from headway.errors import ConfigError, TrainingError
+from headway.errors import ConfigError, DataError, TrainingError
 from headway.models.decoder_only import DecoderOnlyConfig
-from headway.text.base import EOS, TextTokenizer
+from headway.text.base import TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.normalization import normalize_characters
 from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
@@ -161,13 +163,53 @@ def prepare_blocks(
     if not len(training):
         raise TrainingError("the training corpora contain no text")
     development = blocks([stores[1]]) if stores[1] else blocks(stores[0], part=(kept, 1.0))
-    if data.dev_fraction and not (development.text_tokens() != EOS).any():
+    if data.dev_fraction and not development.has_targets:
         raise _too_small(data.dev_fraction)
+    for key, corpora, part in (("train", train, training), ("dev", (dev,), development)):
+        if len(part) and not part.has_targets:
+            raise DataError(
+                f"data.{key}: {' and '.join(corpus.shown_files for corpus in corpora if corpus)} has no token to "
+                "predict: all are unknown to the vocabulary; expected text in the script of the tokenizer's text"
+            )
+    if data.dev_fraction:
+        borders = [_border(store, tokenizers.source, kept) for store in stores[0]]
+
+        def examples(part: Callable[..., Iterator[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
+            for corpus, border in zip(train, borders, strict=True):
+                yield from part(read_documents(corpus, folder, bad_lines=preparation.bad_lines()), *border)
+
+        key = fingerprint([store.fingerprint for store in stores[0]], data.dev_fraction)
+        preparation.say_overlap("data.dev_fraction", key, examples(_after), examples(_before))
     return training, development if len(development) else None, tokenizers
 
 
 def _too_small(fraction: float) -> ConfigError:
     return ConfigError(f"data.dev_fraction = {fraction}: the part at the end contains no text; raise it")
+
+
+def _border(store: TokenStore, tokenizer: TextTokenizer, kept: float) -> tuple[int, int]:
+    """Return where the development part of a corpus begins: the number of a piece, and of a character in it.
+
+    The character is about right if the tokenizer changes the text.
+    """
+    token = round(kept * store.num_tokens("source"))
+    piece, start = store.row_of_token("source", token)
+    return piece, len(tokenizer.decode(store.read_tokens("source", start, token).tolist()))
+
+
+def _before(pieces: Iterator[tuple[str, str]], number: int, character: int) -> Iterator[tuple[str, str]]:
+    """Yield the pieces before a border, the last one up to its last whole line."""
+    yield from islice(pieces, number)
+    for piece, _ in islice(pieces, 1):
+        yield piece[: piece.rfind("\n", 0, character) + 1], ""
+
+
+def _after(pieces: Iterator[tuple[str, str]], number: int, character: int) -> Iterator[tuple[str, str]]:
+    """Yield the pieces after a border, the first one from its first whole line."""
+    for piece, _ in islice(pieces, number, number + 1):
+        start = character and (piece.find("\n", character - 1) + 1 or len(piece))
+        yield piece[start:], ""
+    yield from pieces
 
 
 def _encoding(

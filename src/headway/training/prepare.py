@@ -6,7 +6,7 @@ Tasks read and encode examples in different ways, so each task passes in functio
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
@@ -162,34 +162,34 @@ class Preparation:
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
         if data.dev:
-            self._say_overlap(
-                encode(data.dev, None), data.dev, [(corpus, encode(corpus, None)) for corpus in data.train]
-            )
+            corpora = [data.dev, *data.train]
+            options = [corpus_options(corpus) for corpus in corpora]
+            readers = [encode(corpus, None).read_examples for corpus in corpora]
+            dev_examples, *train_examples = (read(bad_lines=self.bad_lines()) for read in readers)
+            key = fingerprint(self.hashed(*corpora), options, self._reading_options())
+            self.say_overlap(data.dev.shown_files, key, dev_examples, chain.from_iterable(train_examples))
         return stores, dev
 
-    def _say_overlap(
-        self, dev_encoding: CorpusEncoding, dev: Corpus, train: Sequence[tuple[Corpus, CorpusEncoding]]
+    def say_overlap(
+        self, shown_dev: str, key: str, dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]]
     ) -> None:
-        """Say how many development examples are also in the training text. The count is kept in tokens/overlap.json."""
+        """Say how many examples of the development set ``shown_dev`` are also in the training text.
+
+        The count is kept in tokens/overlap.json with ``key``, the hash of what it depends on. ``dev`` and ``train`` are
+        read only if there is no such count yet.
+        """
         path = self.run / "tokens" / "overlap.json"
-        corpora = [dev, *(corpus for corpus, _ in train)]
-        key = fingerprint(
-            self.hashed(*corpora), [corpus_options(corpus) for corpus in corpora], self._reading_options()
-        )
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
             overlap = Overlap(**saved["overlap"]) if saved["key"] == key else None
         except (OSError, ValueError, KeyError, TypeError):
             overlap = None
         if overlap is None:
-            overlap = count_overlap(
-                dev_encoding.read_examples(bad_lines=self.bad_lines()),
-                chain.from_iterable(encoding.read_examples(bad_lines=self.bad_lines()) for _, encoding in train),
-                partial(self.listener.progress, "examples compared with the development set"),
-            )
+            progress = partial(self.listener.progress, "examples compared with the development set")
+            overlap = count_overlap(dev, train, progress)
             atomic_write_text(path, json.dumps({"key": key, "overlap": asdict(overlap)}))
         if overlap.texts:
-            self.listener.say(f"{dev.shown_files}: {overlap}")
+            self.listener.say(f"{shown_dev}: {overlap}")
 
     def _store(
         self,
