@@ -139,6 +139,13 @@ class TestHelp:
         assert callback.__doc__
         assert " ".join(callback.__doc__.split()[:4]) in " ".join(ended.out.split())
 
+    def test_defaults_of_decoding_are_readable(self) -> None:
+        """They are values as a user gives them, such as 4, not Python's way of writing them, such as (4) or None."""
+        shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run("translate", "-h").out).split())
+        assert "[default: (" not in shown
+        assert "None" not in shown
+        assert "Default: 4." in shown
+
     def test_a_mistyped_command(self) -> None:
         ended = run("trian")
         assert ended.code == 2
@@ -459,24 +466,42 @@ class TestBadOptions:
             run("--debug", "train", tmp_path / "gone.toml")
 
 
+class TestDivergence:
+    @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
+    @pytest.mark.parametrize(("rate", "diverges"), [(1.0, True), (0.02, False), (0.002, False)])
+    def test_a_run_that_has_diverged_ends_with_what_to_change(
+        self, data: Path, tmp_path: Path, rate: float, diverges: bool
+    ) -> None:
+        settings = [f"optimizer.learning_rate={rate}", "model.d_model=64", "validation.metric=loss"]
+        options = [word for setting in settings for word in ("--set", setting)]
+        recipe = write_recipe(tmp_path, data)
+        ended = run("train", recipe, "--run", tmp_path / "run", *options, "--set", "training.steps=12")
+        assert ("translate with:" in ended.err) is not diverges
+        if diverges:
+            assert_refused(ended, "training has diverged: .*Lower optimizer.learning_rate .*start over with --fresh")
+        else:
+            assert ended.code == 0, ended.err
+
+
 class TestLongSources:
-    def test_a_word_over_the_limit_is_refused_with_file_and_line(self, limited: Path, tmp_path: Path) -> None:
-        lines = [*LINES[:2], "x" * 10, "der Hund"]
+    def test_a_character_over_the_limit_is_refused_with_file_and_line(self, limited: Path, tmp_path: Path) -> None:
+        lines = [*LINES[:2], "x" + "\N{COMBINING TILDE}" * 10, "der Hund"]
         source = write_lines(tmp_path / "in.txt", lines)
         write_lines(tmp_path / "out.txt", ["before"])
-        message = r"in\.txt, line 3: a source of 11 tokens is longer than the limit of 10, and .* no space or comma"
-        assert_refused(run("translate", limited, "-i", source, "-o", tmp_path / "out.txt"), message)
+        message = "line 3: .* is one character with 22 tokens, more than the limit of 10 of a source; remove some"
+        assert_refused(run("translate", limited, "-i", source, "-o", tmp_path / "out.txt"), rf"in\.txt, {message}")
         assert (tmp_path / "out.txt").read_text() == "before\n"
         files = ["--source", source, "--reference", source]
-        assert_refused(run("evaluate", limited, *files), r"in\.txt, line 3: a source of 11 tokens")
-        assert_refused(run("translate", limited, stdin=source.read_bytes()), r"standard input, line 3: a source of 11")
+        assert_refused(run("evaluate", limited, *files), rf"in\.txt, {message}")
+        assert_refused(run("translate", limited, stdin=source.read_bytes()), f"standard input, {message}")
 
-    def test_a_limit_that_is_raised(self, trained: Trained) -> None:
+    def test_a_long_word_is_divided_unless_the_limit_is_raised(self, trained: Trained) -> None:
         long = b"x" * 300 + b"\n"
-        assert_refused(run("translate", trained.model, stdin=long), r"301 tokens is longer than the limit of 256")
-        ended = run("translate", trained.model, "--beam-size", 1, "--max-source-tokens", 301, stdin=long)
-        assert ended.code == 0
-        assert ended.out.count("\n") == 1
+        options = ["--beam-size", 1, "--max-length", 8, "--format", "json"]
+        for more, is_split in (([], True), (["--max-source-tokens", 301], False)):
+            ended = run("translate", trained.model, *options, *more, stdin=long)
+            (line,) = map(json.loads, ended.out.splitlines())
+            assert (ended.code, "split" in line["flags"]) == (0, is_split)
 
 
 class TestBadModelFolders:

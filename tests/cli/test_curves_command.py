@@ -31,6 +31,15 @@ def test_several_runs_and_options(trained: Path, tmp_path: Path) -> None:
     assert "minutes of training" in output.read_text(encoding="utf-8")
 
 
+def test_a_run_without_a_step_is_left_out_with_a_line(trained: Path, tmp_path: Path) -> None:
+    (waiting := tmp_path / "waiting").mkdir()
+    (waiting / "metrics.jsonl").write_text("")
+    output = tmp_path / "c.svg"
+    left_out = f"{waiting}: left out, because no training step is recorded yet\n"
+    assert run("curves", waiting, trained, "-o", output) == Ended(0, "", f"{left_out}written: {output}\n")
+    assert_refused(run("curves", waiting, "-o", output), r"metrics\.jsonl: no training step recorded yet")
+
+
 def test_refusals(trained: Path, tmp_path: Path) -> None:
     assert_refused(run("curves", tmp_path / "gone", "-o", tmp_path / "c.png"), r"gone/metrics\.jsonl: cannot be read")
     assert_refused(run("curves", trained, "-o", tmp_path / "c.bmp"), r"c\.bmp: expected a picture")
