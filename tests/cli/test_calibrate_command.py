@@ -87,9 +87,27 @@ def test_the_command_calibrates(folder: Path, tmp_path: Path) -> None:
     assert found is not None
     assert found.counts[load_translator(folder).bundle.source_tokenizer.encode("7 7")[0]] >= 300
     assert "calibrated on 459 texts" in run("info", folder).out
+    assert found.max_constraint_cost is None
     few = write_lines(tmp_path / "few", ["das Haus"])
+    differ = run("calibrate", folder, "--source", source, "--reference", few)
+    assert_refused(differ, "dev has 459 lines and .*few has 1; expected a reference for each source")
     assert_refused(run("calibrate", folder, "--source", few), "few: too few texts .* a calibration needs at least 459")
     assert load_translator(folder).calibration == found
+
+
+def test_a_glossary_that_fits_badly_is_reported(translator: Translator, folder: Path, tmp_path: Path) -> None:
+    """Every cost is above the limit, and a text to which no entry applies has no cost."""
+    assert translator.calibration is not None
+    write_calibration(translator.calibration.model_copy(update={"max_constraint_cost": 1e-6}), folder)
+    source = write_lines(tmp_path / "in", ["das rote Haus", "der Baum"])
+    glossary = write_lines(tmp_path / "terms.tsv", ["Haus\tQXZ"])
+    files = ["--source", source, "--reference", source, "--glossary", glossary]
+    report = json.loads(run("evaluate", folder, *files, "--format", "json").out)
+    assert report["glossary"] == {"terms": 1, "met": 1, "forced_translations": 1}
+    ended = run("evaluate", folder, *files)
+    assert ended.out.splitlines()[-2:] == ["glossary terms met: 1 of 1", "translations flagged forced: 1 of 2"]
+    assert "forced 1" in run("translate", folder, "-i", source, "--glossary", glossary).err
+    assert "glossary" not in json.loads(run("evaluate", folder, *files[:4], "--format", "json").out)
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
-"""Translating the whole file of a test set."""
+"""Translating the whole file of a test set, and counting the glossary terms that translations met."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,21 @@ from headway.cli.decoding import decoding_options
 from headway.cli.line_io import convert_all
 
 if TYPE_CHECKING:
-    from headway.predict import Translation, Translator
+    from headway.predict import Glossary, GlossaryTerm, Translation, Translator
     from headway.predict.translation.options import TranslateKeywords
 
 
+_UNMET_SHOWN = 5  # number of unmet glossary terms to list
+
+
 def translate_file(
-    load: Callable[[], Translator], texts: list[str], source: Path, workers: int, languages: TranslateKeywords, job: str
+    load: Callable[[], Translator],
+    texts: list[str],
+    source: Path,
+    workers: int,
+    languages: TranslateKeywords,
+    job: str,
+    glossary: Glossary | None = None,
 ) -> tuple[list[Translation], float]:
     """Translate the ``texts`` of a file with the command's decoding options.
 
@@ -31,5 +41,25 @@ def translate_file(
     keep_freed_memory()
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         begin = time.perf_counter()
-        translate = partial(translator.translate_each, options=TranslateOptions.of(decoding_options(), languages))
+        how = TranslateOptions.of(decoding_options(), languages)
+        translate = partial(translator.translate_each, options=how, glossary=glossary)
         return convert_all(texts, translate, job=job, source=source, workers=workers), time.perf_counter() - begin
+
+
+def count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
+    """Count each pair of a glossary term, as displayed, and whether it was met."""
+    return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
+
+
+def num_met(used: Counter[tuple[str, bool]]) -> int:
+    """Return how many of the counted terms (see :func:`count_terms`) were met."""
+    return sum(count for (_, met), count in used.items() if met)
+
+
+def terms_summary(used: Counter[tuple[str, bool]]) -> str:
+    """Return a line that says how many of the counted terms were met, and which were not."""
+    unmet = Counter({term: count for (term, met), count in used.items() if not met})
+    worst = [f"{term} ({count:,}x)" for term, count in unmet.most_common(_UNMET_SHOWN)]
+    rest = ["..."] if len(unmet) > _UNMET_SHOWN else []
+    details = f"; not met: {', '.join(worst + rest)}" if worst else ""
+    return f"glossary terms met: {num_met(used):,} of {used.total():,}{details}"

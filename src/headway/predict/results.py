@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
-Flag = Literal["truncated", "repeated", "copied", "unknown_source", "fell_back", "split"]
+Flag = Literal["truncated", "repeated", "copied", "unknown_source", "forced", "fell_back", "split"]
 
 
 @dataclass(frozen=True)

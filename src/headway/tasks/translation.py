@@ -177,14 +177,14 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, template, normalize)
 
     def complete_model_folder(self, folder: Path, recipe: TranslationRecipe) -> None:
-        """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""
+        """Calibrate the flags ``unlikely`` and ``forced`` on the development set, if the set is large enough."""
         from headway.predict import load_translator
         from headway.predict.translation.calibrate import calibrate
         from headway.predict.translation.calibration import MIN_TEXTS, write_calibration
 
         dev, data = recipe.data.dev, Path(recipe.data.folder)
-        sources = [source for source, _ in _dev_examples(recipe)]
-        if dev is None or len(sources) < MIN_TEXTS:
+        examples = _dev_examples(recipe)
+        if dev is None or len(examples) < MIN_TEXTS:
             return
         training = chain.from_iterable(
             islice(read_examples(corpus, data, bad_lines=BadLines(recipe.data.on_error)), _COUNTED_EXAMPLES)
@@ -192,8 +192,9 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         )
         calibration = calibrate(
             load_translator(folder, device=recipe.training.device, precision="float32"),
-            sources,
+            [source for source, _ in examples],
             [source for source, _ in training],
+            references=[target for _, target in examples],
             source_language=dev.source_language,
             target_language=dev.target_language,
         )

@@ -1,4 +1,4 @@
-"""The flag ``unlikely``: its score by hand, its threshold, the text that it marks, and the cases without a flag."""
+"""The flags ``unlikely`` and ``forced``: their scores and thresholds, what they mark, and the cases without them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from headway.decode import DecodingOptions, Sampling
-from headway.predict import Source, Translator
+from headway.errors import DataError
+from headway.predict import Glossary, Source, Translator
 from headway.predict.translation.calibrate import calibrate
 from headway.predict.translation.calibration import (
     CALIBRATION_FILE,
     MIN_TEXTS,
     Calibration,
     SurpriseScale,
+    cost_limit,
     read_calibration,
 )
 from headway.predict.translation.calibration import _tail_rank as tail_rank
@@ -178,13 +180,87 @@ class TestTranslations:
             assert translator.translate("das rote 7 und das rote Haus").unlikely is flagged
 
 
+class TestForced:
+    """The costs are computed from the log-probabilities of translations with and without the constraints."""
+
+    def flags(self, translator: Translator, text: str | Source, limit: float | None, glossary: Glossary | None) -> bool:
+        translator.calibration = calibration(max_constraint_cost=limit)
+        return "forced" in translator.translate(text, glossary=glossary).flags
+
+    def test_limit_is_the_99th_percentile_and_at_least_1_nat(self) -> None:
+        costs = [float(cost) for cost in range(1, 201)]
+        random.Random(1).shuffle(costs)
+        assert cost_limit(costs) == 198.0  # 2 of 200 costs, 1 %, are higher
+        assert cost_limit(costs[:99]) is None
+        assert cost_limit([0.0] * 99 + [50.0]) == 1.0
+
+    @pytest.mark.parametrize("has_glossary", [False, True])
+    def test_a_constraint_that_costs_more_than_the_limit_sets_the_flag(
+        self, make_translator: Make, has_glossary: bool
+    ) -> None:
+        translator = make_translator()
+        free = translator.translate("das rote Haus").candidates[0]
+        glossary = Glossary([("Haus", "grüne|grün"), ("Baum", "der")]) if has_glossary else None
+        text = "das rote Haus" if has_glossary else Source("das rote Haus", include=("grüne",))
+        constrained = translator.translate(text, glossary=glossary).candidates[0]
+        cost = free.log_probability - constrained.log_probability
+        assert cost > 1
+        assert self.flags(translator, text, cost - 0.01, glossary)
+        assert not self.flags(translator, text, cost + 0.01, glossary)
+        assert not self.flags(translator, text, None, glossary)  # calibrations of older versions have no limit
+
+    def test_unmet_constraints_share_the_cost_and_those_that_cost_nothing_do_not(self, make_translator: Make) -> None:
+        """The second phrase of the second text is met by the prefix, also without constraints."""
+        translator = make_translator()
+        free = translator.translate(Source("das rote Haus", prefix="ein")).candidates[0]
+        for phrases, count in ((("grüne", "QX"), 2), (("grüne", "ein"), 1)):
+            text = Source("das rote Haus", prefix="ein", include=phrases)
+            cost = (free.log_probability - translator.translate(text).candidates[0].log_probability) / count
+            assert self.flags(translator, text, cost - 0.01, None)
+            assert not self.flags(translator, text, cost + 0.01, None)
+
+    def test_a_prefix_and_samples_are_not_constraints(self, make_translator: Make) -> None:
+        translator = make_translator()
+        assert not self.flags(translator, Source("das Haus", prefix="QX"), 0.001, None)
+        translator.calibration = calibration(max_constraint_cost=0.001)
+        sampled = translator.translate(
+            "das Haus", DecodingOptions(sampling=Sampling()), glossary=Glossary([("Haus", "QX")])
+        )
+        assert "forced" not in sampled.flags
+
+    def test_the_flag_of_a_part_is_one_of_the_text(self, make_translator: Make) -> None:
+        translator = make_translator(settings={"max_source_tokens": 8})
+        glossary = Glossary([("Haus", "QX")])
+        assert self.flags(translator, "das rote. das Haus.", 0.001, glossary)
+        assert not self.flags(translator, "das rote. der Baum.", 0.001, glossary)
+
+    def test_there_is_a_reference_for_each_source(self, make_translator: Make) -> None:
+        with pytest.raises(DataError, match="2 sources but 1 references"):
+            calibrate(make_translator(), ["das Haus", ""], references=["a"])
+
+    @pytest.mark.slow
+    def test_words_of_references_calibrate_it(self, make_translator: Make) -> None:
+        """All texts and references are equal, and so are the costs. Blank texts keep the pairs apart."""
+        translator = make_translator()
+        calibrated = calibrate(
+            translator, ["das rote Haus", " "] * MIN_TEXTS, references=["... grüne!", "Baum"] * MIN_TEXTS
+        )
+        assert calibrated is not None
+        forced = translator.translate(Source("das rote Haus", include=("grüne",)))
+        cost = (
+            translator.translate("das rote Haus").candidates[0].log_probability - forced.candidates[0].log_probability
+        )
+        assert calibrated.max_constraint_cost == pytest.approx(cost, abs=1e-3)
+
+
 class TestTraining:
     def recipe(self, folder: Path, dev: Sequence[str]) -> Any:
         from headway.tasks.translation import TranslationRecipe
 
+        """Only the first 100 references have words, which suffices for the flag ``forced``."""
         for name, lines in {"train": sentences(20, 1), "dev": dev}.items():
-            for language in ("de", "en"):
-                (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            for language, texts in (("de", lines), ("en", [*lines[:100], *["1"] * (len(lines) - 100)])):
+                (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
         files = {name: {"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "dev")}
         data = {"folder": str(folder), "train": [files["train"]], "dev": files["dev"]}
         return TranslationRecipe.parse({"data": data}, "test")
@@ -203,5 +279,6 @@ class TestTraining:
         if calibrates:
             found = read_calibration(bundle, tmp_path / "model")
             assert found is not None
+            assert found.max_constraint_cost is not None
             tokens = bundle.source_tokenizer.encode_batch([*sentences(count, 5), *sentences(20, 1)])
             assert sum(found.counts.values()) == sum(map(len, tokens))

@@ -21,6 +21,13 @@ def calibrate(
     train: Annotated[
         Path | None, typer.Option(help="Source text of the training data. It makes token frequencies more accurate.")
     ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="Translations of --source, line by line. They make the flag forced possible, for glossaries and "
+            "phrases to include that fit badly."
+        ),
+    ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     device: options.DeviceOption = "auto",
@@ -32,7 +39,7 @@ def calibrate(
     with an older version of Headway.
     """
     from headway.cli.line_io import input_lines
-    from headway.errors import ConfigError
+    from headway.errors import ConfigError, DataError
     from headway.hardware import keep_freed_memory
     from headway.predict import load_translator
     from headway.predict.translation.calibrate import calibrate as calibrate_translator
@@ -41,7 +48,15 @@ def calibrate(
     keep_freed_memory()
     translator = load_translator(model, device=device, precision=precision)
     texts, training = list(input_lines(source)), list(input_lines(train)) if train else []
-    calibration = calibrate_translator(translator, texts, training, target_language=to, source_language=from_)
+    references = list(input_lines(reference)) if reference else []
+    if reference is not None and len(references) != len(texts):
+        raise DataError(
+            f"{source} has {len(texts):,} lines and {reference} has {len(references):,}; expected a reference for "
+            "each source"
+        )
+    calibration = calibrate_translator(
+        translator, texts, training, references=references, target_language=to, source_language=from_
+    )
     if calibration is None:
         raise ConfigError(
             f"{source}: too few texts that can be translated; a calibration needs at least {MIN_TEXTS} to "

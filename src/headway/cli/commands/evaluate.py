@@ -20,7 +20,7 @@ from headway.cli.labels import format_label_line, read_labeled_file
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
 from headway.cli.loading import device_for_workers, load_ensemble, open_language_model, target_language_of
 from headway.cli.text_documents import read_text_documents
-from headway.cli.translations import translate_file
+from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ def evaluate(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
+    glossary: Annotated[
+        Path | None,
+        typer.Option(
+            help="For translation: translate with this glossary (TSV or CSV, see headway translate), and report how "
+            "many entries are met, and how many translations are forced by entries that hardly fit."
+        ),
+    ] = None,
     device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "float32",
     shortlist: options.ShortlistOption = False,
@@ -77,14 +84,15 @@ def evaluate(
     from headway.decode.request import DecodingOptions
     from headway.evaluation import evaluate as score
     from headway.evaluation import tokenization_for
-    from headway.predict import load_translator
+    from headway.predict import Glossary, load_translator
     from headway.predict.translation.quality import translation_flags
     from headway.tasks import load
 
     given: dict[str, object] = {
         "--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_,
-        "--with": other_models, "--shortlist": shortlist, "--workers": workers > 1, "--data": data, "--fields": fields,
-        "--confusion": confusion, "--output": output, "--pairs": pairs, "--documents": documents, "--stride": stride,
+        "--with": other_models, "--glossary": glossary, "--shortlist": shortlist, "--workers": workers > 1,
+        "--data": data, "--fields": fields, "--confusion": confusion, "--output": output, "--pairs": pairs,
+        "--documents": documents, "--stride": stride,
     }  # fmt: skip
     of_text = {"--data", "--fields", "--pairs", "--documents", "--stride"}
     of_labels = {"--data", "--fields", "--confusion", "--output"}
@@ -123,6 +131,7 @@ def evaluate(
         return
     if source is None or reference is None:
         raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
+    terms = None if glossary is None else Glossary.load(glossary)
     device = device_for_workers(device, workers)
     first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
     open_translator = partial(load_ensemble, first, other_models, device, precision)
@@ -133,7 +142,7 @@ def evaluate(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    translations, seconds = translate_file(open_translator, sources, source, workers, languages, "translating")
+    translations, seconds = translate_file(open_translator, sources, source, workers, languages, "translating", terms)
     report = LineReport(input_name(source), "stop", translation_flags, "headway translate --format json")
     report.add_results(translations)
     hypotheses = [translation.text for translation in translations]
@@ -146,10 +155,21 @@ def evaluate(
         metrics=metric or ("bleu", "chrf"),
         tokenization=tokenization_for(to or target_language_of(model)),
     )
+    used = count_terms(term for translation in translations for term in translation.glossary or ())
+    forced = sum("forced" in translation.flags for translation in translations)
     if format_ == "json":
-        print(json.dumps({"sentences": len(sources), "seconds": seconds, "scores": [asdict(s) for s in scores]}))
+        whole = {
+            "sentences": len(sources),
+            "seconds": seconds,
+            "scores": [asdict(metric_score) for metric_score in scores],
+        }
+        if terms is not None:
+            whole["glossary"] = {"terms": used.total(), "met": num_met(used), "forced_translations": forced}
+        print(json.dumps(whole))
     else:
         print(*scores, sep="\n")
+        if terms is not None:
+            print(f"{terms_summary(used)}\ntranslations flagged forced: {forced:,} of {len(sources):,}")
         typer.echo(f"{len(sources):,} sentences translated in {seconds:.1f} s", err=True)
     report.finish()
 

@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -21,16 +21,16 @@ from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
 from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.cli.loading import device_for_workers, load_ensemble
+from headway.cli.translations import count_terms, terms_summary
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
-    from headway.predict import Candidate, GlossaryTerm, Source, TextTranslator, Translation, Translator
+    from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
     from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.RUN
 COMMAND_CLASS = DecodingCommand
-_UNMET_SHOWN = 5  # number of unmet glossary entries to list
 # Files of the drivers of NVIDIA on Linux, in WSL and on Windows, and of AMD on Linux.
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", r"C:\Windows\System32\nvcuda.dll", "/dev/kfd")
 
@@ -246,7 +246,7 @@ def translate(
                 text_syntax=text_syntax,
                 **languages,
             )
-            _report_terms(_count_terms(document_report.glossary))
+            _report_terms(count_terms(document_report.glossary))
             return
         how = TranslateOptions.of(search, {**languages, "alignment": alignment, "markup": markup, "protect": protect})
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
@@ -260,7 +260,7 @@ def translate(
                     results[:] = [_by_agreement(result, search) for result in results]
                 if terms is not None:
                     for result in results:
-                        used += _count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())
+                        used += count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())
     _report_terms(used)
 
 
@@ -297,23 +297,10 @@ def _load_pivot(
     return PivotTranslator(first(), second(), pivot_language=language, candidates=candidates)
 
 
-def _count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
-    return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
-
-
 def _report_terms(used: Counter[tuple[str, bool]]) -> None:
-    """Report on standard error how many glossary terms were met and which were not.
-
-    ``used`` counts each pair of a term and whether it was met.
-    """
-    if not used:
-        return
-    unmet = Counter({term: count for (term, met), count in used.items() if not met})
-    worst = [f"{term} ({count:,}x)" for term, count in unmet.most_common(_UNMET_SHOWN)]
-    rest = ["..."] if len(unmet) > _UNMET_SHOWN else []
-    details = f"; not met: {', '.join(worst + rest)}" if worst else ""
-    met = used.total() - unmet.total()
-    print(f"headway: glossary terms met: {met:,} of {used.total():,}{details}", file=sys.stderr)
+    """Report on standard error how many glossary terms were met and which were not, if any applied."""
+    if used:
+        print(f"headway: {terms_summary(used)}", file=sys.stderr)
 
 
 def _by_agreement(translation: Translation | HeadwayError, search: DecodingOptions) -> Translation | HeadwayError:

@@ -1,4 +1,7 @@
-"""Calibrate a translator for the flag ``unlikely``: translate texts of its domain, and fit the calibration to them."""
+"""Calibrate a translator for the flags ``unlikely`` and ``forced``.
+
+Texts of the model's domain are translated, and the calibration is fitted to them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headway.decode import DecodingOptions
-from headway.predict.results import Translation
-from headway.predict.translation.calibration import Calibration, fit_calibration
+from headway.errors import DataError
+from headway.predict.results import Source, Translation
+from headway.predict.translation.calibration import Calibration, cost_limit, fit_calibration
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.translator import Translator
+from headway.text.words import split_words
 
 _MAX_TEXTS = 4000  # maximum number of texts to translate
+_MAX_FORCED = 300  # maximum number of texts to translate with a word of the reference
 
 
 def calibrate(
@@ -19,6 +25,7 @@ def calibrate(
     sources: Sequence[str],
     training_sources: Sequence[str] = (),
     *,
+    references: Sequence[str] = (),
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Calibration | None:
@@ -31,33 +38,57 @@ def calibrate(
         sources: Texts that the model was not trained on, such as the development set. At most 4,000 are translated,
             chosen at regular intervals.
         training_sources: Source texts of the training data. They make the token frequencies more exact.
+        references: A translation of each source, for the flag ``forced``. Without them, there is no such flag.
         target_language: The language to translate into, for models with several target languages.
         source_language: The language of the sources, for imported models that need it.
+
+    Raises:
+        DataError: The numbers of sources and references differ.
     """
-    sources = [source for source in sources if source.strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
-    # Greedy search and beam search find translations of different probability. The less probable one is used.
-    greedy, beam = (
-        translator.translate_each(
-            sources,
-            TranslateOptions(
-                decoding=decoding, target_language=target_language, source_language=source_language, protect=False
-            ),
+    if references and len(references) != len(sources):
+        raise DataError(f"{len(sources):,} sources but {len(references):,} references; expected one for each source")
+    pairs = zip(sources, references or [""] * len(sources), strict=True)
+    examples = [pair for pair in pairs if pair[0].strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
+    sources = [source for source, _ in examples]
+    greedy_options, beam_options = (
+        TranslateOptions(
+            decoding=decoding, target_language=target_language, source_language=source_language, protect=False
         )
         for decoding in (DecodingOptions(beam_size=1), DecodingOptions())
     )
+    # Greedy search and beam search find translations of different probability. The less probable one is used.
+    greedy, beam = (translator.translate_each(sources, options) for options in (greedy_options, beam_options))
     less_probable = [
         min(translations, key=_mean_log_prob)
         for pair in zip(greedy, beam, strict=True)
         if len(translations := [result for result in pair if isinstance(result, Translation)]) == 2
     ]
     normalized = translator.bundle.normalized
-    return fit_calibration(
+    calibration = fit_calibration(
         [replace(translation, source=normalized(translation.source)) for translation in less_probable],
         translator.bundle.source_tokenizer,
         list(map(normalized, training_sources)),
         target_language=target_language,
         source_language=source_language,
     )
+    if calibration is None or not references:
+        return calibration
+    # One word of each of some references, at a place that differs between the sentences, is required.
+    required: list[Source] = []
+    free_log_probs: list[float] = []
+    for number, ((source, reference), free) in enumerate(zip(examples, beam, strict=True)):
+        words = [word for word in split_words(normalized(reference)) if any(map(str.isalpha, word))]
+        if words and isinstance(free, Translation):
+            required.append(Source(source, include=(words[number % len(words)],)))
+            free_log_probs.append(free.candidates[0].log_probability)
+    step = max(1, -(-len(required) // _MAX_FORCED))
+    forced = translator.translate_each(required[::step], beam_options)
+    costs = [
+        log_prob - result.candidates[0].log_probability
+        for log_prob, result in zip(free_log_probs[::step], forced, strict=True)
+        if isinstance(result, Translation) and not result.candidates[0].unmet
+    ]
+    return calibration.model_copy(update={"max_constraint_cost": cost_limit(costs)})
 
 
 def _mean_log_prob(translation: Translation) -> float:

@@ -19,6 +19,8 @@ with the highest scores. The probability of this is P(X < k) for X ~ B(n, 0.01) 
 sizes for setting tolerance limits"). We use the largest k for which this probability is at most 1 %: k = 1 for 459
 texts, the minimum, and k = 3 for 1,000 texts. On average, k / (n + 1) of the domain is flagged. The argument ignores
 that the means and variances were fitted to the same texts, and that later text may differ slightly from the sample.
+
+The calibration also holds the threshold of the flag ``forced`` (:mod:`headway.predict.translation.quality`).
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ MIN_TEXTS = 459
 _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
 _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
+_MIN_COSTS, _LEAST_COST_LIMIT = 100, 1.0
 _LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
 
 TokenCount = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -100,6 +103,8 @@ class Calibration(Config):
         character_scale: Scale of the source's surprise per character.
         target_scale: Scale of the translation's surprise per token, EOS included.
         threshold: The score above which a text is unlikely.
+        max_constraint_cost: The cost of a constraint, in nats, above which a translation is forced: the 99th percentile
+            of the cost of words of references. None if there were too few references.
     """
 
     format: Literal[1] = 1
@@ -113,6 +118,7 @@ class Calibration(Config):
     character_scale: SurpriseScale
     target_scale: SurpriseScale
     threshold: float
+    max_constraint_cost: float | None = Field(None, gt=0)
 
     def is_unlikely(self, text: str, ids: Sequence[int], log_probs: Sequence[float]) -> bool:
         """Return whether a text is unlike the calibration set.
@@ -245,6 +251,16 @@ def _fit_line(values: Sequence[tuple[float, int]]) -> tuple[float, float]:
 def _largest(values: Iterable[float], rank: int) -> float:
     """Return the ``rank``-th largest value, counted from 1."""
     return sorted(values, reverse=True)[rank - 1]
+
+
+def cost_limit(costs: Sequence[float]) -> float | None:
+    """Return the 99th percentile (nearest rank) of the costs of constraints, or None if there are fewer than 100.
+
+    The result is at least 1 nat, for models that predict nearly every word of the references.
+    """
+    if len(costs) < _MIN_COSTS:
+        return None
+    return max(_largest(costs, len(costs) // _MIN_COSTS + 1), _LEAST_COST_LIMIT)
 
 
 def _tail_rank(count: int) -> int:

@@ -22,7 +22,7 @@ from headway.hardware import return_freed_memory
 from headway.predict.phrases import WordPhrase, alternatives_to_include, contains_any_phrase, find_phrase
 from headway.predict.results import Candidate, GlossaryTerm, Source
 from headway.predict.translation.plan import CallSettings, PartRequest
-from headway.predict.translation.quality import find_flags, is_unknown
+from headway.predict.translation.quality import find_flags, is_unknown, sort_flags
 from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 
 _LOGITS_IN_MEMORY = 1 << 24  # maximum number of logits in a decoding step: sentences x beam x vocabulary
@@ -41,11 +41,14 @@ class CandidateFinder:
         settings: What the call computes with.
         model: The form of the model that is used for the search.
         search: The search.
+        max_constraint_cost: The cost of a constraint above which candidates get the flag ``forced``; see
+            :mod:`headway.predict.translation.quality`. None: they never get it, and no cost is computed.
     """
 
     settings: CallSettings
     model: SearchModel[Any]
     search: SearchFunction
+    max_constraint_cost: float | None = None
 
     def find(self, parts: Sequence[PartRequest]) -> list[list[Candidate]]:
         """Return at most ``n_best`` candidates for each part, best first, or none if the options forbid every target.
@@ -68,9 +71,34 @@ class CandidateFinder:
             more = search([parts[index].request for index in few], decoding.model_copy(update={"n_best": beam}))
             for index, of_part in zip(few, more, strict=True):
                 candidates[index] = self._choose(parts[index], of_part)
+        if self.max_constraint_cost is not None:
+            self._flag_forced(parts, hypotheses, candidates, search, self.max_constraint_cost)
         if len(parts) > _MANY:
             return_freed_memory()  # batches of many shapes fragment the heap
         return candidates
+
+    def _flag_forced(
+        self,
+        parts: Sequence[PartRequest],
+        hypotheses: Sequence[Sequence[Hypothesis]],
+        candidates: list[list[Candidate]],
+        search: _Search,
+        max_cost: float,
+    ) -> None:
+        """Add the flag ``forced`` to the candidates of parts whose constraints cost more than ``max_cost``."""
+        constrained = [index for index, part in enumerate(parts) if part.request.include and hypotheses[index]]
+        requests = [replace(parts[index].request, include=(), boundaries=None) for index in constrained]
+        free = search(requests, self.settings.decoding.model_copy(update={"n_best": 1}))
+        for index, best in zip(constrained, free, strict=True):
+            if not best:
+                continue
+            unmet = [kind for kind, _ in _violations(self._candidate(parts[index], best[0])) if kind != "banned"]
+            cost = best[0].log_probability - hypotheses[index][0].log_probability
+            if cost > max_cost * max(1, len(unmet)):
+                candidates[index] = [
+                    replace(candidate, flags=sort_flags((*candidate.flags, "forced")))
+                    for candidate in candidates[index]
+                ]
 
     def _search_again_for_banned_phrases(
         self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]], search: _Search

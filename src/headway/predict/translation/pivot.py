@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from headway.decode import DecodingOptions, SearchFunction, StepsFunction
 from headway.errors import ConfigError, HeadwayError
@@ -31,13 +30,14 @@ from headway.predict.translation.glossary import Glossary, GlossaryEntry
 from headway.predict.translation.marked_translation import MarkedTexts, TranslationUnit
 from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import TranslationPlan, merge_parts
+from headway.predict.translation.quality import sort_flags
 from headway.predict.translation.segment import TextPart, split_text
 from headway.predict.translation.text_translator import TextTranslator
 from headway.predict.translation.translator import Translator
 
 DEFAULT_CANDIDATES = 1
 _UNKNOWN_LANGUAGES = ("source", "target")  # names in models whose languages are not known
-_HARMLESS: tuple[Flag, ...] = ("fell_back", "split")
+_HARMLESS: tuple[Flag, ...] = ("forced", "fell_back", "split")
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class PivotTranslator(TextTranslator):
             candidate,
             score=joint,
             log_probability=joint,
-            flags=tuple(flag for flag in get_args(Flag) if flag in flags),
+            flags=sort_flags(flags),
             unmet=tuple(phrase for phrase in candidate.unmet if phrase in named),
             glossary=terms if part.has_glossary else None,
             alignment=alignment,

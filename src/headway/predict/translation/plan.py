@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Phrase, give_way
@@ -25,6 +24,7 @@ from headway.predict.phrases import (
 )
 from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation
 from headway.predict.translation.glossary import GlossaryEntry, ModelGlossary
+from headway.predict.translation.quality import sort_flags
 from headway.predict.translation.segment import TextPart, split_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.normalization import surrounding_space
@@ -270,11 +270,10 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
     text = "".join(separator + part for separator, part in zip(separators, texts, strict=True))
-    flags: set[Flag] = {flag for part in parts for flag in part.flags}
+    flags: list[Flag] = [flag for part in parts for flag in part.flags]
     if any(part.partial_sentence for part in plan.parts):
-        flags.add("split")
-    ordered = tuple(flag for flag in get_args(Flag) if flag in flags)
-    return replace(whole, text=text + plan.trailing_whitespace, flags=ordered)
+        flags.append("split")
+    return replace(whole, text=text + plan.trailing_whitespace, flags=sort_flags(flags))
 
 
 def _merge_glossaries(glossaries: Sequence[tuple[GlossaryTerm, ...]]) -> tuple[GlossaryTerm, ...] | None:

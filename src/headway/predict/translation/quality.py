@@ -16,6 +16,17 @@ copied
 unknown_source
     The vocabulary has none of the letters or words of the source, so the model has read nothing of it. This happens
     with vocabularies of characters and of words, and with some imported ones.
+forced
+    A phrase to include, or the target of a glossary entry, fits so badly that it has probably ruined the sentence. Its
+    cost is the log-probability, in nats, that the best translation loses by it:
+
+        cost = (log P(best without constraints | source) - log P(best with constraints | source)) / n
+
+    Both translations have the same prefix. n is the number of constraints that the translation without them does not
+    meet, and at least 1. The flag is set if the cost exceeds ``Calibration.max_constraint_cost``, the 99th percentile
+    of the cost of one word of the reference in the development set. Models without this number have no such flag.
+    :mod:`headway.predict.translation.find_candidates` sets the flag, after it has chosen among the candidates, which
+    all have the same constraints.
 """
 
 from __future__ import annotations
@@ -24,7 +35,8 @@ import operator
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from headway.predict.results import Flag, Translation
 from headway.text.base import UNK, TextTokenizer
@@ -57,6 +69,12 @@ def find_flags(
     if source_is_unknown:
         flags.append("unknown_source")
     return tuple(flags)
+
+
+def sort_flags(flags: Iterable[Flag]) -> tuple[Flag, ...]:
+    """Return the different flags, in the order of :data:`Flag`."""
+    names = set(flags)
+    return tuple(flag for flag in get_args(Flag) if flag in names)
 
 
 def is_unknown(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:

@@ -84,8 +84,8 @@ class Translator(TextTranslator):
             Alignments are still computed by ``bundle.model``.
         shortlist: Restricts the tokens that searches choose from. Texts with a forced prefix or with phrases to include
             use the whole vocabulary. A shortlist cannot be combined with a coverage penalty.
-        calibration: The distribution from which the flag ``unlikely`` of translations is computed. Without it, the flag
-            is None.
+        calibration: The distribution from which the flags ``unlikely`` and ``forced`` of translations are computed.
+            Without it, the first is None, and the second is never set.
 
     Attributes:
         plain_search_reason: Why searches use the model's own, slower form, or None if they use an optimized one.
@@ -265,7 +265,10 @@ class Translator(TextTranslator):
         return TranslationCall(
             settings=settings,
             finder=CandidateFinder(
-                settings, self._forward_model() if needs_attention else self._search_model(), self._search_all
+                settings,
+                self._forward_model() if needs_attention else self._search_model(),
+                self._search_all,
+                max_constraint_cost=calibration.max_constraint_cost if calibration else None,
             ),
             alignment_model=self._accelerated,
             alignment_layer=self.alignment_layer,
