@@ -175,6 +175,16 @@ def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(conte
     assert min(seconds(2_000_000) for _ in range(2)) < 8 * max(seconds(500_000), 0.005)
 
 
+@pytest.mark.parametrize(
+    ("content_type", "item"),
+    [("application/json", b'"key":"\\u0041",'), ("application/x-www-form-urlencoded", b"&key=%41"),
+     ("multipart/form-data; boundary=a", b'name="key"\r\n\r\na\r\n--')],
+)  # fmt: skip
+def test_few_of_many_values_are_decoded(content_type: str, item: bytes) -> None:
+    values = list(KeyPlace(lambda _: None, fields=("key",)).in_body(content_type, item * 10_000))
+    assert 10 < len(values) <= 100
+
+
 class TestReceivedBytes:
     def test_all_requests_share_one_bound(self) -> None:
         received = ReceivedBytes(lambda: LimitsConfig(receiving_mb=1.0))

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection
@@ -43,7 +42,6 @@ _FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
 _PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # answered before others without a key
-_MAX_CANDIDATES = 1000  # strings in a body that may be the key
 _PER_ITERATION = 25  # requests without a known key that are worked on in each iteration of the event loop
 _PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
@@ -137,7 +135,7 @@ class Gateway:
             request.api = "deeplx"  # decides about the form of a refusal
         if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
             body = await request.receive_body(limit, self._turns if has_keys else None)
-            candidates = list(islice(keys.in_body(request.head.headers.get("content-type", ""), body), _MAX_CANDIDATES))
+            candidates = list(keys.in_body(request.head.headers.get("content-type", ""), body))
             key = next(filter(service.clients.has_key, candidates), candidates[0] if candidates else None)
             if shared:
                 request.api = likely_api_of_body(body)
