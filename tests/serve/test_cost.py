@@ -4,40 +4,129 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import astuple
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
+from in_process import InProcessFleet, key_config, make_service, make_test_app
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from starlette.testclient import TestClient
 
 from headway.decode.request import DecodingOptions, Sampling
 from headway.predict import GenerationOptions, Source
 from headway.predict.translation.options import TranslateOptions
 from headway.serve import apis
+from headway.serve.clients import Client
 from headway.serve.config import LimitsConfig
 from headway.serve.cost import Cost, cost_of_generation, cost_of_translation, problem_of
+from headway.serve.errors import UnavailableError
+
+pytest_plugins = ["small_model"]  # the fixtures of that file
 
 _SMALL = 1000  # largest number that needs no place in the cost
-# Texts, whose characters are counted (headway.serve.cost), also as prompts, phrases, prefixes and contents of files.
-_COUNTED = {
-    "ban", "candidates", "content", "contents", "data", "dictionaries", "echo", "entries", "glossary", "include",
-    "input", "inputs", "messages", "options", "parameters", "prefix", "prompt", "q", "root", "source_texts", "stop",
-    "suffix", "target_texts", "targets", "text", "texts", "translation", "word",
-    # Numbers, which limits.hypotheses and limits.new_tokens bound, or which are counted as new tokens.
-    "best_of", "max_completion_tokens", "max_length", "max_new_tokens", "max_tokens", "min_length", "min_new_tokens",
-    "n", "num_beams", "stride", "top_k", "top_n_tokens", "num_return_sequences",
-}  # fmt: skip
 # What is looked up, compared, ignored or passed back, and never multiplied by texts: names, languages, labels, seeds.
 _LOOKED_UP = {
-    "adaptive_dataset_id", "binary_data_size", "category", "classification", "content_type", "datatype",
-    "deployment_name", "display_language_code", "gender", "id", "label", "language", "language_code", "logit_bias",
-    "markup", "mime_type", "model", "name", "next_token", "no_repeat_ngram_size", "outputs", "profanity_action",
-    "reference_text_pairs", "role", "script", "seed", "shape", "source", "source_lang", "source_language",
-    "source_language_code", "src_lang", "target", "target_lang", "target_language", "target_language_code",
-    "terminology_names", "text_type", "tgt_lang", "tone", "tools", "type", "user", "version",
+    "aws": {"content_type", "next_token", "source_language_code", "target_language_code", "terminology_names"},
+    "azure": {
+        "adaptive_dataset_id", "deployment_name", "gender", "language", "profanity_action", "reference_text_pairs",
+        "script", "text_type", "tone",
+    },
+    "google": {"glossary", "mime_type", "model", "source_language_code", "target_language_code"},
+    # Sizes of n-grams and numbers of tokens to draw from; labels that a reply has; options that have no effect.
+    "huggingface": {"no_repeat_ngram_size", "options", "seed", "src_lang", "tgt_lang", "top_k"},
+    "native": {"label", "model", "name", "source", "target"},
+    "open_inference": {"binary_data_size", "classification", "id", "name", "source_language", "target_language"},
+    "openai": {"model", "role", "seed", "source_language", "target_language", "top_k"},
 }  # fmt: skip
+# Each route with a small body that it accepts, and its fields that cost: with larger values of a type of their own.
+_GLOSSARY = [["a", "b"]] * 60
+_LONG = "x z " * 100
+_EN_DE = {"source": "en", "target": "de"}
+_V3 = {"source_language_code": "en", "target_language_code": "de"}
+_AWS = {"SourceLanguageCode": "en", "TargetLanguageCode": "de"}
+_INPUT = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+_ROUTES: list[tuple[str, str, Any, dict[str, Any]]] = [
+    ("native", "/api/v1/translate", {"text": "a", **_EN_DE},
+     {"text": _LONG, "prefix": _LONG, "include": [_LONG], "ban": [_LONG], "glossary": _GLOSSARY,
+      "options": {"n_best": 64, "beam_size": 64}, "alignment": True}),
+    ("native", "/api/v1/jobs", {"text": ["a"], **_EN_DE},
+     {"text": ["a"] * 9, "prefix": _LONG, "include": [_LONG], "ban": [_LONG], "glossary": _GLOSSARY,
+      "options": {"min_length": 5000, "max_length": 9000}}),
+    ("native", "/api/v1/detect", {"text": "a"}, {"text": _LONG}),
+    ("native", "/api/v1/sentences", {"text": "a", "language": "en"}, {"text": _LONG}),
+    ("native", "/api/v1/score", {"source_texts": ["a"], "target_texts": ["b"], **_EN_DE},
+     {"source_texts": [_LONG], "target_texts": [_LONG]}),
+    ("native", "/api/v1/alternatives", {"text": "a", **_EN_DE}, {"text": _LONG, "prefix": _LONG}),
+    ("native", "/api/v1/inspect", {"text": "a", **_EN_DE}, {"text": _LONG, "translation": _LONG}),
+    ("native", "/api/v1/search-tree", {"text": "a", **_EN_DE}, {"text": _LONG}),
+    ("native", "/api/v1/force-word", {"text": "a", "word": "b", **_EN_DE},
+     {"text": _LONG, "translation": _LONG, "prefix": _LONG, "word": _LONG}),
+    ("native", "/api/v1/classify", {"text": "a"}, {"text": _LONG}),
+    ("native", "/api/v1/explain", {"text": "a"}, {"text": _LONG}),
+    ("native", "/api/v1/occlude", {"text": "a"}, {"text": _LONG}),
+    ("native", "/api/v1/generate", {"prompt": "a"},
+     {"prompt": _LONG, "options": {"max_new_tokens": 999}}),
+    ("native", "/api/v1/generate", {"prompt": "a", "stream": True}, {"alternatives": 50}),
+    ("native", "/api/v1/score-texts", {"text": "a", "model": "filler"}, {"text": _LONG}),
+    ("native", "/api/v1/perplexity", {"text": "a b c d"}, {"text": _LONG, "stride": 1}),
+    ("native", "/api/v1/fill", {"text": "[MASK]"}, {"text": f"[MASK] {_LONG}", "top": 90, "candidates": ["a"] * 99}),
+    ("native", "/api/v1/glossaries", {"name": "a", "dictionaries": [{**_EN_DE, "entries": [["a", "b"]]}]},
+     {"dictionaries": [{**_EN_DE, "entries": _GLOSSARY}], "entries": None}),
+    ("openai", "/v1/completions", {"model": "writer", "prompt": "a", "max_tokens": 2},
+     {"prompt": [_LONG], "max_tokens": 900, "n": 9, "best_of": 9, "stop": [_LONG], "logprobs": 20, "echo": True}),
+    ("openai", "/v1/completions", {"model": "model", "prompt": "a"}, {"prompt": _LONG, "n": 9}),
+    ("openai", "/v1/chat/completions",
+     {"model": "writer", "messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 2, "logprobs": True},
+     {"messages": [{"role": "user", "content": _LONG}], "content": None, "text": None, "max_completion_tokens": 900,
+      "n": 9, "stop": [_LONG], "top_logprobs": 20}),
+    ("openai", "/v1/chat/completions",
+     {"model": "writer", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}, {"max_tokens": 900}),
+    ("huggingface", "/models/writer", {"inputs": "a"}, {"inputs": [_LONG], "parameters": {"max_new_tokens": 900},
+     "max_new_tokens": None}),
+    ("huggingface", "/models/writer", {"inputs": "a", "parameters": {"do_sample": True}},
+     {"parameters": {"do_sample": True, "best_of": 9}, "best_of": None}),
+    ("huggingface", "/models/writer", {"inputs": "a"}, {"parameters": {"stop": [_LONG]}, "stop": None}),
+    ("huggingface", "/models/writer", {"inputs": "a"}, {"parameters": {"details": True}, "details": None}),
+    ("huggingface", "/models/model", {"inputs": "a"},
+     {"inputs": _LONG, "parameters": {"generate_parameters": {"num_beams": 64}}, "num_beams": None}),
+    ("huggingface", "/models/model", {"inputs": "a"},
+     {"parameters": {"generate_parameters": {"max_new_tokens": 9000}}, "max_new_tokens": None}),
+    ("huggingface", "/models/model", {"inputs": "a"},
+     {"parameters": {"generate_parameters": {"min_new_tokens": 900, "max_new_tokens": 999}}, "min_new_tokens": None}),
+    ("huggingface", "/models/filler", {"inputs": "[MASK]"}, {"parameters": {"targets": ["a"] * 99}, "targets": None}),
+    ("huggingface", "/models/labeler", {"inputs": "a"}, {"inputs": [_LONG]}),
+    *(("open_inference", f"/v2/models/{name}/infer", {"inputs": [{**_INPUT, "data": [text]}]},
+       {"inputs": [{**_INPUT, "data": [text + _LONG]}], "data": None})
+      for name, text in (("model", "a"), ("writer", "a"), ("labeler", "a"), ("filler", "[MASK]"))),
+    ("open_inference", "/v2/models/writer/infer", {"inputs": [_INPUT]}, {"parameters": {"max_new_tokens": 900}}),
+    ("open_inference", "/v2/models/writer/infer", {"inputs": [_INPUT]}, {"parameters": {"stop": [_LONG]}}),
+    ("open_inference", "/v2/models/filler/infer", {"inputs": [{**_INPUT, "data": ["[MASK]"]}]},
+     {"parameters": {"top": 90}}),
+    ("azure", "/azure/translate?api-version=3.0&to=de&from=en", [{"Text": "a"}],
+     {"root": [{"Text": _LONG}], "text": None}),
+    ("azure", "/azure/translate?api-version=2026-06-06",
+     {"inputs": [{"text": "a", "language": "en", "targets": [{"language": "de"}]}]},
+     {"inputs": [{"text": _LONG, "language": "en", "targets": [{"language": "de"}]}], "text": None}),
+    ("azure", "/azure/translate?api-version=2026-06-06",
+     {"inputs": [{"text": "a", "language": "en", "targets": [{"language": "de"}]}]},
+     {"inputs": [{"text": "a", "language": "en", "targets": [{"language": "de"}] * 9}], "targets": None}),
+    ("azure", "/azure/detect?api-version=3.0", [{"Text": "a"}], {"root": [{"Text": _LONG}]}),
+    ("google", "/v3/projects/x:translateText", {"contents": ["a"], **_V3}, {"contents": [_LONG]}),
+    ("google", "/v3/projects/x:detectLanguage", {"content": "a"}, {"content": _LONG}),
+    ("google", "/language/translate/v2", {"q": "a", **_EN_DE}, {"q": _LONG}),
+    ("google", "/language/translate/v2/detect", {"q": "a"}, {"q": _LONG}),
+    ("libretranslate", "/translate", {"q": "a", **_EN_DE}, {"q": [_LONG], "alternatives": 10}),
+    ("libretranslate", "/detect", {"q": "a"}, {"q": _LONG}),
+    ("deepl", "/v2/translate", {"text": ["a"], "source_lang": "EN", "target_lang": "DE"}, {"text": [_LONG]}),
+    ("deeplx", "/deeplx/translate", {"text": "a", "source_lang": "EN", "target_lang": "DE"}, {"text": _LONG}),
+    ("aws", "TranslateText", {"Text": "a", **_AWS}, {"Text": _LONG, "text": None}),
+    ("aws", "TranslateDocument", {"Document": {"Content": "YQ==", "ContentType": "text/plain"}, **_AWS},
+     {"Document": {"Content": "YWFh" * 99, "ContentType": "text/plain"}, "content": None}),
+]  # fmt: skip
+_COUNTED = {api: {name for one, _, _, larger in _ROUTES if one == api for name in larger} for api, *_ in _ROUTES}
 
 
 def request_models() -> Iterator[type[BaseModel]]:
@@ -69,12 +158,81 @@ def is_small(annotation: Any, metadata: Sequence[Any] = ()) -> bool:
 
 @pytest.mark.parametrize("model", sorted(request_models(), key=str))
 def test_every_field_is_small_or_counted_or_only_looked_up(model: type[BaseModel]) -> None:
+    api = model.__module__.removeprefix(f"{apis.__name__}.").partition(".")[0]
     unknown = {
         name
         for name, field in model.model_fields.items()
-        if not {name, field.alias or name} & (_COUNTED | _LOOKED_UP) and not is_small(field.annotation, field.metadata)
+        if name not in _COUNTED[api] | _LOOKED_UP[api] and not is_small(field.annotation, field.metadata)
     }
     assert not unknown, "bound these fields, or count them in headway.serve.cost and add them to this test"
+
+
+class _Meter:
+    """A service that refuses to work, and adds up what requests would cost."""
+
+    def __init__(self, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._service = make_service(models)
+        self._costs = list[tuple[int, ...]]()
+        sizes, clients, admission = self._service.sizes, self._service.clients, self._service.admission
+        check_cost, count, enter, add = (
+            sizes.check_cost,
+            clients.count_characters,
+            admission.enter,
+            self._service.jobs.add,
+        )
+        monkeypatch.setattr(sizes, "check_cost", lambda cost: (self._add(*astuple(cost)), check_cost(cost)))
+        monkeypatch.setattr(clients, "count_characters", lambda client, n: (self._add(max(0, n)), count(client, n)))
+        monkeypatch.setattr(
+            admission, "enter", lambda tokens, *rest, **options: (self._add(tokens), enter(tokens, *rest, **options))[1]
+        )
+        monkeypatch.setattr(self._service.jobs, "add", lambda *job: (self._add(round(job[-1])), add(*job))[1])
+        monkeypatch.setattr(InProcessFleet, "call", self._refuse)
+        monkeypatch.setattr(InProcessFleet, "stream", self._refuse_stream)
+        app = make_test_app(self._service)
+        self._http = TestClient(app, "http://localhost", raise_server_exceptions=False)
+
+    def _add(self, *numbers: int) -> bool:
+        self._costs.append(numbers)
+        return True
+
+    async def _refuse(self, *_: Any) -> None:
+        raise UnavailableError
+
+    async def _refuse_stream(self, *_: Any) -> AsyncGenerator[None]:
+        raise UnavailableError
+        yield
+
+    def measure(self, path: str, body: Any) -> tuple[int, int]:
+        """Return the status of a request, and the sum of all that it would cost."""
+        self._costs.clear()
+        headers = {"Authorization": "DeepL-Auth-Key a"}
+        if path.startswith("/azure"):
+            headers["Ocp-Apim-Subscription-Key"] = "a"
+        if not path.startswith("/"):
+            headers["Authorization"] = "AWS4-HMAC-SHA256 Credential=a/b"
+            headers["X-Amz-Target"] = f"AWSShineFrontendService_20170701.{path}"
+            path = "/"
+        status = self._http.post(path, json=body, headers=headers).status_code
+        return status, sum(map(sum, self._costs))
+
+
+def test_larger_values_of_counted_fields_cost_more(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that a test names as None is a part of the field before it."""
+    meter, free = _Meter(models, monkeypatch), list[str]()
+    for _, path, body, larger in _ROUTES:
+        status, usual = meter.measure(path, body)
+        assert status in (200, 201, 503), (path, body, status)
+        for name, value in larger.items():
+            if value is None:
+                continue
+            changed = value if isinstance(body, list) else {**body, name: value}
+            if name == "best_of" and isinstance(value, int):  # only the value of n
+                changed["n"] = value
+            status, cost = meter.measure(path, changed)
+            assert status in (200, 201, 413, 503), (path, name, status)
+            if cost <= usual:
+                free.append(f"{path}: {name}")
+    assert not free, "count these in headway.serve.cost"
 
 
 def _exceeds(cost: Cost) -> bool:
@@ -131,3 +289,24 @@ def test_requests_that_are_too_large() -> None:
     assert _exceeds(cost_of_translation(["a"], usual, entries=[["a", "b"]] * 2001))
     assert _exceeds(cost_of_generation(["a"] * 2, GenerationOptions(max_new_tokens=60_000)))
     assert _exceeds(cost_of_generation(["a"], GenerationOptions(ban=("x z " * 30,) * 20)))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/detect", {"text": ["a" * 90, "b" * 20_000]}),
+        ("/detect", {"q": "a" * 20_000, "api_key": "secret"}),
+        ("/azure/detect?api-version=3.0", [{"Text": "a" * 20_000}]),
+        ("/language/translate/v2/detect", {"q": "a" * 20_000}),
+        ("/v3/projects/x:detectLanguage", {"content": "a" * 20_000}),
+    ],
+)
+def test_what_is_read_of_texts_to_detect_their_language_counts_for_the_quota(
+    models: dict[str, Any], path: str, body: Any
+) -> None:
+    service = make_service(models, keys=(key_config("alpha", "secret", characters_per_month=10_100),))
+    http = TestClient(make_test_app(service), "http://localhost", headers={"Authorization": "Bearer secret"})
+    statuses = [http.post(path, json=body).status_code for _ in range(2)]
+    assert statuses[0] == 200
+    assert statuses[1] >= 400, "the quota is used up"
+    assert service.clients.characters_used(Client("alpha")) in (10_000, 10_090)

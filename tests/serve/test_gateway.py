@@ -103,7 +103,7 @@ def test_every_route_refuses_a_request_without_a_key_before_it_reads_its_body(mo
     def fail(*_: Any) -> None:
         raise AssertionError("interpreted before the key was found")
 
-    for name in ("_parse_json", "_parse_form", "_read_multipart", "_check_size_of_json"):
+    for name in ("read_json", "_parse_form", "_read_multipart", "_check_size_of_json"):
         monkeypatch.setattr(request_fields, name, fail)
     service = service_with_key()
     documents = ServedDocuments(service)

@@ -148,22 +148,6 @@ class RequestSizes:
         """Check what the options of a request or a job cost, whatever the number of its texts is."""
         self.check_cost(dataclasses.replace(cost, texts=0, characters=0, result_tokens=0))
 
-    def check_search(self, *, hypotheses: int, length: int | None = None, least_tokens: int = 0) -> None:
-        """Check the size of the searches that a request asks for.
-
-        Args:
-            hypotheses: The number of hypotheses of a text.
-            length: The maximum length of a translation.
-            least_tokens: The minimum length of all translations together.
-        """
-        limits = self._limits()
-        if hypotheses > limits.hypotheses:
-            raise TooLargeError(f"{hypotheses:,} hypotheses of a text; at most {limits.hypotheses:,} are accepted")
-        if length is not None and length > limits.new_tokens:
-            raise TooLargeError(f"{length:,} new tokens of a text; at most {limits.new_tokens:,} are accepted")
-        if least_tokens > limits.new_tokens:
-            raise TooLargeError(f"at least {least_tokens:,} new tokens; at most {limits.new_tokens:,} are accepted")
-
     def check_job(self, texts: Sequence[str], characters: int) -> None:
         """Check the texts of a job for bulk texts, of which ``characters`` are counted."""
         self.check_job_size(len(texts), characters, max(map(len, texts), default=0))

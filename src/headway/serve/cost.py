@@ -22,6 +22,7 @@ _USUAL_LONGER = 50  # a translation may have this many tokens more than its sour
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases, which extend each hypothesis
 _MAX_ENTRIES = 2000  # maximum number of entries of a glossary that a request contains
 _RESULTS_PER_NEW_TOKEN = 2  # a reply may have this many times limits.new_tokens
+_CHARACTERS_PER_TOKEN = 4
 _READ_TOKENS = 16  # reading this many tokens takes about as long as decoding one
 _DETECTED_CHARACTERS_PER_TOKEN = 100  # detecting a language is much faster than translating
 _CHECKED_CHARACTERS_PER_TOKEN = 40  # so is checking a glossary
@@ -92,7 +93,7 @@ def cost_of_translation(
     results = tokens * decoding.n_best
     if options.alignment:
         tokens += results / rows / _USUAL_ROWS  # one pass through the model for each candidate
-    listed = sum(len(cell) for row in entries for cell in row)
+    listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # more are refused
     return Cost(
         texts=len(sources),
         characters=characters + listed,
@@ -107,21 +108,53 @@ def cost_of_translation(
     )
 
 
-def cost_of_generation(prompts: Sequence[str], options: GenerationOptions) -> Cost:
-    """Return the cost of continuing prompts."""
+def cost_of_generation(
+    prompts: Sequence[str], options: GenerationOptions, *, alternatives: int | None = None, has_prompts: bool = False
+) -> Cost:
+    """Return the cost of continuing prompts.
+
+    Args:
+        prompts: The prompts.
+        options: The options.
+        alternatives: The number of tokens that are listed for each place. None: the reply has no probabilities.
+        has_prompts: Whether the reply has the tokens of the prompts, too.
+    """
     phrases = sum(map(len, (*options.include, *options.ban, *options.stop)))
     asked = len(prompts) * options.n * options.max_new_tokens
     rows = max(1, options.beam_size // max(1, options.n))
-    characters = sum(map(len, prompts)) + len(prompts) * phrases
+    read = sum(map(estimated_tokens, prompts))
+    shown = options.n * read if has_prompts else 0
+    tokens, results = read + asked * rows, asked + shown
+    if alternatives is not None:
+        tokens += math.ceil((options.n * read + asked) / _READ_TOKENS)  # each continuation is read once more
+        results *= 1 + alternatives
     return Cost(
-        texts=len(prompts),
-        characters=characters,
-        tokens=sum(map(estimated_tokens, prompts)) + asked * rows,
+        texts=len(prompts) * options.n,
+        characters=sum(map(len, prompts)) + len(prompts) * phrases,
+        tokens=tokens,
         new_tokens=asked,
         hypotheses=max(options.beam_size, options.n),
         phrase_characters=phrases,
         phrase_rows=options.beam_size if options.include else 0,
-        result_tokens=asked,
+        result_tokens=results,
+    )
+
+
+def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] = ()) -> Cost:
+    """Return the cost of filling the masks of texts.
+
+    Args:
+        texts: The texts.
+        top: The number of fillings of each.
+        candidates: The only fillings to consider, each of which is tokenized for each text.
+    """
+    considered = sum(map(len, candidates))
+    cost = cost_of_texts(texts)
+    return replace(
+        cost,
+        characters=cost.characters + len(texts) * considered,
+        tokens=cost.tokens + len(texts) * math.ceil((considered / _CHARACTERS_PER_TOKEN + top) / _READ_TOKENS),
+        result_tokens=top * cost.tokens,  # each filling has the whole text
     )
 
 
@@ -131,6 +164,12 @@ def cost_of_scores(texts: Sequence[str], model: ModelInfo) -> Cost:
     if model.capability != "fills":
         return cost
     return replace(cost, tokens=sum(count * max(1, count // _READ_TOKENS) for count in map(estimated_tokens, texts)))
+
+
+def cost_of_perplexity(texts: Sequence[str], times: float) -> Cost:
+    """Return the cost of measuring a model on texts, each token of which is read a number of times."""
+    cost = cost_of_texts(texts)
+    return replace(cost, tokens=math.ceil(cost.tokens * max(1.0, times)))
 
 
 def cost_of_detection(texts: Sequence[str]) -> Cost:

@@ -210,7 +210,7 @@ class ServedDocuments:
             async with self._turn(document):
                 texts = await read_isolated(document.folder, document.format.name, reading, self._check_size)
             is_detected = source == "auto"
-            document.source_language = await self._language(texts) if is_detected else source
+            document.source_language = await self._language(client, texts) if is_detected else source
             languages = document.source_language, target
             work = await self._choose_work(client, bool(texts), languages, model, glossary, is_detected=is_detected)
             encoded = [text.syntax[0] + text.text for text in texts]
@@ -326,7 +326,7 @@ class ServedDocuments:
         self._documents[identifier] = document
         return document
 
-    async def _language(self, texts: Sequence[DocumentText]) -> str:
+    async def _language(self, client: Client, texts: Sequence[DocumentText]) -> str:
         """Return the language of the beginning of a document."""
         beginning, size = list[str](), 0
         most = min(_DETECTED_CHARACTERS, self._service.config.limits.characters)
@@ -335,7 +335,7 @@ class ServedDocuments:
             size += len(text.text)
             if size > most:
                 break
-        (detected,) = await self._service.detect(["\n".join(beginning)[:most]])
+        (detected,) = await self._service.detect(client, ["\n".join(beginning)[:most]], is_counted=True)
         return detected.code
 
     def _work(

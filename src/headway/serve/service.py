@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
@@ -21,15 +22,12 @@ from headway.serve.clients import Client, Clients, PassedLimits, RequestSizes
 from headway.serve.config import ModelConfig, ServeConfig, model_name
 from headway.serve.cost import Cost, cost_of_detection, cost_of_glossary, cost_of_texts, cost_of_translation
 from headway.serve.directions import Direction, Directions
-from headway.serve.errors import (
-    TimedOutError,
-    UnknownLanguageError,
-    UnknownModelError,
-)
+from headway.serve.errors import OverloadedError, TimedOutError, UnknownLanguageError, UnknownModelError
 from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
+from headway.serve.turns import Turns
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
 from headway.serve.workers.messages import Job, ModelFunction
@@ -72,7 +70,7 @@ class Service:
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
-        self._detecting = asyncio.Semaphore(1)  # one thread, so that the event loop is hardly delayed
+        self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
@@ -128,34 +126,64 @@ class Service:
             pivots.append(chosen.pivot)
         return chosen
 
-    async def detect(self, texts: Sequence[str], client: Client | None = None) -> list[DetectedLanguage]:
+    async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
         """Return the language of each text; one that no model translates from must be clearly more probable.
+
+        Of each text, the first 10,000 characters are read, and count for the quota, unless the text ``is_counted``
+        as one that is translated.
 
         Raises:
             OverloadedError: The queue is full.
+            QuotaExceededError: The client's characters are used up.
+            TimedOutError: The time limit has passed.
             TooLargeError: There are too many texts or characters.
         """
         self.sizes.check_texts(texts)
-        return await self._detect(texts, client)
+        if is_counted:
+            return await self._detect(client, texts)
+        characters = cost_of_detection(_beginnings(texts)).characters
+        self.clients.check_quota(client, characters)
+        self.clients.count_characters(client, characters)
+        try:
+            return await self._detect(client, texts)
+        except (OverloadedError, TimedOutError):
+            self.clients.count_characters(client, -characters)
+            raise
 
     async def _detect(
-        self, texts: Sequence[str], client: Client | None, markup: MarkupOptions | None = None
+        self, client: Client, texts: Sequence[str], markup: MarkupOptions | None = None
     ) -> list[DetectedLanguage]:
-        """Detect the languages of texts in a thread, after waiting in the queue unless the client has done so."""
-        served = self.source_languages
+        """Detect the languages of texts in a thread, after waiting in the queue unless the client has done so.
 
-        def detect(text: str) -> DetectedLanguage:
-            beginning = text[:_DETECTED_CHARACTERS]
-            return detect_language(beginning if markup is None else text_without_markup(beginning, markup), served)
+        Only one thread detects at a time, and the clients take turns.
+        """
+        served, beginnings, is_over = self.source_languages, _beginnings(texts), threading.Event()
 
-        cost = cost_of_detection([text[:_DETECTED_CHARACTERS] for text in texts])
-        if client is None or client.passed_limits is PassedLimits.NONE:
-            name, priority = ("", 0) if client is None else (client.name, client.priority)
-            place: AbstractAsyncContextManager[None] = self.admission.enter(cost.tokens, name, priority)
-        else:
-            place = nullcontext()
-        async with place, self._detecting:
-            return await asyncio.to_thread(lambda: list(map(detect, texts)))
+        def detect() -> list[DetectedLanguage]:
+            detected = list[DetectedLanguage]()
+            for beginning in beginnings:
+                if is_over.is_set():  # the client has disconnected
+                    break
+                text = beginning if markup is None else text_without_markup(beginning, markup)
+                detected.append(detect_language(text, served))
+            return detected
+
+        has_room = client.passed_limits is PassedLimits.CHECKED
+        has_waited = client.passed_limits in (PassedLimits.ADMITTED, PassedLimits.BACKGROUND)
+        tokens = cost_of_detection(beginnings).tokens
+        place: AbstractAsyncContextManager[None] = (
+            nullcontext()
+            if has_waited
+            else self.admission.enter(tokens, client.name, client.priority, has_room=has_room)
+        )
+        try:
+            async with asyncio.timeout(None if has_waited else self.config.limits.request_seconds):
+                async with place, self._detecting.take(client.name, 1):
+                    return await asyncio.to_thread(detect)
+        except TimeoutError:
+            raise TimedOutError from None
+        finally:
+            is_over.set()
 
     # Glossaries.
 
@@ -238,7 +266,7 @@ class Service:
             base = base_language(target)
             if all(base_language(code) != base for code in self.languages):
                 raise UnknownLanguageError(f"{target} is not supported", "target")
-            detected = await self._detect(plain, client, options.markup)
+            detected = await self._detect(client, plain, options.markup)
         codes = [source] * len(texts) if detected is None else [language.code for language in detected]
         cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
@@ -274,15 +302,14 @@ class Service:
         function: ModelFunction,
         texts: Sequence[str],
         *arguments: Any,
-        new_tokens: int = 0,
         cost: Cost | None = None,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, or a function of it, for work of the size of ``texts`` and of ``new_tokens``.
+        """Call a method of a model, or a function of it, for work of the size of ``texts``.
 
         ``cost`` is the cost if it is another one. Raises the errors of :meth:`translate`.
         """
-        cost = cost_of_texts(texts, new_tokens) if cost is None else cost
+        cost = cost_of_texts(texts) if cost is None else cost
         return await self._call(client, model, function, cost, *arguments, **keywords)
 
     async def _call(
@@ -304,13 +331,12 @@ class Service:
         function: ModelFunction,
         texts: Sequence[str],
         *arguments: Any,
-        new_tokens: int = 0,
         cost: Cost | None = None,
         **keywords: Any,
     ) -> AsyncGenerator[Any]:
         """Like :meth:`call`, for a method that returns a stream. Yield its parts and then its result, in one task."""
         async with (
-            self._admitted(client, model, cost_of_texts(texts, new_tokens) if cost is None else cost) as fleet,
+            self._admitted(client, model, cost_of_texts(texts) if cost is None else cost) as fleet,
             aclosing(
                 fleet.stream(Job(model.name, function, arguments, keywords, client.name, client.priority))
             ) as parts,
@@ -319,17 +345,15 @@ class Service:
                 yield part
 
     @asynccontextmanager
-    async def admitted(
-        self, client: Client, model: ModelInfo, texts: Sequence[str], *, new_tokens: int = 0
-    ) -> AsyncIterator[Client]:
+    async def admitted(self, client: Client, model: ModelInfo, cost: Cost) -> AsyncIterator[Client]:
         """Check all limits and wait in the queue once for a request that makes several calls, one after another.
 
         Yields the client for these calls. Raises the errors of :meth:`translate`.
         """
-        async with self._admitted(client, model, cost_of_texts(texts, new_tokens)):
+        async with self._admitted(client, model, cost):
             yield dataclasses.replace(client, passed_limits=PassedLimits.ADMITTED)
 
-    def checked_client(self, client: Client, texts: Sequence[str], cost: Cost | None = None) -> Client:
+    def checked_client(self, client: Client, cost: Cost) -> Client:
         """Return the client for the calls of a request that makes several at a time.
 
         Each call waits for its own place and is counted, but is not refused because of the others.
@@ -339,7 +363,6 @@ class Service:
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
         """
-        cost = cost_of_texts(texts) if cost is None else cost
         self.sizes.check_cost(cost)
         self.clients.check_quota(client, cost.characters)
         self.admission.check_capacity(cost.tokens, client.name, client.priority)
@@ -443,6 +466,11 @@ def _called(model: ModelInfo | PivotModels) -> str | PivotModels:
 
 def _names(model: ModelInfo | PivotModels) -> tuple[str, ...]:
     return (model.first, model.second) if isinstance(model, PivotModels) else (model.name,)
+
+
+def _beginnings(texts: Sequence[str]) -> list[str]:
+    """Return the part of each text that is read to detect its language."""
+    return [text[:_DETECTED_CHARACTERS] for text in texts]
 
 
 def _unchanged(text: str) -> Translation:

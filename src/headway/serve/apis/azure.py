@@ -29,8 +29,9 @@ from headway.predict.results import Translation, raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import KeyPlace, client_of
-from headway.serve.apis.request_fields import authorization, parse_json
+from headway.serve.apis.request_fields import authorization, read_json, unless_large
 from headway.serve.clients import Client
+from headway.serve.cost import cost_of_translation
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
 from headway.serve.languages import DetectedLanguage, english_name, is_right_to_left, native_name
 from headway.serve.service import Service
@@ -218,7 +219,8 @@ class _Azure:
         """Translate each job; those with the same languages and the same type of text together."""
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
-        client = self._service.checked_client(client, [job.text for job in jobs])
+        cost = cost_of_translation([job.text for job in jobs], TranslateOptions(alignment=alignment))
+        client = self._service.checked_client(client, cost)
 
         async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
             options = TranslateOptions(alignment=alignment, markup="html" if is_html else None)
@@ -254,6 +256,7 @@ class _Azure:
         if _version(request) != _V3:
             return error("This version does not detect languages; translate does", 404)
         items = (await _parsed(_Items, await request.body())).root
+        work = self._service.detect(client_of(request), [item.text for item in items])
         return JSONResponse(
             [
                 {
@@ -262,7 +265,7 @@ class _Azure:
                     "isTranslationSupported": True,
                     "isTransliterationSupported": False,
                 }
-                for language in await self._service.detect([item.text for item in items])
+                for language in await unless_disconnected(request, work)
             ]
         )
 
@@ -305,7 +308,7 @@ def _version(request: Request) -> str:
 
 async def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
     try:
-        return kind.model_validate(await parse_json(body))
+        return await unless_large(lambda body: kind.model_validate(read_json(body)), body)
     except BadRequestError as problem:
         raise _refused(_BAD_BODY, str(problem)) from None
     except ValidationError as problem:

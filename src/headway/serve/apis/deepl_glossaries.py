@@ -6,6 +6,7 @@ a target phrase, without the syntax of :mod:`headway.predict.phrases` for altern
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import re
@@ -72,7 +73,8 @@ class _Glossaries:
 
     async def create_v2(self, request: Request) -> Response:
         fields, client = await self._read(request)
-        return JSONResponse(_describe_v2(await self._create(client, fields, [_dictionary(fields)])), 201)
+        dictionary = await asyncio.to_thread(_dictionary, fields)
+        return JSONResponse(_describe_v2(await self._create(client, fields, [dictionary])), 201)
 
     async def list_v2(self, request: Request) -> Response:
         _, client = await self._read(request)
@@ -103,7 +105,7 @@ class _Glossaries:
 
     async def create_v3(self, request: Request) -> Response:
         fields, client = await self._read(request)
-        dictionaries = _dictionaries(fields)
+        dictionaries = await asyncio.to_thread(_dictionaries, fields)
         if not dictionaries:
             raise BadRequestError("Glossary dictionaries must be provided")
         return JSONResponse(_describe_v3(await self._create(client, fields, dictionaries)), 201)
@@ -120,13 +122,13 @@ class _Glossaries:
         fields, client = await self._read(request)
         glossary = self._service.glossaries.get(client.name, _identifier(request))
         dictionary = glossary.dictionary(*_pair(fields))
-        entries = {"entries": _to_tsv(dictionary), "entries_format": "tsv"}
+        entries = {"entries": await asyncio.to_thread(_to_tsv, dictionary), "entries_format": "tsv"}
         return JSONResponse({"dictionaries": [_languages(dictionary.source, dictionary.target) | entries]})
 
     async def patch(self, request: Request) -> Response:
         """Change the name, and add entries to dictionaries, in which they replace those with the same source."""
         fields, client = await self._read(request)
-        name, dictionaries = optional_text(fields, "name"), _dictionaries(fields)
+        name, dictionaries = optional_text(fields, "name"), await asyncio.to_thread(_dictionaries, fields)
 
         def edit(glossary: StoredGlossary) -> StoredGlossary:
             for dictionary in dictionaries:
@@ -142,7 +144,7 @@ class _Glossaries:
 
     async def put_dictionary(self, request: Request) -> Response:
         fields, client = await self._read(request)
-        dictionary = _dictionary(fields)
+        dictionary = await asyncio.to_thread(_dictionary, fields)
         await self._edit(client, request, lambda glossary: glossary.with_dictionary(dictionary))
         return JSONResponse(_describe_dictionary(dictionary))
 

@@ -62,7 +62,6 @@ class _DeepLX:
         if tags not in ("", "html", "xml"):
             raise BadRequestError("Invalid tag_handling value. Allowed values are 'html' and 'xml'.")
         width = max(DecodingOptions().beam_size, _NUM_ALTERNATIVES + 1)
-        self._service.sizes.check_search(hypotheses=width)
         decoding = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
         options = TranslateOptions(decoding=decoding, markup=tags or None)
         work = self._service.translate(client, [text], source, target, options=options)

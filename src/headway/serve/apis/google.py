@@ -163,7 +163,8 @@ class _V2Api(_Google):
 
     async def detect(self, request: Request) -> Response:
         fields = await self._read(request)
-        detected = await self._service.detect(_texts(fields))
+        work = self._service.detect(client_of(request), _texts(fields))
+        detected = await unless_disconnected(request, work)
         detections = [
             [{"language": language.code, "isReliable": False, "confidence": language.confidence}]
             for language in detected
@@ -269,7 +270,8 @@ class _V3Api(_Google):
         fields = await parse_body(request, _DetectFields)
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
-        detected = await self._service.detect([fields.content])
+        work = self._service.detect(client_of(request), [fields.content])
+        detected = await unless_disconnected(request, work)
         return JSONResponse(
             {"languages": [{"languageCode": language.code, "confidence": language.confidence} for language in detected]}
         )

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.errors import ContextLengthError
 from headway.kinds import Capability
-from headway.predict import Continuation, StreamPart
+from headway.predict import Continuation, GenerationOptions, StreamPart
 from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
@@ -33,6 +33,7 @@ from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
+from headway.serve.cost import Cost, cost_of_fillings, cost_of_generation
 from headway.serve.errors import BadRequestError
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
@@ -158,6 +159,11 @@ class _GenerationParameters(_Parameters):
         seeds = [random.getrandbits(31) if self.seed is None else self.seed for _ in range(num_texts)]
         return options | filters | {"n": self.best_of}, seeds
 
+    def cost(self, texts: Sequence[str], options: dict[str, Any]) -> Cost:
+        """Return the cost of continuing texts with options of :meth:`generation`."""
+        read = GenerationOptions.parse(options, "parameters")
+        return cost_of_generation(texts, read, alternatives=0 if self.details else None)
+
 
 _PARAMETERS: dict[Capability, type[_Parameters]] = {
     "translates": _TranslationTaskParameters,
@@ -268,7 +274,6 @@ class _HuggingFace:
     async def _translate(self, call: _TaskCall) -> list[dict[str, str]]:
         parameters = self._parameters(call, _TranslationTaskParameters)
         decoding = parameters.generate_parameters.decoding()
-        self._service.sizes.check_search(hypotheses=decoding.beam_size, length=decoding.max_length)
         source, target = _languages(call.model, parameters.src_lang, parameters.tgt_lang)
         translations, _ = await self._service.translate(
             call.client, call.fields.texts, source, target, call.model.name, options=TranslateOptions(decoding=decoding)
@@ -295,7 +300,8 @@ class _HuggingFace:
         texts, answers = call.fields.texts, []
         if any(text.count(MASK) != 1 for text in texts):
             raise BadRequestError(f"inputs: expected one {MASK} in each text")
-        async with self._service.admitted(call.client, call.model, texts) as admitted:
+        cost = cost_of_fillings(texts, parameters.top_k, parameters.targets or ())
+        async with self._service.admitted(call.client, call.model, cost) as admitted:
             for text in texts:
                 arguments = text, parameters.top_k, parameters.targets
                 fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
@@ -314,15 +320,14 @@ class _HuggingFace:
 
     async def _generate(self, call: _TaskCall) -> list[Any]:
         parameters = self._parameters(call, _GenerationParameters)
-        self._service.sizes.check_search(hypotheses=parameters.best_of)
         texts = call.fields.texts
         options, seeds = parameters.generation(len(texts))
+        cost = parameters.cost(texts, options)
         if None not in seeds:
             options["seeds"] = seeds
-        new = len(texts) * parameters.best_of * parameters.max_new_tokens
         with _length_errors():
             continuations: list[list[Continuation]] = await self._service.call(
-                call.client, call.model, "generate", texts, texts, new_tokens=new, **options
+                call.client, call.model, "generate", (), texts, cost=cost, **options
             )
         answers = []
         for text, seed, several in zip(texts, seeds, continuations, strict=True):
@@ -353,7 +358,7 @@ class _HuggingFace:
         events: list[dict[str, Any]] = []  # at most one event, kept until it is known whether it is the last
         async with AsyncExitStack() as stack:
             stack.enter_context(_length_errors())
-            admitted = self._service.admitted(call.client, call.model, [text], new_tokens=parameters.max_new_tokens)
+            admitted = self._service.admitted(call.client, call.model, parameters.cost([text], options))
             client = await stack.enter_async_context(admitted)
             if parameters.details:
                 _, num_prompt = await self._service.call(client, call.model, "read_prompt", (), text)

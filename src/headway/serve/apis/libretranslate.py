@@ -83,7 +83,6 @@ class _LibreTranslate:
         if alternatives:
             width = max(decoding.beam_size, alternatives + 1)
             decoding = decoding.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
-            self._service.sizes.check_search(hypotheses=width)
         options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
         work = self._service.translate(client, texts, source, target, options=options)
         translations, detected = await unless_disconnected(request, work)
@@ -101,7 +100,8 @@ class _LibreTranslate:
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
         texts, _ = _texts(fields)
-        return JSONResponse([_confidence(language) for language in await self._service.detect(texts[:1] or [""])])
+        work = self._service.detect(client_of(request), texts[:1] or [""])
+        return JSONResponse([_confidence(language) for language in await unless_disconnected(request, work)])
 
     async def languages(self, _: Request) -> Response:
         targets: dict[str, set[str]] = {}

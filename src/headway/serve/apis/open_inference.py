@@ -40,6 +40,7 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
+from headway.serve.cost import cost_of_fillings, cost_of_generation
 from headway.serve.errors import BadRequestError, TooLargeError, UnknownModelError
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
@@ -243,9 +244,8 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
     options = GenerationOptions.parse(call.parameters, "parameters")
     if options.n > 1:
         raise BadRequestError("n: one continuation of each text is returned")
-    service.sizes.check_search(hypotheses=options.beam_size)
-    prompts, new = list(call.texts), len(call.texts) * options.max_new_tokens
-    work = service.call(call.client, call.model, "generate", prompts, prompts, new_tokens=new, **call.parameters)
+    cost, prompts = cost_of_generation(call.texts, options), list(call.texts)
+    work = service.call(call.client, call.model, "generate", (), prompts, cost=cost, **call.parameters)
     best = [continuations[0] for continuations in await work]
     return [
         call.tensor("continuation", [continuation.text for continuation in best]),
@@ -255,7 +255,7 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
 
 async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
-    async with service.admitted(call.client, call.model, call.texts) as admitted:
+    async with service.admitted(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
         fillings = [await service.call(admitted, call.model, "fill", (), text, top, None) for text in call.texts]
     width = min(map(len, fillings), default=0)  # may be less than ``top`` if the vocabulary is small
     shape = (*call.shape, width)

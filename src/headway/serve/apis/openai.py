@@ -24,7 +24,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.errors import ContextLengthError, LengthError
 from headway.kinds import Capability
-from headway.predict import Candidate, Continuation, Prompt
+from headway.predict import Candidate, Continuation, GenerationOptions, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative, raise_first_error
 from headway.predict.translation.options import TranslateOptions
@@ -33,6 +33,7 @@ from headway.serve.apis.event_stream import EventStream, begun
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
 from headway.serve.clients import Client
+from headway.serve.cost import cost_of_generation
 from headway.serve.errors import BadRequestError, RefusedError, UnknownModelError
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
@@ -113,6 +114,11 @@ class _CompletionFields(_CommonFields):
         """The maximum number of new tokens."""
         return _COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
+    @property
+    def alternatives(self) -> int | None:
+        """The number of tokens that are listed for each place, None without log-probabilities."""
+        return self.logprobs
+
     def prompts(self) -> list[Prompt]:
         """Return the prompts as the Python objects take them."""
         prompts: Any = self.prompt
@@ -155,6 +161,11 @@ class _ChatFields(_CommonFields):
     def limit(self) -> int:
         """The maximum number of new tokens."""
         return self.max_completion_tokens or self.max_tokens or _CHAT_TOKENS
+
+    @property
+    def alternatives(self) -> int | None:
+        """The number of tokens that are listed for each place, None without log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -228,8 +239,6 @@ class _OpenAI:
     async def complete(self, request: Request) -> Response:
         client, body = client_of(request), await parse_body(request, _CompletionFields)
         model, prompts = self._find_model(body.model), body.prompts()
-        self._service.sizes.check_search(hypotheses=body.count)
-        self._service.sizes.check_amount(texts=len(prompts) * body.count)
         if body.best_of not in (None, body.count):
             raise BadRequestError("best_of: only the value of n is supported")
         reply = _Reply("cmpl", "text_completion", "text_completion", model.name)
@@ -259,7 +268,6 @@ class _OpenAI:
     async def chat(self, request: Request) -> Response:
         client, body = client_of(request), await parse_body(request, _ChatFields)
         model = self._find_model(body.model)
-        self._service.sizes.check_search(hypotheses=body.count)
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
         usage = None
         if model.capability == "translates":
@@ -323,7 +331,7 @@ class _OpenAI:
         continuations = [[_NOTHING] * body.count for _ in prompts]
         choices: list[dict[str, Any]] = []
         num_prompt = 0
-        async with self._admitted(client, model, prompts, body.count * body.limit, "prompt") as admitted:
+        async with self._admitted(client, model, prompts, body, "prompt") as admitted:
             if body.limit:
                 read = [_without_begin(prompt) for prompt in prompts]
                 options = body.generation_options(body.limit)
@@ -351,7 +359,7 @@ class _OpenAI:
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for a conversation, and the usage."""
         answers = []
-        async with self._admitted(client, model, [body.prompt], body.count * body.limit, "messages") as admitted:
+        async with self._admitted(client, model, [body.prompt], body, "messages") as admitted:
             (continuations,) = await self._service.call(admitted, model, "generate", (), [body.prompt], **body.options)
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
             for continuation in continuations:
@@ -366,7 +374,7 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, prompt: Prompt, body: _CompletionFields, reply: _Reply
     ) -> AsyncGenerator[dict[str, Any]]:
         made, read = _NOTHING, _without_begin(prompt)
-        async with self._admitted(client, model, [prompt], body.limit, "prompt") as admitted:
+        async with self._admitted(client, model, [prompt], body, "prompt") as admitted:
             text, length = await self._service.call(admitted, model, "read_prompt", (), read)
             echoed = [reply.chunk([_completion_choice(text, None)])] if body.echo else []
             if body.limit:
@@ -390,7 +398,7 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, body: _ChatFields, reply: _Reply
     ) -> AsyncGenerator[dict[str, Any]]:
         made = _NOTHING
-        async with self._admitted(client, model, [body.prompt], body.limit, "messages") as admitted:
+        async with self._admitted(client, model, [body.prompt], body, "messages") as admitted:
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
             async with begun(self._service.stream(admitted, model, "stream", (), body.prompt, **body.options)) as parts:
                 yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
@@ -405,7 +413,12 @@ class _OpenAI:
 
     @asynccontextmanager
     async def _admitted(
-        self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], new_tokens: int, field: str
+        self,
+        client: Client,
+        model: ModelInfo,
+        prompts: Sequence[Prompt],
+        body: _CompletionFields | _ChatFields,
+        field: str,
     ) -> AsyncIterator[Client]:
         """Admit all calls of a request at once, and refuse prompts that are too long.
 
@@ -413,12 +426,18 @@ class _OpenAI:
             client: Who sends the request.
             model: The model.
             prompts: The prompts, all of which are in ``field`` of the body.
-            new_tokens: The number of new tokens of each prompt.
+            body: The body.
             field: The name of the field.
         """
-        texts = [_sized(prompt) for prompt in prompts]
+        options = GenerationOptions.parse(body.generation_options(max(1, body.limit)), "options")
+        cost = cost_of_generation(
+            [_sized(prompt) for prompt in prompts],
+            options,
+            alternatives=body.alternatives,
+            has_prompts=isinstance(body, _CompletionFields) and bool(body.echo),
+        )
         with _length_errors(field):
-            async with self._service.admitted(client, model, texts, new_tokens=len(prompts) * new_tokens) as admitted:
+            async with self._service.admitted(client, model, cost) as admitted:
                 yield admitted
 
     async def _predict(

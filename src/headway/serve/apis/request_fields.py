@@ -45,7 +45,7 @@ async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
     Raises:
         BadRequestError: The body is not valid JSON, or its fields do not match ``kind``.
     """
-    return parse_fields(kind, await parse_json_object(await request.body()))
+    return await unless_large(lambda body: parse_fields(kind, _as_object(read_json(body))), await request.body())
 
 
 def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
@@ -92,7 +92,7 @@ async def read_fields(request: Request) -> dict[str, Any]:
             text = body.decode("utf-8")
         except UnicodeDecodeError:
             raise BadRequestError("the form is not valid UTF-8") from None
-        return fields | _joined(await _unless_large(_parse_form, text))
+        return fields | _joined(await unless_large(_parse_form, text))
     if kind == "multipart/form-data":
         return fields | (await _read_multipart(request))[0]
     return fields | await parse_json_object(body)
@@ -149,25 +149,26 @@ async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, U
 
 
 async def parse_json(body: bytes) -> Any:
-    """Parse a JSON body.
+    """Parse a JSON body, a large one in a thread.
 
     Raises:
         BadRequestError: The body is not valid JSON, is nested too deeply, or has too many lists and objects.
     """
-    return await _unless_large(_parse_json, body)
+    return await unless_large(read_json, body)
 
 
 async def check_size_of_json(body: bytes) -> None:
     """Raise :class:`BadRequestError` if a JSON body has more lists, objects and fields than are parsed quickly."""
-    await _unless_large(_check_size_of_json, body)
+    await unless_large(_check_size_of_json, body)
 
 
-async def _unless_large(function: Callable[[DataT], T], data: DataT) -> T:
+async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
     """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile."""
     return function(data) if len(data) <= _LARGE else await asyncio.to_thread(function, data)
 
 
-def _parse_json(body: bytes) -> Any:
+def read_json(body: bytes) -> Any:
+    """Parse a JSON body in this thread. Raises the errors of :func:`parse_json`."""
     _check_size_of_json(body)
     try:
         value = json.loads(body)
@@ -212,11 +213,12 @@ def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:
     """
     level, num_fields = [value], 0
     for _ in range(_MAX_DEPTH):
-        objects = [item for item in level if isinstance(item, dict)]
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        objects = [item for item in containers if isinstance(item, dict)]
         num_fields += sum(map(len, objects))
         if num_fields > max_fields:
             raise BadRequestError(f"the body has more than {max_fields:,} fields")
-        lists = [item for item in level if isinstance(item, list)]
+        lists = [item for item in containers if isinstance(item, list)]
         level = [*itertools.chain(*lists), *itertools.chain(*(item.values() for item in objects))]
         if not level:
             return
@@ -229,10 +231,13 @@ async def parse_json_object(body: bytes) -> dict[str, Any]:
     Raises:
         BadRequestError: The body is not a JSON object.
     """
-    fields = await parse_json(body)
-    if not isinstance(fields, dict):
+    return _as_object(await parse_json(body))
+
+
+def _as_object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise BadRequestError("the body is not a JSON object")
-    return fields
+    return value
 
 
 def _joined(items: list[tuple[str, Any]]) -> dict[str, Any]:

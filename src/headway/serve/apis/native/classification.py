@@ -15,6 +15,7 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import ItemError, or_error
 from headway.serve.apis.native.fields import Body, Texts, listed
+from headway.serve.cost import cost_of_texts
 from headway.serve.service import Service
 
 
@@ -67,5 +68,5 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """
         client, model = client_of(request), service.model(body.model, "labels")
         tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)
-        work = service.call(client, model, occlude, [body.text], body.text, body.label, new_tokens=tokens)
+        work = service.call(client, model, occlude, (), body.text, body.label, cost=cost_of_texts([body.text], tokens))
         return JSONResponse(asdict(await unless_disconnected(request, work)))

@@ -17,7 +17,7 @@ from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import error_value
 from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, listed
-from headway.serve.cost import cost_of_generation, cost_of_scores
+from headway.serve.cost import cost_of_generation, cost_of_perplexity, cost_of_scores
 from headway.serve.errors import BadRequestError, TooLargeError
 from headway.serve.service import Service
 
@@ -84,6 +84,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return how well a language model predicts texts, as perplexity and in bits per byte."""
         client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues")
+        times = _DEFAULT_TIMES
         if body.stride is not None and model.context_length is not None:
             times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
             if characters * times > _DEFAULT_TIMES * service.config.limits.characters:
@@ -91,7 +92,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
                     f"with a stride of {body.stride}, {characters:,} characters are read {times:,} times; use a larger "
                     "stride, or send less text"
                 )
-        work = service.call(client, model, "perplexity", texts, texts, stride=body.stride)
+        cost = cost_of_perplexity(texts, times / _DEFAULT_TIMES)
+        work = service.call(client, model, "perplexity", (), texts, cost=cost, stride=body.stride)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
     @api.post("/generate", response_model=None, responses={200: {"model": GenerateReply, **EVENTS}})
@@ -100,7 +102,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(request)
         prompts, model = listed(body.prompt), service.model(body.model, "continues")
         options, fields = GenerationOptions.parse(body.options, "options"), dict[str, Any](body.options)
-        cost = cost_of_generation(prompts, options)
+        cost = cost_of_generation(prompts, options, alternatives=body.alternatives)
         service.sizes.check_cost(cost)
         if body.stream:
             if len(prompts) != 1:

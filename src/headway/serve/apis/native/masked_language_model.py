@@ -12,6 +12,7 @@ from headway.predict.language_modeling.masked_language_model import Filling
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body, Phrases
+from headway.serve.cost import cost_of_fillings
 from headway.serve.service import Service
 
 
@@ -38,7 +39,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return the best fillings of each mask of a text."""
         client = client_of(request)
         model = service.model(body.model, "fills")
-        texts = [body.text, *(body.candidates or ())]
-        work = service.call(client, model, "fill", texts, body.text, body.top, body.candidates)
+        cost = cost_of_fillings([body.text], body.top, body.candidates or ())
+        work = service.call(client, model, "fill", (), body.text, body.top, body.candidates, cost=cost)
         fillings = await unless_disconnected(request, work)
         return JSONResponse({"fillings": [asdict(filling) for filling in fillings]})

@@ -18,13 +18,14 @@ from headway.serve.apis.native import (
     translation,
 )
 from headway.serve.apis.native.errors import ERRORS
+from headway.serve.apis.native.threaded_route import ThreadedRoute
 from headway.serve.documents import ServedDocuments
 from headway.serve.service import Service
 
 
 def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
     """Return the routes of the API."""
-    api = APIRouter(prefix="/api/v1", responses=ERRORS)
+    api = APIRouter(prefix="/api/v1", responses=ERRORS, route_class=ThreadedRoute)
 
     @api.get("/models")
     async def models(request: Request) -> list[dict[str, Any]]:

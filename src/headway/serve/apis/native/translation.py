@@ -30,6 +30,7 @@ from headway.serve.apis.native.fields import (
     Texts,
     listed,
 )
+from headway.serve.apis.request_fields import unless_large
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_translation
 from headway.serve.dispatch import replay
@@ -172,15 +173,15 @@ def make_translate_function(
     include = tuple(phrase if isinstance(phrase, str) else tuple(phrase) for phrase in body.include)
     banned = tuple(body.ban)
     languages = body.source, body.target, body.model
-    glossary = _chosen_glossary(service, client, body)
     entries = body.glossary if isinstance(body.glossary, list) else ()
     weights = _WEIGHTS[body.alignment]
 
     def sources(texts: Sequence[str]) -> Sequence[Source]:
         return [Source(text, body.prefix, include, banned) for text in texts]
 
-    cost = cost_of_translation(sources(all_texts), options, entries=entries, has_glossary=glossary is not None)
+    cost = cost_of_translation(sources(all_texts), options, entries=entries, has_glossary=body.glossary is not None)
     service.sizes.check_options(cost)
+    glossary = _chosen_glossary(service, client, body)
 
     async def translate(texts: Sequence[str]) -> list[bytes]:
         results, detected = await service.translate(
@@ -237,7 +238,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
         client = client_of(request)
-        detected = await unless_disconnected(request, service.detect(listed(body.text), client))
+        detected = await unless_disconnected(request, service.detect(client, listed(body.text)))
         return [asdict(language) for language in detected]
 
     @api.post("/sentences")
@@ -293,7 +294,7 @@ class DirectTranslation:
         try:
             if request.headers.get("content-type") != "application/json":
                 raise ValueError
-            body = TranslateBody.model_validate_json(data)
+            body = await unless_large(TranslateBody.model_validate_json, data)
         except ValueError:  # includes pydantic's ValidationError
             await self._fastapi(scope, replay([{"type": "http.request", "body": data}], receive), send)
         else:
@@ -307,7 +308,7 @@ async def _translate(service: Service, body: TranslateBody, request: Request) ->
     if not body.stream:
         translations = await unless_disconnected(request, answer(texts))
         return Response(b'{"translations":[' + b",".join(translations) + b"]}", media_type="application/json")
-    client = service.checked_client(client, texts, cost)
+    client = service.checked_client(client, cost)
     if body.source != "auto":
         service.direction(body.source, body.target, body.model)  # raises an error before the reply begins
     answer, _ = make_translate_function(service, client, body, texts)
