@@ -441,6 +441,25 @@ def test_html_entities_without_semicolons_are_read_as_browsers_do(upper: Transla
     assert upper(page, "html") == '<p>ONE » TWO © <a href="?a=1&copy=2">X</a> AT&T</p>'
 
 
+@pytest.mark.parametrize(
+    ("extension", "document"),
+    [
+        ("txt", "{}\n"),
+        ("md", "# {}\n\n*{}*\n"),
+        ("srt", "1\n00:00:01,000 --> 00:00:02,000\n{}\n"),
+        ("json", '{{"a": "{}", "b": "<b>{}</b>"}}'),
+        ("po", 'msgid "{}"\nmsgstr ""\n'),
+        ("xliff", '<xliff version="1.2"><file><trans-unit id="1"><source>{}</source></trans-unit></file></xliff>'),
+    ],
+)
+def test_entities_in_text_are_kept_with_and_without_semicolons(extension: str, document: str, upper: Translate) -> None:
+    source, target = "one &raquo two &copy; 6%s&#8211 AT&T 5%d", "ONE &raquo TWO &copy; 6%s&#8211 AT&T 5%d"
+    if extension == "xliff":
+        source, target = (text.replace("&", "&amp;") for text in (source, target))
+    written = upper(document.replace("{}", source).replace("{{", "{").replace("}}", "}"), extension)
+    assert written.count(target) == document.count("{}")
+
+
 def word_document(tmp_path: Path, body: str) -> Path:
     document = docx.Document()
     document.element.body.insert(0, parse_xml(f"<w:p {_W}>{body}</w:p>"))

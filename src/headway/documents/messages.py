@@ -9,6 +9,7 @@ from typing import Literal
 
 from headway.documents.inline_tags import parse_tags, write_tags
 from headway.predict.markup.document import BOUNDARY
+from headway.predict.markup.entities import ENTITY
 from headway.predict.markup.icu_messages import find_arguments
 
 _TAG = r"<(?P<closing>/?)(?P<name>[A-Za-z0-9][\w:-]*)(?:\s[^<>]*)?/?>"
@@ -27,7 +28,6 @@ _SEPARATORS = {
     "json": re.compile(rf"{_LINE_BREAK}|(?<![ \t])[ \t]++\|[ \t]++"),
     "vue-i18n": re.compile(rf"{_LINE_BREAK}|(?<![ \t])[ \t]*+\|[ \t]*+"),
 }
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
 
 MessageSyntax = Literal["gettext", "c-format", "json", "vue-i18n"]
 
@@ -57,7 +57,7 @@ class Message:
         lines = _lines(message, tags, separators) if has_parts else [message]
         self._entities = {
             character: entity
-            for entity in _ENTITY.findall(message)
+            for entity in ENTITY.findall(message)
             if len(character := unescape(entity)) == 1 and character != entity
         }
         self._lines = [parse_tags(line, tags, self._read) for line in lines]
@@ -75,7 +75,7 @@ class Message:
         )
 
     def _read(self, text: str) -> str:
-        return _ENTITY.sub(lambda match: unescape(match.group()), text)
+        return ENTITY.sub(lambda match: unescape(match.group()), text)
 
     def _write(self, text: str) -> str:
         return "".join(self._entities.get(character, character) for character in text) if self._entities else text

@@ -29,7 +29,11 @@ from headway.predict.markup.placeholders import (
         ("%s, %d, %1$d, %-5.2f %(name)s", ["%s", "%d", "%1$d", "%-5.2f", "%(name)s"]),
         ("3 %(count)s, 5 ${x}, 5 %{y}, 7 %s, 8 %%", ["%(count)s", "${x}", "%{y}", "%s", "%%"]),
         ("%@ %ld %% %USER% $HOME", ["%@", "%ld", "%%", "%USER%", "$HOME"]),
-        ("100%ige 50 %, 100% sicher, 5 $, a%b, 5%d", []),
+        ("100%ige 50 %, 100% sicher, 5 $, a%b, 100%sicher, 5%-a", []),
+        ("6%s, '5%d' 3%.1f 7%(n)s 8%", ["%s", "%d", "%.1f", "%(n)s"]),
+        ("5%d", ["%d"]),
+        ("&raquo; &copy &#8211 &#xBB;, &lt", ["&raquo;", "&copy", "&#8211", "&#xBB;", "&lt"]),
+        ("AT&T, R&D, Q&A; a.de/?a=1&copy=2 &copyright & Co", []),
         (
             "{n, plural, =0 {keine} one {# Datei} other {# in {folder}}} weg",
             ["{n, plural, =0 {keine} one {# Datei} other {# in {folder}}}"],

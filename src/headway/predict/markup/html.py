@@ -21,7 +21,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html.entities import html5
 from itertools import accumulate
 from typing import Literal
 
@@ -29,6 +28,7 @@ from pydantic import Field
 
 from headway.config import Config
 from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
+from headway.predict.markup.entities import ENTITY, is_known_entity
 from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
 from headway.predict.markup.placeholders import protected_parts
 
@@ -67,13 +67,6 @@ _KEPT_SECTIONS = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">
 _READABLE = 60  # characters of an element that is not translated, up to which the model reads it
 _SPACE = " \t\r\n\f"
 _STRAY = re.compile(r"<[A-Za-z_/!?:][^\s<>&]*")
-# For compatibility, HTML accepts some names of entities without a semicolon.
-_WITHOUT_SEMICOLON = "|".join(sorted(name for name in html5 if not name.endswith(";")))
-_ENTITY = re.compile(
-    r"&(?:(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]*);|"
-    rf"(?:{_WITHOUT_SEMICOLON})(?![A-Za-z0-9=;]))"
-)
-_XML_ENTITIES = ("amp", "lt", "gt", "quot", "apos")
 
 
 class MarkupOptions(Config):
@@ -380,8 +373,8 @@ def _outline(tokens: Sequence[_Token]) -> set[str]:
 def _text_items(raw: str, is_html: bool, protect: bool) -> Iterator[Item]:
     """Yield the items of a text between tags."""
     position = 0
-    for match in _ENTITY.finditer(raw):
-        if not _is_known(match.group(), is_html):
+    for match in ENTITY.finditer(raw):
+        if not is_known_entity(match.group(), is_html=is_html):
             yield from _decoded_items(raw[position : match.start()], protect)
             yield Item("object", (match.group(),))
             position = match.end()
@@ -405,23 +398,12 @@ def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
             yield Item(kind, (raw[starts[start] : starts[end]],), text[start:end])
 
 
-def _is_known(entity: str, is_html: bool) -> bool:
-    name = entity[1:].removesuffix(";")
-    if name.startswith("#"):
-        digits = name[1:]
-        number = int("0" + digits, 0) if digits[0] in "xX" else int(digits)
-        return (
-            number in (9, 10, 13) or (32 <= number < 0x7F) or (0xA0 <= number < 0xD800) or 0xE000 <= number <= 0x10FFFD
-        )
-    return name + ";" in html5 if is_html else name in _XML_ENTITIES
-
-
 def _decode(raw: str) -> tuple[str, list[int]]:
     """Replace entities by their characters. Also return where each character starts in ``raw``, and the length."""
     text: list[str] = []
     starts: list[int] = []
     position = 0
-    for match in _ENTITY.finditer(raw):
+    for match in ENTITY.finditer(raw):
         characters = html.unescape(match.group())
         text += (raw[position : match.start()], characters)
         starts += (*range(position, match.start()), *[match.start()] * len(characters))
@@ -435,13 +417,13 @@ def _escape_function(items: Iterable[Item], quote: str = "") -> Callable[[str], 
     ``&``, ``<`` and ``>`` stay if the source contains them unescaped, unless they would begin an entity or a tag.
     """
     raw = "".join(piece for item in items if item.kind == "text" for piece in item.raw if isinstance(piece, str))
-    bare = _ENTITY.sub("", raw)
+    bare = ENTITY.sub("", raw)
     names = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     if "&nbsp;" in raw:
         names["\u00a0"] = "&nbsp;"
     if quote:
         names[quote] = "&quot;" if quote == '"' else "&#39;"
-    kept = {"&": r"&(?!#?\w+;)", "<": r"<(?=[\s\d=])", ">": ">"}
+    kept = {"&": rf"(?!{ENTITY.pattern})&", "<": r"<(?=[\s\d=])", ">": ">"}
     patterns = (
         [f"(?P<kept>{'|'.join(kept[character] for character in kept if character in bare)})"]
         if set(bare) & set(kept)

@@ -2,7 +2,7 @@ r"""Find what a translation must contain exactly as the source does: placeholder
 
 ====================  ==============================================================================================
 placeholders          ``{name}``, ``{0}``, ``{{x}}``, ``${x}``, ``%{x}``, ``$x``, ``%s``, ``%1$d``, ``%(name)s``,
-                      ``%X%``, URLs, e-mail addresses, and code in backticks
+                      ``%X%``, ``&copy;``, URLs, e-mail addresses, and code in backticks
 ICU messages          the skeleton of :mod:`headway.predict.markup.icu_messages`; their branches are separate texts
 emoji                 with their modifiers, and sequences of them
 numbers with units    ``5 km``, ``30 %``, ``$5``. Only their digits must be kept, because separators and units depend on
@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
+from headway.predict.markup.entities import ENTITY
 from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
 from headway.predict.markup.markdown_dialects import find_constructs
 
@@ -47,7 +48,8 @@ _PROTECTED = re.compile(
         | \{{\s*[\w.-]+\s*,\s*(?:{_ICU_TYPES})\b{_NESTED}\}}
         | [$%\#]?\{{{{1,3}}[^{{}}\n]{{0,100}}\}}{{1,3}}
         | (?<![\d%])%(?:\([\w.]+\)|\d+\$)?[-+0\#]*+\d*+(?:\.\d++)?(?:hh?|ll?|[jztLq])?[sdiufFeEgGxXoaAcCpn@](?![A-Za-z])
-        | (?<=\d)%(?:\d+\$)?[s@](?![A-Za-z0-9'’])
+        | (?<=\d)%(?:\([\w.]+\)|\d+\$)?(?:\.\d++)?l{{0,2}}[sdiufgxXc@](?![A-Za-z0-9])
+        | {ENTITY.pattern.replace("#", "[#]")}
         | %%(?!\w) | (?<![\w%])%[A-Za-z_]\w*% | (?<!\w)\$[A-Za-z_]\w*
         | (?:https?|ftps?|file)://[^\s<>"“”„»«`]*{_URL_END}
         | (?<![\w.@])www\.[\w-]+\.[^\s<>"“”„»«`]*{_URL_END}
@@ -56,7 +58,7 @@ _PROTECTED = re.compile(
       )
     | (?P<emoji>(?:(?:[\U0001f1e6-\U0001f1ff]{{2}}|[0-9\#*]\ufe0f?\u20e3|{_EMOJI}){_MODIFIERS}*
         (?:\u200d{_EMOJI}{_MODIFIERS}*)*)+)
-    | (?P<number>(?<![\w.,])(?:[-+−±]?{_DIGIT_GROUPS}[\ \u00a0\u202f]?(?:{_UNITS})(?!\w|(?<=[%$])[({{%])
+    | (?P<number>(?<![\w.,])(?:[-+−±]?{_DIGIT_GROUPS}[\ \u00a0\u202f]?(?:{_UNITS})(?!\w|(?<=[%$])(?:[({{%]|\.\d++[a-z]))
         | [$€£¥]\ ?{_DIGIT_GROUPS}))
     """,
     re.VERBOSE,
@@ -68,7 +70,7 @@ _INLINE = re.compile(
 )
 # A text without any of these characters contains nothing to keep.
 _HINT = re.compile(
-    "[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
+    "[&{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
     + STAND_IN.pattern
 )
 # A text in which this is not found has none of the constructs of headway.predict.markup.markdown_dialects.
@@ -76,19 +78,8 @@ _CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|::
 _READABLE = 60  # characters of a formula or template up to which the model reads it
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
 _QUOTES = {
-    "„": "“”",
-    "“": "”",
-    '"': '"',
-    "'": "'",
-    "«": "»",
-    "»": "«",
-    "‚": "‘",
-    "‘": "’",
-    "(": ")",
-    "[": "]",
-    "<": ">",
-}
-_QUOTES |= {"(": ")", "[": "]", "<": ">"}
+    "„": "“”", "“": "”", '"': '"', "'": "'", "«": "»", "»": "«", "‚": "‘", "‘": "’", "(": ")", "[": "]", "<": ">",
+}  # fmt: skip
 _DIGITS = re.compile(_DIGIT_GROUPS)
 _SPACE = re.compile(r"(?<![\d$€£¥])\s")  # white space that is not part of a number
 
