@@ -357,6 +357,7 @@ def test_xliff_marks_new_targets_and_keeps_approved_ones(upper: Translate) -> No
         ("html", "<![CDATA[<p>a <i>b</i> &amp; c</p>]]>", "<![CDATA[<p>A <i>B</i> &amp; C</p>]]>"),
         ("plaintext", "a &lt; b", "A &lt; B"),
         ("html", "a b", "A B"),
+        ("html", 'a&lt;br&gt;b <x id="1"/>&lt;b&gt;c&lt;/b&gt;', 'A&lt;br&gt;B <x id="1"/>&lt;b&gt;C&lt;/b&gt;'),
     ],
 )
 def test_html_as_text_of_xliff(upper: Translate, datatype: str, source: str, expected: str, tmp_path: Path) -> None:
@@ -370,6 +371,45 @@ def test_html_as_text_of_xliff(upper: Translate, datatype: str, source: str, exp
         translator = UpperCaseTranslator()
         translate_document(translator, tmp_path / "a.xlf", tmp_path / "b.xlf", text_syntax=syntax)  # type: ignore[arg-type]
         assert translator.texts == texts
+
+
+@pytest.mark.parametrize("version", ["1.2", "2.0"])
+def test_html_in_xliff_that_declares_none_is_detected(version: str, upper: Translate) -> None:
+    start, end = {
+        "1.2": ('<trans-unit id="1">', "</trans-unit>"),
+        "2.0": ('<unit id="1"><segment>', "</segment></unit>"),
+    }[version]
+    units = [
+        ('&lt;a href="x y"&gt;a&lt;/a&gt; b', '&lt;a href="x y"&gt;A&lt;/a&gt; B'),
+        ("<![CDATA[<p>a<br/><code>b</code></p>]]>", "<![CDATA[<p>A<br/><code>b</code></p>]]>"),
+        ('a &lt;b&gt;b <ph id="1"/> c&lt;/b&gt;', 'A &lt;b&gt;B <ph id="1"/> C&lt;/b&gt;'),
+        ("&lt;i&gt;a&lt;/i&gt;\nb &lt;code&gt;c&lt;/code&gt;", "&lt;i&gt;A&lt;/i&gt;\nB &lt;code&gt;c&lt;/code&gt;"),
+        ('<ph id="1"/> a &lt;code&gt;b&lt;/code&gt;', '<ph id="1"/> A &lt;code&gt;b&lt;/code&gt;'),
+        ("a &lt; b, c &gt; d", "A &lt; B, C &gt; D"),
+        ("a &lt;b and c", "A &lt;B AND C"),  # no tag
+        ("<![CDATA[a & b]]>", "<![CDATA[A & B]]>"),
+    ]
+    body = "".join(f'{start}<source xml:space="preserve">{source}</source>{end}' for source, _ in units)
+    written = upper(f'<xliff version="{version}"><file datatype="plaintext">{body}</file></xliff>', "xlf")
+    for _, target in units:
+        assert f">{target}</target>" in written
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ["Use &lt;b&gt; for bold text"],
+        ["Select &lt;name&gt;", "the &lt;b&gt;word&lt;/b&gt;", "&lt;file&gt; missing"],
+        ["if a &lt;b and c&gt; d"],
+        ["Enter &lt;input&gt; here"],
+    ],
+)
+def test_xliff_about_tags_is_no_html(sources: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    units = "".join(f'<trans-unit id="1"><source>{source}</source></trans-unit>' for source in sources)
+    path.write_text(f'<xliff version="1.2"><file>{units}</file></xliff>')
+    content = read_document(path, FORMATS["xliff"])
+    assert [text.syntax for text in content.texts] == ["plain"] * len(sources)
 
 
 def test_xliff_2_segments(upper: Translate) -> None:

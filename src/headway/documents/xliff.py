@@ -11,14 +11,21 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.documents.content import DocumentContent, DocumentError, DocumentText, ReadingOptions
-from headway.documents.html_file import html_texts
+from headway.documents.html_in_xliff import (
+    HtmlText,
+    elements_to_tags,
+    html_detector,
+    is_cdata,
+    role_of_tag,
+    tags_to_elements,
+    write_as_cdata,
+)
 from headway.documents.mixed_content import InlineElement, MixedContent
-from headway.documents.safe_xml import local_name, parse_xml, remove_invalid_characters
+from headway.documents.safe_xml import local_name, parse_xml
 from headway.predict.markup.icu_messages import may_have_arguments
 
 if TYPE_CHECKING:
@@ -28,8 +35,6 @@ _UNTRANSLATED = ("new", "needs-translation", "initial")
 _LINE_BREAK_NAMES = frozenset({"lb", "x-html-br", "xlf:lb", "LINE_BREAK"})
 _LINE_BREAK = re.compile(r"\s*<br\s*/?>\s*|[ \t]*(?:\\r)?(?:\\n|[\r\n])\s*", re.IGNORECASE)
 _SPACE = re.compile(r"(?:\s|&nbsp;|&#160;|\\t)+")
-_HTML_TYPES = ("html", "htmlbody", "x-html", "xhtml", "cdata", "x-cdata")
-_HTML_TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _UNIT_1, _UNIT_2 = "trans-unit", "segment"
 
@@ -41,7 +46,8 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
         DocumentError: The file is not valid, or its version is unknown.
         MissingPackageError: lxml is not installed.
     """
-    file = parse_xml(path.read_bytes(), options.limits)
+    data = path.read_bytes()
+    file, has_cdata = parse_xml(data, options.limits), b"<![CDATA[" in data
     root = file.root
     version = root.get("version", "")
     if local_name(root) != "xliff" or version.partition(".")[0] not in ("1", "2"):
@@ -49,61 +55,38 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
             f"the file is not XLIFF (element {local_name(root)}, version {version!r})", accepted="1.2 or 2"
         )
     units = list(_units(root, _UNIT_1 if version.startswith("1") else _UNIT_2))
-    targets = [(unit, _target(unit)) for unit, _ in units]
-    contents: list[MixedContent | _HtmlContent] = []
-    for (unit, target), (_, keeps_space) in zip(targets, units, strict=True):
-        if _is_html(unit, target, options.text_syntax):
-            contents.append(_HtmlContent(target))
-        else:
+    has_html = html_detector(root, options.text_syntax)
+    targets: list[tuple[_Element, _Element]] = []
+    contents: list[MixedContent | HtmlText] = []
+    cdata: list[_Element] = []
+    for unit, keeps_space in units:
+        target = _target(unit)
+        targets.append((unit, target))
+        if has_cdata and is_cdata(target):
+            cdata.append(target)
+        if not has_html(unit, target):
             contents += _contents(unit, target, keeps_space)
+        elif len(target):
+            tags_to_elements(target)
+            contents += _contents(unit, target, keeps_space)
+        else:
+            contents.append(HtmlText(target, keeps_space=_keeps_space(target, keeps_space)))
 
     def write(translations: Sequence[str], target_path: Path) -> None:
         remaining = iter(translations)
         for content in contents:
             content.fill(remaining)
+        for target in cdata:
+            write_as_cdata(target)
         for unit, target in targets:
+            elements_to_tags(target)
             _set_target(unit, target)
         target_path.write_bytes(file.to_bytes())
 
     texts: list[DocumentText] = []
     for content in contents:
-        texts += content.texts if isinstance(content, _HtmlContent) else [text.source for text in content.texts]
+        texts += content.texts if isinstance(content, HtmlText) else [text.source for text in content.texts]
     return DocumentContent(texts, write)
-
-
-class _HtmlContent:
-    """The content of a target that is HTML written as text: with escaped tags, or in a CDATA section.
-
-    Attributes:
-        texts: The texts to translate.
-    """
-
-    def __init__(self, target: _Element) -> None:
-        from lxml import etree
-
-        self._target = target
-        self._is_cdata = b"<![CDATA[" in etree.tostring(target)
-        self.texts, self._fill = html_texts(target.text or "")
-
-    def fill(self, translations: Iterator[str]) -> None:
-        """Replace the texts with their translations."""
-        from lxml import etree
-
-        if self.texts:
-            text = remove_invalid_characters(self._fill(list(islice(translations, len(self.texts)))))
-            # The end of a section cannot be inside of one.
-            self._target.text = etree.CDATA(text) if self._is_cdata and "]]>" not in text else text
-
-
-def _is_html(unit: _Element, target: _Element, text_syntax: str | None) -> bool:
-    """Return whether the text of a unit is HTML: by request, or as the unit or its file declares (``datatype``)."""
-    if len(target) or text_syntax == "plain":
-        return False
-    if text_syntax == "html":
-        return True
-    declaring = next((node for node in (unit, *unit.iterancestors()) if node.get("datatype")), None)
-    declares_html = declaring is not None and declaring.get("datatype", "").lower() in _HTML_TYPES
-    return declares_html and _HTML_TAG.search(target.text or "") is not None
 
 
 def _units(element: _Element, name: str) -> Iterator[tuple[_Element, bool]]:
@@ -171,6 +154,8 @@ def _contents(unit: _Element, target: _Element, keeps_space: bool) -> Iterator[M
 
 def _classify(element: _Element, native_codes: Mapping[str, str]) -> InlineElement:
     """Return the role of an inline element. ``native_codes`` are the codes that the unit stores, by their ids."""
+    if tag := role_of_tag(element):
+        return tag
     match local_name(element):
         case "g" | "pc":
             return InlineElement("pair")

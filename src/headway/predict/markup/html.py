@@ -50,6 +50,12 @@ BLOCKS = frozenset({
 _KEPT = frozenset({
     "code", "kbd", "math", "pre", "samp", "script", "style", "svg", "var",
 })  # fmt: skip
+_INLINE = frozenset({
+    "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins", "label",
+    "map", "mark", "nobr", "output", "picture", "q", "rp", "rt", "ruby", "s", "small", "span", "strike", "strong",
+    "sub", "sup", "time", "tt", "u",
+})  # fmt: skip
+_NAMES = _VOID | BLOCKS | _KEPT | _INLINE
 _RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
 _FORMATTING = re.compile(
     r"<(?:b|big|del|em|font|i|ins|mark|q|s|small|span|strike|strong|sub|sup|tt|u)\s*>", re.IGNORECASE
@@ -96,7 +102,7 @@ class MarkupOptions(Config):
 
 
 @dataclass
-class _Token:
+class MarkupToken:
     """A part of a text: text, a tag, or something that is kept.
 
     Attributes:
@@ -157,7 +163,7 @@ class _MarkupParser:
 
     def _hide_tags(self, text: str) -> str:
         """Replace tags and the elements that are not translated."""
-        tokens = _paired(list(_tokenize(text, self._is_html)), self._is_html)
+        tokens = markup_tokens(text, is_html=self._is_html)
         hidden: list[str] = []
         end = -1  # index of the last token of an element that is not translated
         for index, token in enumerate(tokens):
@@ -166,7 +172,7 @@ class _MarkupParser:
             hidden.append(token.raw if token.kind == "text" and index > end else BOUNDARY * len(token.raw))
         return "".join(hidden)
 
-    def _is_kept(self, token: _Token) -> bool:
+    def _is_kept(self, token: MarkupToken) -> bool:
         return (
             token.kind == "tag"
             and not token.closing
@@ -174,7 +180,7 @@ class _MarkupParser:
         )
 
     def _pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
-        tokens = _paired(list(_tokenize(text, self._is_html)), self._is_html)
+        tokens = markup_tokens(text, is_html=self._is_html)
         splits = _splitting(tokens, self._options)
         pieces: list[str | int] = []
         items: list[Item] = []
@@ -214,7 +220,7 @@ class _MarkupParser:
         end_segment()
         return tuple(pieces)
 
-    def _without_words(self, token: _Token) -> WithoutWords:
+    def _without_words(self, token: MarkupToken) -> WithoutWords:
         if not self._is_html:
             return "empty"
         return "dropped" if is_plain_formatting(token.raw) else "source"
@@ -250,7 +256,7 @@ def text_without_markup(text: str, options: MarkupOptions) -> str:
     return "\n".join(segment.text for segment in parse_markup(text, options).segments)
 
 
-def _kept_element(tokens: Sequence[_Token]) -> Item:
+def _kept_element(tokens: Sequence[MarkupToken]) -> Item:
     """Return the item of an element that is not translated.
 
     If its text is short, the model reads it, because it may be the subject of a sentence, as in
@@ -262,7 +268,28 @@ def _kept_element(tokens: Sequence[_Token]) -> Item:
     return Item("placeholder", (raw,), text) if is_readable else Item("object", (raw,))
 
 
-def _tokenize(text: str, is_html: bool) -> Iterator[_Token]:
+def markup_tokens(text: str, *, is_html: bool) -> list[MarkupToken]:
+    """Return the tokens of a text with markup, which concatenate to the text, with the partners of its tags."""
+    return _paired(list(_tokenize(text, is_html)), is_html)
+
+
+def is_html_text(text: str) -> bool:
+    """Return whether a text has tags of HTML and no others, all of them paired. Text such as ``a < b`` has none."""
+    tokens = markup_tokens(text, is_html=True)
+    tags = [token for token in tokens if token.kind == "tag"]
+    return (
+        bool(tags)
+        and all(token.kind != "stray" for token in tokens)
+        and all(token.name in _NAMES and (token.partner is not None or _is_alone(token)) for token in tags)
+    )
+
+
+def _is_alone(tag: MarkupToken) -> bool:
+    """Return whether a tag without a partner is complete. Without attributes, ``<input>`` is rather a word."""
+    return tag.name in ("br", "hr", "wbr") or (tag.name in _VOID and "=" in tag.raw)
+
+
+def _tokenize(text: str, is_html: bool) -> Iterator[MarkupToken]:
     """Yield tokens that concatenate to the text."""
     position, start = 0, text.find("<")
     missing: set[str] = set()  # ends of sections that do not occur in the rest of the text
@@ -280,33 +307,33 @@ def _tokenize(text: str, is_html: bool) -> Iterator[_Token]:
         return None
 
     while start >= 0:
-        token: _Token | None = None
+        token: MarkupToken | None = None
         if (end := kept_end(start)) is not None:
-            token = _Token("kept", text[start:end])
+            token = MarkupToken("kept", text[start:end])
         elif tag := _TAG.match(text, start):
             name = tag["name"].lower() if is_html else tag["name"]
-            token = _Token("tag", tag.group(), name, closing=bool(tag["closing"]))
+            token = MarkupToken("tag", tag.group(), name, closing=bool(tag["closing"]))
         elif stray := _STRAY.match(text, start):
-            token = _Token("stray", stray.group())
+            token = MarkupToken("stray", stray.group())
         if token is None:
             start = text.find("<", start + 1)
             continue
         if position < start:
-            yield _Token("text", text[position:start])
+            yield MarkupToken("text", text[position:start])
         yield token
         position = start + len(token.raw)
         if is_html and token.name in _RAW_TEXT and not token.closing:
             closing = re.compile(rf"</{token.name}(?=[\s/>])", re.IGNORECASE).search(text, position)
             end = closing.start() if closing else len(text)
             if position < end:
-                yield _Token("kept", text[position:end])
+                yield MarkupToken("kept", text[position:end])
             position = end
         start = text.find("<", position)
     if position < len(text):
-        yield _Token("text", text[position:])
+        yield MarkupToken("text", text[position:])
 
 
-def _paired(tokens: list[_Token], is_html: bool) -> list[_Token]:
+def _paired(tokens: list[MarkupToken], is_html: bool) -> list[MarkupToken]:
     """Set the partner of each tag. A closing tag belongs to the last open tag of the same name."""
     opened: list[int] = []
     waiting: Counter[str] = Counter()
@@ -326,7 +353,7 @@ def _paired(tokens: list[_Token], is_html: bool) -> list[_Token]:
     return tokens
 
 
-def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
+def _splitting(tokens: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
     """Return for each token whether it separates segments."""
     detected = _outline(tokens) if options.outline_detection else set()
     names = set(BLOCKS) if options.kind == "html" else detected
@@ -348,7 +375,7 @@ def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
     return splits
 
 
-def _outline(tokens: Sequence[_Token]) -> set[str]:
+def _outline(tokens: Sequence[MarkupToken]) -> set[str]:
     """Return the names of all tags that never occur next to text."""
     names: set[str] = set()
     inline: set[str] = set()
