@@ -27,6 +27,7 @@ def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.Te
     paragraph.add_run("Haus").bold = True
     document.save(str(home / "report.docx"))
     (home / "page.html").write_text("<p>das <b>rote</b> Haus</p>\n")
+    (home / "latin.md").write_bytes("das rote Haus, größe\n".encode("latin-1"))
     (home / "notes.txt").write_text("das rote Haus\n\nein Baum\n")
     return home
 
@@ -95,6 +96,10 @@ def test_text_files_are_lines_unless_the_option_says_otherwise(home: Path, tmp_p
         (["-i", "report.docx", "-o", "b.pdf"], "documents are not converted; expected b.docx"),
         (["-i", "page.html", "-o", "b.pdf"], "expected b.html or b.htm or b.xhtml"),
         (["-i", "page.html", "-o", "b.html", "--encoding", "latin-99"], "there is no encoding 'latin-99'"),
+        (
+            ["-i", "latin.md", "-o", "b.md"],
+            "it may be windows-1252 .*; convert it to UTF-8, or .*: --encoding windows-12",
+        ),
         (["-i", "notes.txt", "--encoding", "latin-1"], "--encoding applies to documents only"),
         (
             ["-i", "report.docx", "-o", "b.docx", "--document-format", "doc"],

@@ -76,9 +76,16 @@ def translate_to_file(
 ) -> DocumentReport:
     """Translate a document like :func:`headway.documents.translate_document`, and show the progress and the errors."""
     from headway.documents import translate_document
+    from headway.documents.content import UnknownEncodingError
 
-    with _progress() as progress:
-        report = translate_document(translator, source, output, format_name=format_name, progress=progress, **keywords)
+    try:
+        with _progress() as progress:
+            report = translate_document(
+                translator, source, output, format_name=format_name, progress=progress, **keywords
+            )
+    except UnknownEncodingError as error:
+        error.hint = f"{error.hint}, or name its encoding: --encoding {(*error.likely, 'windows-1252')[0]}"
+        raise
     if report.errors:
         counts = f"{len(report.errors):,} of {report.num_texts:,}"
         print(f"headway: {counts} texts could not be translated and stay as they are", file=sys.stderr)

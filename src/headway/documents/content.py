@@ -84,6 +84,19 @@ class DocumentError(DataError):
     """A document cannot be read: it is damaged, encrypted, too large, or its format is not supported."""
 
 
+class UnknownEncodingError(DocumentError):
+    """A text file is not in the encoding that it declares, or not in UTF-8 if it declares none.
+
+    Attributes:
+        likely: The encodings that it may have, the most probable one first.
+    """
+
+    def __init__(self, what: str, likely: Sequence[str]) -> None:
+        self.likely = tuple(likely)
+        names = f"it may be {' or '.join(likely)}; " if likely else ""
+        super().__init__(what, hint=f"{names}convert it to UTF-8")
+
+
 @contextmanager
 def limited_time(limits: DocumentLimits) -> Iterator[None]:
     """Limit the processor time of the block to ``limits.processor_s``.
@@ -171,11 +184,8 @@ def read_text(path: Path, encoding: str | None = None) -> EncodedText:
     try:
         text = data[len(mark) :].decode(name)
     except UnicodeDecodeError as error:
-        hint, likely = "convert it to UTF-8", likely_encodings(data)
-        if likely:
-            hint = f"it may be {' or '.join(likely)}: name its encoding, such as --encoding {likely[0]}, or {hint}"
-        raise DocumentError(
-            f"the file is not valid {name.upper()} (byte {error.start + len(mark):,})", hint=hint
+        raise UnknownEncodingError(
+            f"the file is not valid {name.upper()} (byte {error.start + len(mark):,})", likely_encodings(data)
         ) from None
     if "\0" in text:
         raise DocumentError("the file is not a text file, because it contains null characters")

@@ -160,7 +160,7 @@ def role_of_tag(element: _Element) -> InlineElement | None:
     """Return the role of an element that represents a tag, or None for other elements."""
     if element.tag != _TAG:
         return None
-    role: InlineRole = element.get("role", "object")  # type: ignore[assignment]
+    role: InlineRole = element.get("role", "object")
     return InlineElement(role, ("tag", element.get("name")))
 
 
