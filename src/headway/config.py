@@ -64,7 +64,7 @@ class ByKind:
 
     Args:
         table: Function that returns the table of kinds.
-        config_class: Function that returns the class of an entry of the table.
+        config_class: Function that maps an entry of the table to its config class.
     """
 
     table: Callable[[], Mapping[str, Any]]
@@ -100,7 +100,7 @@ class ByKind:
             raise PydanticKnownError("union_tag_invalid", facts)
         try:
             return self.config_class(table[kind]).model_validate(value, context=info.context)
-        except ValidationError as error:  # as for a union, the kind is a part of the location
+        except ValidationError as error:  # include the kind in the location, as pydantic does for a union
             details = [
                 InitErrorDetails(
                     type=problem["type"],

@@ -407,10 +407,10 @@ def _idle_s(folder: Path) -> float:
 def _replace_folder(path: Path, new: Path, old: Path) -> None:
     """Rename the folder ``path`` to ``old``, and ``new`` to ``path``, with the same mode.
 
-    After an error ``path`` is what it was. The system moves a folder to another one only if its owner may write in it,
+    After an error, ``path`` is unchanged. The system moves a folder to another one only if its owner may write in it,
     so both folders get this permission until they are in place.
     """
-    mode = writable = 0  # they are the same if nothing has to be changed
+    mode = writable = 0  # equal if the mode needs no change
     try:
         while True:
             with suppress(FileNotFoundError):

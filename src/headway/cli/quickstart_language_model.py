@@ -1,4 +1,4 @@
-"""``headway quickstart --language-model``: train a language model on a poem, let it write, and compare it."""
+"""``headway quickstart --language-model``: train a language model on a poem, and compare it with text compressors."""
 
 from __future__ import annotations
 

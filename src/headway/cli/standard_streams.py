@@ -26,7 +26,7 @@ def prepare_standard_streams() -> None:
     for name, mode in _STREAMS.items():
         stream = getattr(sys, name)
         if stream is None:
-            # The null device gets the lowest free descriptor, which is that of the stream.
+            # The null device gets the lowest free descriptor, which is the closed stream's own number.
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # open until the process ends
             os.set_inheritable(stream.fileno(), True)  # for worker processes
             setattr(sys, name, stream)

@@ -72,10 +72,10 @@ class TextCorpus(Corpus):
         return TextSize(sum(size.lines for size in sizes) + num_bytes // _PIECE, num_bytes)
 
     def expanded(self, folder: Path, say: Callable[[str], None]) -> TextCorpus:
-        """Return this corpus with folders and patterns replaced by the files that they mean, in alphabetical order.
+        """Return this corpus with folders and patterns replaced by the files that they match, in alphabetical order.
 
-        A path that exists is taken literally, also if it contains characters of patterns. Hidden files are left out
-        unless they are named; ``say`` receives a line about them.
+        A path that exists is taken literally, even if it contains wildcard characters. Hidden files are left out
+        unless they are named; ``say`` is called with a message about them.
 
         Raises:
             DataError: A folder is empty, or a pattern matches no file.

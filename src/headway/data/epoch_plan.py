@@ -23,7 +23,8 @@ ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 u
 class BatchPool:
     """Batches of an epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
-    Indexing returns the row numbers of a batch in the token store: for each example, the row of ``segmentation``.
+    Indexing returns the row numbers of a batch in the token store. The token store has one row for each segmentation of
+    an example; ``segmentation`` selects the row.
 
     Attributes:
         order: Indices of examples.

@@ -15,9 +15,9 @@ class Overlap:
     """How many development examples are also in the training text.
 
     Attributes:
-        examples: Number of development examples. Of plain text, a line that is not blank is an example.
-        texts: Number of those whose text (translation: source) is in the training text.
-        pairs: Number of those whose target or label is also the same.
+        examples: Number of development examples. In plain text, each line that is not blank is an example.
+        texts: Number of development examples whose text (in translation: source) is in the training text.
+        pairs: Number of development examples whose target or label is also the same.
     """
 
     examples: int
@@ -35,8 +35,8 @@ def count_overlap(
 ) -> Overlap:
     """Count the examples of ``dev`` that are also in ``train``. Memory grows with ``dev`` only.
 
-    Examples are texts with a target or a label, or pieces of documents with an empty second text, which are compared
-    by their lines. White space around a text does not matter. ``progress`` is called with the number of training
+    An example is a text with its target or label, or a chunk of a document with an empty second text. Documents are
+    compared line by line. White space around a text does not matter. ``progress`` is called with the number of training
     examples read so far.
     """
     examples = [pair for example in dev for pair in _texts(example)]

@@ -101,7 +101,7 @@ class TokenStore:
         self.folder = folder
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.format: int = header["format"]
-        # By position, because older stores name "truncated" "cut".
+        # Read by position: in older stores the count "truncated" is named "cut".
         self.filter_counts = FilterCounts(*dict(header["counts"]).values())
         self.fingerprint: str = header["fingerprint"]
         self.num_segmentations: int = header["segmentations"]

@@ -187,8 +187,8 @@ class BeamSearch(Generic[StateT]):
             self._cover(step.attention)
         if any(beam.request.alternatives for beam in self.beams):
             self._record_top_tokens(step)
-        ruled = self._sequences_with_rules()
-        chosen, natural = self._extend_by_rules(step, ruled) if any(ruled) else self._extend_by_top_tokens(step)
+        has_rules = self._sequences_with_rules()
+        chosen, natural = self._extend_by_rules(step, has_rules) if any(has_rules) else self._extend_by_top_tokens(step)
         if self.vocabulary.other_ends:
             ends = torch.isin(chosen.tokens, self._tensor(self.vocabulary.other_ends))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.vocabulary.eos))
@@ -299,20 +299,20 @@ class BeamSearch(Generic[StateT]):
         """Return the rows of ``one`` for the sequences that ``where`` marks, and the rows of ``other`` for the rest."""
         return merge_rows(self._tensor(where).repeat_interleave(len(one.tokens) // len(where)), one, other)
 
-    def _extend_by_rules(self, step: Step, ruled: Sequence[bool]) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
+    def _extend_by_rules(self, step: Step, has_rules: Sequence[bool]) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
         """Apply the rules to the logits of all tokens, and choose extensions.
 
-        Sequences that ``ruled`` does not mark have the candidates that they have in a batch without rules. Returns the
-        extensions and the mask from :meth:`_candidates`.
+        Sequences without rules (``has_rules`` is False) have the same candidates as in a batch without rules. Returns
+        the extensions and the mask from :meth:`_candidates`.
         """
-        top = None if self._top_k is None or all(ruled) else self._ranked(step, self._top_k)
+        top = None if self._top_k is None or all(has_rules) else self._ranked(step, self._top_k)
         logits = self._allowed_logits(step)
         log_probs = logits.log_softmax(-1)
         gains = self._apply_rules(logits, log_probs)
         values, by_rules = self._top_by_gain(gains, log_probs)
         if top is not None:
-            values = self._merged(ruled, dataclasses.replace(by_rules, log_probs=values), top).log_probs
-            by_rules = self._merged(ruled, by_rules, top)
+            values = self._merged(has_rules, dataclasses.replace(by_rules, log_probs=values), top).log_probs
+            by_rules = self._merged(has_rules, by_rules, top)
         candidates, natural = self._candidates(by_rules, values)
         chosen = self._extend(candidates)
         if self._nodes is not None:

@@ -26,7 +26,7 @@ def python_encoding(name: str) -> str | None:
     """Return Python's name of an encoding of text, or None if there is no such encoding."""
     try:
         found = codecs.lookup(name).name
-        "".encode(found)  # refuses codecs that are no encodings of text, such as hex
+        "".encode(found)  # refuses codecs that are not text encodings, such as hex
     except (LookupError, UnicodeError, ValueError):
         return None
     return None if found in _NOT_OF_TEXT else found

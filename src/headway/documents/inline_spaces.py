@@ -48,7 +48,7 @@ class _Gap:
     Attributes:
         neighbors: What is on the left and on the right of the gap.
         spaces: The spaces.
-        joins_object: Whether an object and a word are on both sides, without a space between them.
+        joins_object: Whether the gap is between an object and a word, and contains no space.
     """
 
     neighbors: _Neighbors
@@ -57,7 +57,7 @@ class _Gap:
 
 
 def place_spaces(source: Sequence[InlinePart], translation: Sequence[InlinePart]) -> list[InlinePart]:
-    """Return the parts of a translation with spaces beside its tags as in the source.
+    """Return the parts of a translation with the same spaces next to its tags as in the source.
 
     The objects for white space (:class:`WhiteSpace`) are replaced by their parts.
     """
@@ -96,7 +96,7 @@ def _move_spaces(
         has_white_space: Whether a tag represents white space.
     """
     missing = [index for index, gap in enumerate(gaps) if gap.neighbors in spaced and not gap.spaces]
-    missing.sort(key=lambda index: None not in gaps[index].neighbors)  # gaps beside text come first
+    missing.sort(key=lambda index: None not in gaps[index].neighbors)  # gaps next to text come first
     is_spaced = has_white_space or any(gap.neighbors in spaced and gap.spaces for gap in gaps)
     for index, gap in enumerate(gaps):
         if not gap.spaces or gap.neighbors in spaced:

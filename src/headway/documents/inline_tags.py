@@ -190,7 +190,7 @@ class InlineText:
                 yield InlinePart("open", payload=pairs[-1])
             elif match["close"]:
                 if not pairs:
-                    raise DocumentError("a translation has an inline tag that ends without having begun")
+                    raise DocumentError("a translation has a closing inline tag without an opening one")
                 yield InlinePart("close", payload=pairs.pop())
             else:
                 if match["kept"]:

@@ -502,7 +502,7 @@ class _InlineParser:
             start = token.meta["start"]
             if token.type in _EMPHASIS:
                 kind: Literal["open", "close"] = "open" if token.nesting > 0 else "close"
-                # Of the two tokens of a two-character delimiter, one has no text.
+                # A two-character delimiter has two tokens, one of which has no text.
                 self._events.append(
                     _Event(start, start + token.meta["length"], kind, token.markup, name=token.type.partition("_")[0])
                 )

@@ -40,7 +40,7 @@ _CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "picture"}
 _NO_FORMATTING = {"lang", "noProof"}
 _NO_FORMATTING_ATTRIBUTES = {"lang", "altLang", "dirty", "err", "noProof", "smtClean", "bmk"}
 _TRANSLATED_FIELD = re.compile(r"\s*(?:HYPERLINK|TOC)\b", re.IGNORECASE)
-_MANY_SPACES = 2  # a run of at least this many spaces alone is layout
+_MANY_SPACES = 2  # a run that consists of at least this many spaces is layout, not text
 
 
 @dataclass(frozen=True)
@@ -229,18 +229,18 @@ class OfficeParagraph:
                 instruction = "".join(part.text for part in parts[index:divider] if part.field == "instruction")
                 if _TRANSLATED_FIELD.match(instruction) and divider < end:
                     key = id(parts[index]), "field"
-                    merged.append(_Part("start", self._kept(parts[index : divider + 1]), key=key))
+                    merged.append(_Part("start", self._field_elements(parts[index : divider + 1]), key=key))
                     merged += merge(divider + 1, end)
-                    merged.append(_Part("end", self._kept([parts[end]]), key=key))
+                    merged.append(_Part("end", self._field_elements([parts[end]]), key=key))
                 else:
                     visible = "".join(part.text for part in parts[divider + 1 : end + 1] if part.kind == "text")
-                    merged.append(_Part("object", self._kept(parts[index : end + 1]), visible))
+                    merged.append(_Part("object", self._field_elements(parts[index : end + 1]), visible))
                 index = end + 1
             return merged
 
         return merge(0, len(parts))
 
-    def _kept(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
+    def _field_elements(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
         """Return the elements of the parts of a field."""
         return [
             element

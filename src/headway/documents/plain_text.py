@@ -18,7 +18,7 @@ from headway.predict.markup.placeholders import has_words
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"\A(?:[-*+•–]|\d+[.)])\s")
 _COLUMNS = re.compile(r"( *\t[ \t]*| {3,})")  # between the columns of a line
-_HEADING_LINES = 3  # maximum number of lines directly before a wrapped paragraph that are separate texts
+_HEADING_LINES = 3  # maximum number of headings directly above a wrapped paragraph
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
 
 
 def _parse_line(line: _Line) -> Iterator[str | _TextParagraph]:
-    """Yield the texts of a line, which has several if it has columns, and what contains nothing to translate."""
+    """Yield the parts of a line: a text for each column, and strings that contain nothing to translate."""
     yield line.indent
     for number, part in enumerate(_COLUMNS.split(line.text)):
         yield part if number % 2 or not has_words(part) else _TextParagraph([_Line("", part, "")], None)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from headway.nn.embedding import pad_sequences
 
 _MIN_SHARED = 32  # shorter common beginnings are computed for each prompt
-_MIN_SAVING = 0.25  # share of the tokens; attention to prompts one by one uses many threads less well than to a batch
+_MIN_SAVING = 0.25  # share of the tokens; attention uses threads less well for single prompts than for a batch
 _QUERIES = 32  # neighboring positions whose attention is computed together
 
 

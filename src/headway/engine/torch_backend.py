@@ -326,7 +326,7 @@ def _attend(
     """
     sequences, beams, heads, width = query.shape
     kv_heads = len(keys) // sequences if sequences else heads
-    # The queries that share a head of keys are multiplied together, as those of the beams are.
+    # Queries that share a key head are multiplied in one product, together with those of the other beams.
     grouped = query.view(sequences, beams, kv_heads, heads // kv_heads, width).transpose(1, 2)
     scores = torch.bmm(grouped.reshape(len(keys), -1, width), keys.transpose(1, 2))
     if bias is not None:

@@ -18,7 +18,7 @@ from headway.errors import ConfigError, DataError
 
 DEFAULT_SEED = 12345  # the default of sacreBLEU
 MIN_SAMPLES = 40  # with fewer samples, none lies outside the middle 95 %
-MIN_EXAMPLES = 10  # with fewer examples, intervals are far too narrow: that of one example has no width at all
+MIN_EXAMPLES = 10  # with fewer examples, intervals are far too narrow (one example gives an interval of width 0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def check_bootstrap(num_samples: int) -> None:
         raise ConfigError(f"bootstrap = {num_samples}: expected 0 (no interval) or at least {MIN_SAMPLES}, better 1000")
 
 
-def too_few(num_examples: int, noun: str) -> str | None:
+def too_few_reason(num_examples: int, noun: str) -> str | None:
     """Return why there are no intervals and p-values for so few examples, or None if there are enough."""
     if num_examples >= MIN_EXAMPLES:
         return None

@@ -30,7 +30,7 @@ from headway.evaluation.bootstrap import (
     bootstrap_interval,
     check_bootstrap,
     check_texts,
-    too_few,
+    too_few_reason,
 )
 from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
@@ -101,15 +101,15 @@ def evaluate_classes(
     if confidences is not None and len(confidences) != len(truth):
         raise DataError(f"{len(confidences):,} confidences for {len(truth):,} texts; expected one for each")
     true, predictions = _numbers(truth, labels, "true"), _numbers(predicted, labels, "predicted")
-    right = (true == predictions).astype(np.float64)
+    correct = (true == predictions).astype(np.float64)
     size = len(labels)
     metrics: list[tuple[str, str, _Value]] = [
-        ("accuracy", "", lambda weights: float(100 * (weights @ right) / weights.sum())),
+        ("accuracy", "", lambda weights: float(100 * (weights @ correct) / weights.sum())),
         ("macro F1", "average:macro|", lambda weights: _macro_f1(true, predictions, weights, size)),
     ]
     if confidences is not None:
         sure = np.asarray(confidences, np.float64)
-        metrics.append(("ECE", f"bins:{CALIBRATION_BINS}|", lambda weights: _calibration_error(sure, right, weights)))
+        metrics.append(("ECE", f"bins:{CALIBRATION_BINS}|", lambda weights: _calibration_error(sure, correct, weights)))
     matrix = np.bincount(true * size + predictions, minlength=size * size).reshape(size, size)
     return ClassificationReport(
         tuple(_scores(metrics, len(true), size, bootstrap, seed)),
@@ -124,7 +124,7 @@ _Value = Callable[[Float[np.ndarray, " N"]], float]  # value of a metric, given 
 def _scores(
     metrics: Sequence[tuple[str, str, _Value]], texts: int, classes: int, bootstrap: int, seed: int
 ) -> Iterator[Score]:
-    few = too_few(texts, "text") if bootstrap else None
+    few = too_few_reason(texts, "text") if bootstrap else None
     samples = 0 if few else bootstrap
     sampled = [
         [value(row.astype(np.float64)) for *_, value in metrics] for row in bootstrap_counts(texts, samples, seed)
@@ -152,9 +152,9 @@ def _numbers(names: Sequence[str], labels: Sequence[str], what: str) -> Int[np.n
 
 
 def _class_scores(label: str, matrix: Int[np.ndarray, "C C"], place: int) -> ClassScores:
-    right, num_predicted, num_true = matrix[place, place], matrix[:, place].sum(), matrix[place].sum()
-    precision, recall = (float(100 * right / whole) if whole else 0.0 for whole in (num_predicted, num_true))
-    f1 = float(200 * right / (num_predicted + num_true)) if num_predicted + num_true else 0.0
+    num_correct, num_predicted, num_true = matrix[place, place], matrix[:, place].sum(), matrix[place].sum()
+    precision, recall = (float(100 * num_correct / whole) if whole else 0.0 for whole in (num_predicted, num_true))
+    f1 = float(200 * num_correct / (num_predicted + num_true)) if num_predicted + num_true else 0.0
     return ClassScores(label, precision, recall, f1, int(num_true))
 
 
@@ -162,16 +162,16 @@ def _macro_f1(
     true: Int[np.ndarray, " N"], predictions: Int[np.ndarray, " N"], weights: Float[np.ndarray, " N"], classes: int
 ) -> float:
     both = np.bincount(true, weights, classes) + np.bincount(predictions, weights, classes)
-    right = np.bincount(true, weights * (true == predictions), classes)
-    return float((200 * right[both > 0] / both[both > 0]).mean())
+    correct = np.bincount(true, weights * (true == predictions), classes)
+    return float((200 * correct[both > 0] / both[both > 0]).mean())
 
 
 def _calibration_error(
-    confidences: Float[np.ndarray, " N"], right: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
+    confidences: Float[np.ndarray, " N"], correct: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
 ) -> float:
     bins = np.ceil(confidences * CALIBRATION_BINS).astype(np.int64)
-    # For each bin, |B| / n |accuracy - confidence| equals |sum of (right - confidence)| / n.
-    gaps = np.bincount(bins, weights * (right - confidences), CALIBRATION_BINS + 1)
+    # For each bin, |B| / n |accuracy - confidence| equals |sum of (correct - confidence)| / n.
+    gaps = np.bincount(bins, weights * (correct - confidences), CALIBRATION_BINS + 1)
     return float(100 * np.abs(gaps).sum() / weights.sum())
 
 

@@ -40,7 +40,7 @@ from headway.evaluation.bootstrap import (
     bootstrap_counts,
     check_texts,
     interval_95,
-    too_few,
+    too_few_reason,
 )
 from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import Metric, find_metric, sentence_chrf
@@ -175,7 +175,7 @@ def compare_translations(
     _check_tests(len(systems), samples, trials)
     names = _check_systems(systems, references)
     rows: list[ComparisonRow] = []
-    few = too_few(len(references), "sentence")
+    few = too_few_reason(len(references), "sentence")
     for metric in (find_metric(name, tokenization) for name in metrics):
         baseline, *others = [metric.counts(systems[name], references) for name in names]
         first = metric.value(baseline.sum(axis=0))
@@ -220,7 +220,7 @@ def compare_labels(
     baseline, *others = [[a == b for a, b in zip(systems[name], truth, strict=True)] for name in names]
     start, end = f"n:{len(truth)}|", f"version:headway-{__version__}"
     rows = [ComparisonRow(names[0], "accuracy", 100 * sum(baseline) / len(truth), start + end)]
-    signature, few = f"{start}bs:{samples}|seed:{seed}|mcnemar:exact|{end}", too_few(len(truth), "text")
+    signature, few = f"{start}bs:{samples}|seed:{seed}|mcnemar:exact|{end}", too_few_reason(len(truth), "text")
     for name, right in zip(names[1:], others, strict=True):
         value, delta = 100 * sum(right) / len(truth), 100 * (sum(right) - sum(baseline)) / len(truth)
         if few:
@@ -273,7 +273,7 @@ def compare_language_models(
     baseline, *others = [np.stack([values, sizes], 1).astype(np.float64) for values in systems.values()]
     first, name = value(baseline.sum(axis=0)), "bits per byte"
     rows.append(ComparisonRow(names[0], name, first, signatures[names[0]]))
-    few = too_few(len(sizes), "document")
+    few = too_few_reason(len(sizes), "document")
     for system, counts in zip(names[1:], others, strict=True):
         after = value(counts.sum(axis=0))
         if few:
@@ -313,7 +313,7 @@ def paired_bootstrap(
     _check_samples(samples)
     counts = _paired_counts(chosen, baseline, system, references)
     before, after = (chosen.value(rows.sum(axis=0)) for rows in counts)
-    if too_few(len(references), "sentence"):
+    if too_few_reason(len(references), "sentence"):
         return Comparison(chosen.name, after - before, None, None, None, chosen.signature(0, seed))
     p_value, low, high = _bootstrap(*counts, chosen.value, samples, seed)
     return Comparison(chosen.name, after - before, p_value, low, high, chosen.signature(samples, seed))

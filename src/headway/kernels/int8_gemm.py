@@ -312,7 +312,7 @@ def _amx_tile(row_tiles: int) -> _AmxTile:
     return tile
 
 
-# AVX-512 has 32 registers, and vpdpbusd needs none for sums in 16 bits.
+# AVX-512 has 32 registers, and vpdpbusd needs no registers for 16-bit sums.
 _MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # rows in a tile
 _LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)

@@ -72,9 +72,9 @@ class QuantizedLinear:
     """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
 
     ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
-    to whole blocks. ``width`` is the number of inputs including padding. ``parameters`` contains all of these, then the
-    number of outputs, and 1 or 0 for ReLU; they are valid while the layer exists. ``norm`` has empty arrays if there is
-    none.
+    to whole blocks. ``width`` is the number of inputs including padding. ``parameters`` contains the addresses, the
+    width, the number of outputs, and 1 for ReLU or else 0. The addresses are valid while the layer exists. ``norm`` has
+    empty arrays if there is no norm.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """The decoder-only Transformer: a language model that predicts each token from those before it.
 
 A stack of causal blocks, each self-attention and feed-forward, between a token embedding and an output projection
-(Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"). The defaults are the form of GPT-2
+(Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"). The defaults are those of GPT-2
 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): pre-norm with a final norm,
-learned positions, GELU, and one matrix for embedding and output projection. Options give the form of Llama (Touvron et
-al. 2023): RMSNorm, rotary positions, SwiGLU, grouped-query attention and no biases.
+learned positions, GELU, and one matrix for embedding and output projection. Options select the architecture of Llama
+(Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, grouped-query attention and no biases.
 
 A text begins with BOS, so that its first token is predicted, too, and ends with EOS. To a search the model's source is
 the prompt: :meth:`DecoderOnly.start` reads its tokens at once, and the first step reads the token after them.
@@ -63,7 +63,7 @@ _TOO_LARGE_PRESETS = ("llama2-7b", "llama2-13b", "llama3-8b")
 
 
 class DecoderOnlyConfig(LanguageModelConfig):
-    """The sizes and options of a decoder-only language model. The defaults are the form of GPT-2, in a small size."""
+    """The sizes and options of a decoder-only language model. The defaults are those of GPT-2, in a small size."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError
 
-_LEVELS = 2**16  # number of values of the 16 random bits of an element
+_LEVELS = 2**16  # number of possible values of the 16 random bits that each element gets
 
 # The constants of SplitMix64, as int64: PyTorch multiplies int64 modulo 2^64.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64

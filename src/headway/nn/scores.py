@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
-_HIDDEN = 64  # maximum default width of a hidden layer, which is stored for each (T, S) pair
+_HIDDEN = 64  # largest default hidden size; a hidden layer is stored for each (T, S) pair
 _LARGEST = 1 << 24  # maximum number of hidden units in memory at a time; 64 MiB in float32
 _SCALE = 10.0  # initial scale of a cosine: a temperature of 0.1 (Liu et al. 2022)
 

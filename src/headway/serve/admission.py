@@ -93,11 +93,11 @@ class Admission:
         self._num_inside = 0
         self._queue: list[_Waiting] = []
         self._callers: dict[str, _Caller] = {}
-        # For each priority, what the caller of the job that entered last had been served before it. A new caller starts
-        # from there, because it has no claim on the time before it came (start-time fair queueing).
+        # For each priority, how much the caller of the job that entered last had been served before that job. A new
+        # caller starts at this value, because it has no claim on earlier time (start-time fair queueing).
         self._served_last: dict[int, float] = {}
         self._arrivals = itertools.count()
-        # Seconds with jobs, and the tokens that were completed in them. What is long ago counts less.
+        # Seconds with jobs, and the tokens that were completed in them. Older values count less.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
         self._earlier_rate = first_rate
 

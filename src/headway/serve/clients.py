@@ -132,7 +132,7 @@ class RequestSizes:
         return characters
 
     def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
-        """Check the number of texts and of characters of a request. Each text counts as often as it is worked on."""
+        """Check the number of texts and of characters of a request. Each text counts as often as it is processed."""
         limits = self._limits()
         if texts > limits.texts:
             raise TooLargeError(f"{texts:,} texts in one request; at most {limits.texts:,} are accepted")

@@ -19,7 +19,7 @@ ANY_HOST = "*"  # all addresses of the machine
 UNIX_PREFIX = "unix:"  # a host that is the path of a Unix socket
 _PREFIX = "HEADWAY_"
 _SHA256 = 64  # hexadecimal digits
-# What a digest is of if the command that makes it got no key, and of a key that everyone knows.
+# Inputs whose digest is useless: nothing (the command got no key), or a key that everyone knows.
 _KNOWN_KEYS = {"": "nothing", "\n": "a line break", "foo": "foo", "foo\n": "foo and a line break"}
 _KNOWN_DIGESTS = {sha256(key.encode()).hexdigest(): name for key, name in _KNOWN_KEYS.items()}
 
@@ -50,9 +50,9 @@ class LimitsConfig(Config):
     queue_seconds: float = Field(
         0.8,
         gt=0,
-        description="How long a request may have to wait for the work before it, in estimated seconds. Beyond it "
-        "requests get 429 with Retry-After, unless that work fits into the workers' batches. Work of another key "
-        "counts at most as much as the unfinished work of the request's own key.",
+        description="How long a request may have to wait for the work before it, in estimated seconds. Requests "
+        "beyond it get 429 with Retry-After, unless the waiting work fits into the workers' batches. Work of another "
+        "key counts at most as much as the unfinished work of the request's own key.",
     )
     queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")
@@ -154,10 +154,11 @@ class ServeConfig(Config):
         1, ge=1, description="Translations into the third language that are considered for each text; 1 is fastest."
     )
     glossary_folder: str | None = Field(
-        None, description="Folder for the glossaries that clients create. Default: they end with the service."
+        None,
+        description="Folder for the glossaries that clients create. Default: they are lost when the service stops.",
     )
     usage_file: str | None = Field(
-        None, description="File that keeps the characters of each key. Default: they are counted from the start."
+        None, description="File that stores the character count of each key. Default: counts are lost at a restart."
     )
     limits: LimitsConfig = LimitsConfig()
     keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without any, every request is accepted.")

@@ -15,7 +15,7 @@ from headway.text.languages import base_language
 
 @dataclass(frozen=True)
 class LanguagePair:
-    """Two languages, and what translates one into the other.
+    """A source and a target language, and the models that translate between them.
 
     Attributes:
         source: The source language.
@@ -82,13 +82,13 @@ class Directions:
         for first, second in product(self._models, repeat=2) if self._candidates else ():
             for source in first.source_languages:
                 for target in second.target_languages:
-                    if (source, target) not in known and (pair := _through(first, second, source, target)) is not None:
+                    if (source, target) not in known and (pair := _pivoted(first, second, source, target)) is not None:
                         known.add((source, target))
                         pairs.append(pair)
         return pairs
 
     def find(self, source: str, target: str, model: ModelInfo | None = None, *, direct: bool = False) -> Direction:
-        """Return what translates from ``source`` to ``target``.
+        """Return the model, or the two models, that translate from ``source`` to ``target``.
 
         Args:
             source: The source language, as a client writes it.
@@ -116,7 +116,7 @@ class Directions:
             for first, source_code in firsts:
                 for second, target_code in seconds:
                     if source_code is not None and target_code is not None:
-                        pivot_pair = _through(first, second, source_code, target_code)
+                        pivot_pair = _pivoted(first, second, source_code, target_code)
                         if pivot_pair is not None and pivot_pair.pivots is not None:
                             models = PivotModels(first.name, second.name, pivot_pair.pivots, self._candidates)
                             return Direction(
@@ -129,7 +129,7 @@ class Directions:
         raise UnknownLanguageError(message, side)
 
 
-def _through(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:
+def _pivoted(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:
     """Return a pair that two models translate through a third language, or None if they have none in common."""
     ends = {base_language(source), base_language(target)}
     if len(ends) < 2 or first is second:

@@ -20,7 +20,7 @@ NATIVE = "native"
 PAGE = "page"
 _DEFAULT = "libretranslate"
 _PREFIXED = (_DEFAULT, PAGE, "aws", "azure", "deepl", "deeplx", "google", "huggingface", "open-inference", "openai")
-# What follows /v2/ in the paths of the Open Inference Protocol, and of those extensions of Triton that are refused.
+# The segments after /v2/ in paths of the Open Inference Protocol and of the Triton extensions that are refused.
 _OPEN_INFERENCE = (
     "health", "models", "repository", "trace", "logging", "systemsharedmemory", "cudasharedmemory",
 )  # fmt: skip

@@ -144,7 +144,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._is_ignoring = self._is_answering
         if self._is_ignoring:
             self.cycle.keep_alive = False
-            self.headers, self.url = [], b""  # filled for nothing; the application has those of the present request
+            self.headers, self.url = [], b""  # the application keeps those of the current request; these are discarded
         else:
             super().on_message_begin()
 

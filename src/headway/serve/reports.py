@@ -123,7 +123,7 @@ class RequestReports:
             ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
             (
                 "headway_loop_stop_seconds",
-                "Longest stop of the event loop in the last one or two minutes.",
+                "Longest time that the event loop was blocked in the last one or two minutes.",
                 lambda: self.loop_watch.longest_s,
             ),
         ):

@@ -114,7 +114,7 @@ def _library_errors(problem: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # the library raises no more specific class; panics are no Exception
+    except BaseException as error:  # the library has no more specific class; panics are not Exceptions
         raise BundleError(f"{problem} ({' '.join(str(error).split())})") from None
 
 

@@ -33,7 +33,7 @@ _THREE_LETTERS = {
     "ger": "de", "gre": "el", "ice": "is", "mac": "mk", "mao": "mi", "may": "ms", "per": "fa", "rum": "ro", "slo": "sk",
     "tib": "bo", "wel": "cy",
 }  # fmt: skip
-# Withdrawn codes, and Norwegian, by which nearly all models mean Bokmål.
+# Withdrawn codes, and the code of Norwegian, which means Bokmål in nearly all models.
 _OTHER_CODES = {"in": "id", "iw": "he", "ji": "yi", "no": "nb", "nor": "nb"}
 _PARTS = re.compile(r"[-_]")
 _MAX_PARTS = 8  # maximum number of parts of a code; the rest counts as one part, so that the code is unknown

@@ -49,7 +49,7 @@ _ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
 _WIDE = "\t\u1680\u2000-\u2006\u2008\u205f"  # tabs, and spaces that differ from U+0020 in their width only
 _RUN = re.compile(f"[\t{_SPACES}]{{2,}}|[{_WIDE}]")
 _HAS_ORDINARY = re.compile(f"[ {_WIDE}]")
-# Characters that are in normal form wherever they stand, apart from runs of spaces.
+# Characters that are in normal form in every context, except for runs of spaces.
 _LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€]*")
 _OTHER_SPACE_OR_INVISIBLE = re.compile(f"[{_INVISIBLE}\t{_SPACES[1:]}]")
 

@@ -239,7 +239,7 @@ def _tag_problem(tags: Sequence[str]) -> str | None:
     return doubled and f"tag {doubled!r} is given twice or is the name of a special token; choose another"
 
 
-# An option that is younger is saved only if it is not inert, because the fingerprint is that of the file.
+# A newer option is saved only if it has an effect, because every saved option changes the fingerprint of the file.
 _ALWAYS_SAVED = frozenset({"format", "version", "kind", "tags", "tokens", "merges", "split_digits"})
 
 

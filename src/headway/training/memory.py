@@ -147,7 +147,7 @@ def estimate_memory(
         saved = {}
         for rows in (candidate.rows,) if candidate.rows <= 3 else (2, 3):  # a single row has a different memory layout
             source = np.full((rows, candidate.source_length), UNK, np.int64)
-            target = np.ones((rows, candidate.target_length), np.int64)  # 1 is the id of a token, or of the first label
+            target = np.ones((rows, candidate.target_length), np.int64)  # 1 is a valid token id and a valid label
             batch = to_device(PaddedBatch(source, target), device)
             with saved_activations(objective, precision) as tensors:
                 objective(batch)

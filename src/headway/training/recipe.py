@@ -52,9 +52,9 @@ class DataConfig(Config):
     )
     normalize: Annotated[bool, Inert(False)] = Field(
         True,
-        description="Whether texts that are the same to a reader are made equal before the model reads them, in "
-        "training and afterwards: accents are composed (NFC), invisible characters are removed, and, except in "
-        "language models, white space at the ends is removed and runs of spaces become one.",
+        description="Whether texts that look the same are normalized to the same characters, in training and "
+        "afterwards: accents are composed (NFC), invisible characters are removed, and, except in language models, "
+        "white space at the ends is removed and runs of spaces become one.",
     )
     bpe_dropout: float = Field(0.0, ge=0, lt=1, description="Probability of skipping a BPE merge in training text.")
     segmentations: int = Field(
@@ -268,7 +268,7 @@ class Recipe(Config):
             raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
 
     def with_choices(self, begun: Recipe | None) -> Recipe:
-        """Return this recipe with the values of automatic options: those of the run if it has begun, or new choices."""
+        """Return this recipe with automatic options resolved, to the values of ``begun`` if the run has begun."""
         return self
 
     @property
@@ -318,7 +318,7 @@ _MAY_CHANGE = (
 
 
 def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
-    """Raise :class:`CheckpointError` if ``run``, begun with recipe ``old``, cannot resume with ``new``.
+    """Raise :class:`CheckpointError` if ``run``, which was started with recipe ``old``, cannot resume with ``new``.
 
     The message names the keys that prevent it.
     """

@@ -86,7 +86,7 @@ class LanguageModel:
         precision: Precision = "float32",
         int8_check: Int8Check | None = None,
     ) -> None:
-        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+        from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
         self.bundle = bundle = with_own_model(bundle, device, needs_cpu=precision == "int8")
         self.device = accelerate(bundle.model).device
@@ -169,14 +169,14 @@ class LanguageModel:
     def generate(
         self, prompt: Prompt | list[Prompt] | list[str] = "", *, seeds: Sequence[int] | None = None, **options: Any
     ) -> list[Continuation] | list[list[Continuation]]:
-        """Continue a prompt, or each of a list, in ``n`` ways.
+        """Generate ``n`` continuations of a prompt, or of each prompt of a list.
 
         The result for a prompt does not depend on the other prompts, except for rounding.
 
         Args:
             prompt: The beginning of a text, or a list of them.
             seeds: A random seed for each prompt of a list, with which equal prompts are continued in different ways.
-                Default: the option ``seed`` for all.
+                Default: the option ``seed`` for every prompt.
             options: The fields of :class:`GenerationOptions`.
 
         Raises:

@@ -85,7 +85,7 @@ class MaskedLanguageModel:
     """
 
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
-        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+        from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
         self.bundle = bundle = with_own_model(bundle, device)
         self.device = accelerate(bundle.model).device

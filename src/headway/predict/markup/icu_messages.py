@@ -154,35 +154,43 @@ class MessageReader:
         whole = Branch(0, len(self._text), "", self._arguments)
         if self._is_message:
             return self._message(whole, builder)
-        inner = builder.inner(str)
-        return inner.restore(self._parse(self._replace_arguments(whole, inner, self._source), inner))
+        inner_builder = builder.inner(str)
+        return inner_builder.restore(
+            self._parse(self._replace_arguments(whole, inner_builder, self._source), inner_builder)
+        )
 
     def _source(self, start: int, end: int, _: DocumentBuilder) -> str:
         return self._text[start:end]
 
     def _message(self, branch: Branch, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of a message."""
-        inner = builder.inner(literal_writer(branch.special, doubles=self._doubles))
+        inner_builder = builder.inner(literal_writer(branch.special, doubles=self._doubles))
 
-        def unquote(start: int, end: int, inner: DocumentBuilder) -> str:
-            return self._unquoted(start, end, inner, "#" in branch.special)
+        def unquote(start: int, end: int, inner_builder: DocumentBuilder) -> str:
+            return self._unquoted(start, end, inner_builder, "#" in branch.special)
 
-        return inner.restore(self._parse(self._replace_arguments(branch, inner, unquote), inner))
+        return inner_builder.restore(
+            self._parse(self._replace_arguments(branch, inner_builder, unquote), inner_builder)
+        )
 
     def _replace_arguments(
-        self, branch: Branch, inner: DocumentBuilder, read: Callable[[int, int, DocumentBuilder], str]
+        self, branch: Branch, inner_builder: DocumentBuilder, read: Callable[[int, int, DocumentBuilder], str]
     ) -> str:
         out: list[str] = []
         position = branch.start
         for argument in branch.arguments:
-            out.append(read(position, argument.start, inner))
+            out.append(read(position, argument.start, inner_builder))
             position = argument.end
-            if inner.keeps_messages:
+            if inner_builder.keeps_messages:
                 source = self._text[argument.start : argument.end]
-                out.append(inner.stand_in(Item("text", (source,), source)))
+                out.append(inner_builder.stand_in(Item("text", (source,), source)))
             else:
-                out.append(inner.stand_in(Item("placeholder", self._argument(argument, inner), f"{{{argument.name}}}")))
-        return "".join([*out, read(position, branch.end, inner)])
+                out.append(
+                    inner_builder.stand_in(
+                        Item("placeholder", self._argument(argument, inner_builder), f"{{{argument.name}}}")
+                    )
+                )
+        return "".join([*out, read(position, branch.end, inner_builder)])
 
     def _argument(self, argument: BranchingArgument, builder: DocumentBuilder) -> Pieces:
         pieces: list[str | int] = []
@@ -192,7 +200,7 @@ class MessageReader:
             position = branch.end
         return (*pieces, self._text[position : argument.end])
 
-    def _unquoted(self, start: int, end: int, inner: DocumentBuilder, in_plural: bool) -> str:
+    def _unquoted(self, start: int, end: int, inner_builder: DocumentBuilder, in_plural: bool) -> str:
         """Return a part of a message without arguments that have branches, as a reader sees it."""
         out: list[str] = []
         position = start
@@ -204,10 +212,10 @@ class MessageReader:
             if match["apostrophe"]:
                 out.append("'")
             elif match["number"]:
-                out.append(inner.stand_in(Item("placeholder", ("#",), "#")))
+                out.append(inner_builder.stand_in(Item("placeholder", ("#",), "#")))
             else:
                 quoted = self._text[match.start("quoted") : match.end("quoted")].replace("''", "'")
-                out.append(_BRACES.sub(lambda braces: inner.stand_in(_quoted_item(braces.group())), quoted))
+                out.append(_BRACES.sub(lambda braces: inner_builder.stand_in(_quoted_item(braces.group())), quoted))
         return "".join([*out, self._text[position:end]])
 
 

@@ -183,7 +183,7 @@ class _Placement:
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
         self._target_starts, self._target_ends = [start for start, _ in self._target], [end for _, end in self._target]
-        # Every position is after the first entry, which is no word.
+        # The first entry is not a word: it precedes every position.
         self._joined = [(-1, -1), *(match.span() for match in _JOINED.finditer(translation.text))]
         rows, columns = len(self._source), len(self._target)
         links = {(i, j) for i, j in translation.links if i < rows and j < columns}

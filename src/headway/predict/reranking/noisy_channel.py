@@ -46,7 +46,9 @@ def noisy_channel_features(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> list[Features]:
-    """Return log p(y | x), log p(y), log p(x | y) and |y| of each candidate of each source. A missing model gives 0.
+    """Return log p(y | x), log p(y), log p(x | y) and |y| for each candidate of each source.
+
+    The log-probability of a model that is not given is 0.
 
     Args:
         translator: The model of the translation direction. |y| counts its tokens.

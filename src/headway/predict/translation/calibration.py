@@ -159,7 +159,7 @@ def fit_calibration(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Calibration | None:
-    """Return the calibration for a model's translations of texts of its domain, or None if there are too few.
+    """Calibrate the flag ``unlikely`` on in-domain translations. Return None if there are too few.
 
     Args:
         translations: At least :data:`MIN_TEXTS` translations of texts that the model was not trained on.

@@ -223,7 +223,7 @@ class ModelGlossary:
     def _phrases(self, entry: GlossaryEntry) -> tuple[Phrase, ...]:
         if entry not in self._tokens:
             tokenizer = self._tokenizer()
-            assert tokenizer is not None  # the model that translates has it
+            assert tokenizer is not None  # the translating model keeps the tokenizer alive
             self._tokens[entry] = tokenize_phrases(tokenizer, entry.accepted_targets)
         return self._tokens[entry]
 

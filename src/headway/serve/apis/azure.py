@@ -39,7 +39,7 @@ from headway.serve.service import Service
 _V3, _V2026 = "3.0", "2026-06-06"
 _FLAGS = {"true": True, "false": False}
 _SCOPES = ("translation", "transliteration", "dictionary", "models")
-# Codes of errors whose status alone does not tell them. Their first three digits are the status of the reply.
+# Codes of errors that the HTTP status does not identify. Their first three digits are the status of the reply.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
 _DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that says how a phrase is translated

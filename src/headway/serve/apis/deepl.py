@@ -182,7 +182,7 @@ def _target_languages(known: Iterable[str]) -> dict[str, str]:
     for code in codes:
         base = base_language(code)
         regions = _REGIONS.get(base, {})
-        if count[base] > 1:  # the region or script tells them apart
+        if count[base] > 1:  # the region or script distinguishes them
             names_by_code[code.upper()] = regions.get(code.upper(), english_name(code))
         else:
             names_by_code |= regions or {base.upper(): english_name(code)}

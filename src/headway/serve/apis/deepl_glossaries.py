@@ -267,7 +267,7 @@ def _read_csv(entries: str) -> list[list[str]]:
 
 
 def _escaped(target: str, number: int) -> str:
-    """Return a target phrase in the syntax of glossaries, in which it means only itself."""
+    """Return a target phrase in the syntax of glossaries, escaped so that it matches only its own text."""
     if "|" in target:
         raise _invalid(f"line {number} contains |, which separates alternatives on this server")
     if not target.strip("*"):

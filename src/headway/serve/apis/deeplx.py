@@ -1,7 +1,7 @@
 """The API of DeepLX (https://github.com/OwO-Network/DeepLX): one text, and alternatives to its translation.
 
-It differs from DeepL's API, although its fields have the same names. Programs such as Immersive Translate and plugins
-of Zotero use it.
+It differs from DeepL's API, although its fields have the same names. Programs such as Immersive Translate and
+Zotero plugins use it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _DeepLX:
         text, target = _text(fields, "text"), _text(fields, "target_lang")
         source = _text(fields, "source_lang").lower() or "auto"
         if not text:
-            raise RefusedError(error("No text to translate", 404))  # the status of the original
+            raise RefusedError(error("No text to translate", 404))  # the same status as DeepLX
         if not target:
             raise BadRequestError("target_lang is missing")
         tags = _text(fields, "tag_handling")

@@ -169,7 +169,7 @@ class _ChatFields(_CommonFields):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the generation."""
+        """The generation options."""
         return self.generation_options(self.limit)
 
 
@@ -556,13 +556,13 @@ def _logprobs(tokens: Sequence[PredictedToken | _TargetToken | None], count: int
 def _chat_logprobs(tokens: Sequence[PredictedToken | _TargetToken | None], count: int) -> dict[str, Any]:
     """Return the log-probabilities of tokens in the form of chat completions."""
 
-    def one(token: str, log_probability: float) -> dict[str, Any]:
+    def entry(token: str, log_probability: float) -> dict[str, Any]:
         return {"token": token, "logprob": log_probability, "bytes": list(token.encode())}
 
     return {
         "content": [
-            one(token.token, token.log_probability)
-            | {"top_logprobs": [one(top.token, top.log_probability) for top in token.alternatives[:count]]}
+            entry(token.token, token.log_probability)
+            | {"top_logprobs": [entry(top.token, top.log_probability) for top in token.alternatives[:count]]}
             for token in tokens
             if token is not None
         ]

@@ -30,7 +30,7 @@ class Fleet(ABC):
         self.has_gpu = False
         self.restarts = 0
 
-    # A fleet whose processes others start has no more to do than this.
+    # Defaults for fleets whose processes are started elsewhere.
 
     async def launch(self) -> None:
         """Begin to load the models."""

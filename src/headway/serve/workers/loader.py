@@ -79,7 +79,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
     try:
         has_gpu = torch.cuda.is_available()
         control.sendall(encode(Loaded(tuple(infos), num_bytes, tuple(notes), has_gpu)))
-    except BrokenPipeError:  # the service could not start, or needs the models no more
+    except BrokenPipeError:  # the service failed to start or no longer needs the models
         return
     gc.collect()
     gc.freeze()  # collections in workers would write to every object, and so copy every page
@@ -146,7 +146,7 @@ def _serve_until_closed(control: socket.socket, models: dict[str, Any], children
         for key, _ in selector.select():
             if key.fileobj is control:
                 message, descriptors, *_ = socket.recv_fds(control, 1, 1)
-                if not message:  # the service needs these processes no more
+                if not message:  # the service no longer needs these processes
                     return
                 try:
                     pid = os.fork()

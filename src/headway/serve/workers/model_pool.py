@@ -1,17 +1,17 @@
 """The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
 
-The models that stay share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its workers. A
-model that is loaded on demand has a separate fleet, whose loader is forked from the first one: it starts with all
-modules imported and with the models that stay, and unloading the model means ending its processes, which frees its
-memory for certain. So other models neither wait for a load nor notice one that fails. Work that needs two models at
-once is done by processes that have both: if both are loaded on demand, these are a further fleet, which loads the two.
+The models that stay loaded share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its
+workers. A model that is loaded on demand has a separate fleet, whose loader is forked from the first one: it starts
+with all modules imported and with the models that stay loaded. Unloading the model means ending its processes, which
+always frees its memory. So loading a model does not delay other models, and a failure does not affect them. Work that
+needs two models at once is done by processes that have both: if both are loaded on demand, another fleet loads the two.
 
 - A model is loaded by the first request that needs it. Requests that need it meanwhile wait for the same load. A load
-  goes on if they give up, because the next request will probably need the model, too.
+  continues if they give up, because the next request will probably need the model, too.
 - One load runs at a time, which bounds the memory for loading.
-- Before a load, the models that were least recently used are unloaded until the budget has room. A model with running
-  requests stays; a load waits for it. The memory that a model needs is the size of its weights on disk until it has
-  been loaded for the first time, and then what its loader has measured.
+- Before a load, the models that were least recently used are unloaded until the new one fits into the budget. A model
+  with running requests stays loaded; a load waits for it. The memory that a model needs is estimated as the size of its
+  weights on disk until the model is first loaded, and then measured by its loader.
 - A load that has failed is not tried again for some seconds. A model whose loader has ended is loaded again by the next
   request.
 """
@@ -186,7 +186,7 @@ class ModelPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # What there is.
+    # Which models and workers exist, and their states.
 
     def _fleets(self) -> list[Fleet]:
         return [self._base, *(group.fleet for group in self._groups.values() if group.fleet is not None)]

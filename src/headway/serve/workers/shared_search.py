@@ -212,7 +212,7 @@ class SharedSearch:
         self._arrived = deque[_Call]()  # calls that have no batch yet
         self._ready: dict[greenlet, None] = {}  # the greenlets that can continue, in order
         self._batches: list[_Batch] = []
-        self._served: dict[str, float] = {}  # seconds that each caller has got, and what it has missed by coming late
+        self._served: dict[str, float] = {}  # seconds used by each caller; new ones start near the lowest
         self._keys = itertools.count()  # keys of the sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
         self.num_steps = 0
@@ -342,7 +342,7 @@ class SharedSearch:
 
     @property
     def has_work(self) -> bool:
-        """Whether there are calls to advance or greenlets to resume, so that the loop must call :meth:`advance`."""
+        """Whether :meth:`advance` has work to do: calls to advance or greenlets to resume."""
         return bool(self._arrived or self._batches or self._ready)
 
     @property
