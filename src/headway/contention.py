@@ -25,7 +25,7 @@ from pathlib import Path
 from headway.cores import num_cores
 
 _INTERVAL_S = 0.5
-_MIN_OTHERS = 0.3  # processors; the measurement of half a second has an error of about 0.1
+_MIN_OTHERS = 0.3  # processors; measuring for half a second has an error of about 0.1
 _QUIET_INTERVALS = 2  # waiting becomes active again after this many intervals without contention
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _adapting = threading.Lock()
@@ -103,7 +103,7 @@ def _watch(stop: threading.Event) -> None:
         threads, cores = _torch_threads(), num_cores()
         is_contended = exceeds_processors(threads, others.processors())
         quiet = 0 if is_contended else quiet + 1
-        if is_contended and 1 < threads <= cores:  # one thread waits for no other; too many threads sleep anyway
+        if is_contended and 1 < threads <= cores:  # one thread never waits; too many threads sleep anyway
             extra.add(cores - threads + 1)
         elif quiet >= _QUIET_INTERVALS:
             extra.remove()

@@ -178,7 +178,7 @@ class _TranslationCache:
         self, folder: Path, teacher: Path, translator: Translator, options: DecodingOptions, max_length: int
     ) -> None:
         files = (path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors"))
-        hashed = [path for path in files if path.name != SHORTLIST_FILE]  # the teacher translates without it
+        hashed = [path for path in files if path.name != SHORTLIST_FILE]  # the teacher does not use a shortlist
         self.teacher_key = fingerprint([(path.name, checksum(path)) for path in hashed])
         self._folder, self._translator, self._options, self._max_length = folder, translator, options, max_length
         self._used: set[Path] = set()

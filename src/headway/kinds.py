@@ -80,9 +80,9 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
         return len(self._entries)
 
 
-_importing = RLock()  # a module that is being imported may ask for kinds itself
+_importing = RLock()  # reentrant: a module may look up kinds while it is being imported
 _begun: set[str] = set()  # the modules whose import has begun
-_failed: dict[str, ConfigError] = {}  # and those that could not be imported: what they registered may be incomplete
+_failed: dict[str, ConfigError] = {}  # the modules whose import failed; their registrations may be incomplete
 
 
 @cache

@@ -54,7 +54,7 @@ def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
         with _staging_folder(path) as staging:
             new = staging / _NEW
             yield new
-            _flush(new)  # before the file gets its mode, which may forbid reading
+            _flush(new)  # before the mode is set, which may forbid reading
             new.chmod(stat.S_IRUSR | stat.S_IWUSR if private else _mode(path, staging))
             new.replace(path)
             _flush_entries(path.parent)

@@ -29,7 +29,7 @@ from headway.text.corpus_encoder import PackedIds
 
 END = "\0"  # ends a document; the readers refuse this character in text
 _PIECE = 1 << 16  # characters
-_WINDOW = 1 << 12  # characters in which a place to divide a line is looked for
+_WINDOW = 1 << 12  # number of characters to search for a place to divide a line
 _SINGLE_SPACE, _SPACE = re.compile(r"(?<=\S) (?=\S)"), re.compile(r"(?<=\S)\s")
 _GLOB = frozenset("*?[")
 _OF_SYSTEMS = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})  # hidden by their systems, but not by their names
@@ -228,7 +228,7 @@ def _divided(parts: Iterable[str], length: int) -> Iterator[str]:
     The pieces depend only on the text, and not on the borders between the parts of a long line.
     """
     piece: list[str] = []
-    size = 0  # of the lines in the piece
+    size = 0  # total size of the lines in the piece
     line = ""
     for part in parts:
         line += part

@@ -534,7 +534,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield from raw
 
 
-# How files begin that programs have compressed, the name of the format, and the suffix of files that are decompressed.
+# First bytes of compressed files, the name of the format, and the file suffix if the format is supported.
 _COMPRESSED = (
     (re.compile(rb"\x1f\x8b"), "gzip", ".gz"),
     (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), "Zstandard", ".zst"),

@@ -123,7 +123,7 @@ class Constraints:
                 self._having.setdefault(token, set()).add(index)
         start = _Progress(tuple((0,) * len(several) for several in self.include))
         self._progress = [start]
-        self._begun: list[set[int]] = [set()]  # for each node, the constraints of which a part is matched
+        self._begun: list[set[int]] = [set()]  # for each node, the partly matched constraints
         self._numbers = {start: 0}
         self._steps: dict[tuple[int, int], int] = {}
         self._needed: dict[int, int] = {}

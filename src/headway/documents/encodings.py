@@ -18,7 +18,7 @@ _SINGLE_BYTE = (
 )  # fmt: skip
 _SAMPLE_BYTES = 100_000
 _MOST = 3
-_RANK_WEIGHT = 0.01  # by which a less common encoding is less probable
+_RANK_WEIGHT = 0.01  # share by which each rank lowers the score of an encoding
 _WORD = re.compile(r"[^\W\d_]+")
 
 

@@ -34,7 +34,7 @@ _TAG = re.compile(
 _KEPT_END = "</keep>"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SPACES = re.compile(r"([ \t\r\n\f\v]+)")  # a no-break space is a character that the model reads
-_COLUMNS = re.compile(r"(?<=\S) {3,}(?=\S)")  # spaces that align words below each other
+_COLUMNS = re.compile(r"(?<=\S) {3,}(?=\S)")  # spaces that align words in columns
 
 
 _SPACE = InlinePart("text", " ")

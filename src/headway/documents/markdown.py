@@ -132,7 +132,7 @@ class _MarkdownParagraph:
             prefixes = [self.prefixes[0], *[self.prefixes[1]] * (len(lines) - 1)]
         ends = [*[self.suffixes[0]] * (len(lines) - 1), self.suffixes[-1]]
         for number, line in enumerate(lines[:-1]):
-            # At the end of a line, a backslash that is text would be a line break.
+            # A literal backslash at the end of a line would be read as a line break.
             if (len(line) - len(line.rstrip("\\"))) % 2 and ends[number].startswith(("\r", "\n")):
                 lines[number] += "\\"
         lines = list(map(self.hidden.restore, lines))

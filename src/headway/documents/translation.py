@@ -153,7 +153,7 @@ def fill_document(
         with limited_time(limits):
             content = read_document(source, document_type, reading)
         with atomic_write(target) as aside:
-            aside.touch()  # fail before the work if the folder is not writable
+            aside.touch()  # fail early if the folder is not writable
             translations: list[str] = []
             for batch in text_batches(content.texts):
                 if progress is not None:

@@ -154,7 +154,7 @@ class Int8Backend(TorchBackend):
     def causal_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
     ) -> Rows:
-        # In blocks even if no beginning is shared, so that the rounding is the same if it is.
+        # Compute in blocks even if prompts share no beginning, so that sharing does not change the rounding.
         query, key, value = (part.squeeze(1) for part in layout.split(torch.from_numpy(rows).unsqueeze(1)))
         return prompt_attention(query, key, value, prompts, window).flatten(1).numpy()
 

@@ -267,7 +267,7 @@ def find_metric(name: str, tokenization: Tokenization = DEFAULT_TOKENIZATION) ->
 
 
 def _ter(tokenization: Tokenization, lowercase: bool = True) -> TER:
-    asian = splits_characters(tokenization)  # which has an effect only on normalized text
+    asian = splits_characters(tokenization)  # asian_support has an effect only on normalized text
     return TER(case_sensitive=not lowercase, normalized=asian, asian_support=asian)
 
 

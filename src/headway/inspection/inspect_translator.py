@@ -87,7 +87,7 @@ def inspect_translation(
             captured.name,
         )
         for captured in seen.maps
-        if captured.kind  # rows and columns of other attention are unknown; Headway's own models have no such attention
+        if captured.kind  # skip attention of unknown kind (only in models outside Headway)
     )
     text_positions = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
     layer, pairs = _aligned(maps, text_positions, range(forced, len(predicted) - 1), translator.alignment_layer)

@@ -55,7 +55,7 @@ class OnnxGraph:
         self._onnx = onnx
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
-        self._constants: dict[bytes, str] = {}  # names by content
+        self._constants: dict[bytes, str] = {}  # names of constants, keyed by content
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: dict[str, onnx.ValueInfoProto] = {}  # keys: internal names of values
         state = module.state_dict(keep_vars=True)

@@ -33,7 +33,7 @@ _ARCHITECTURES: Mapping[Capability, tuple[str, ...]] = {
     "fills": ("masked",),
 }
 ANY = ANY_VALUE
-_HEAD_WIDTH = "d_model / num_heads"  # represents this quotient in an exporter's list
+_HEAD_WIDTH = "d_model / num_heads"  # in an exporter's list, stands for this quotient
 SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
 EQUAL_HEADS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}

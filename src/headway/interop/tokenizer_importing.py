@@ -298,7 +298,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
         _add_tokens(library, folder, config)
         apply_overrides(library, config, family, folder / "tokenizer.json")
         side = _fast(library, family, config, folder / "tokenizer.json")
-        if (library := read_json(folder / "target/tokenizer.json")) is not None:  # two vocabularies, from Headway
+        if (library := read_json(folder / "target/tokenizer.json")) is not None:  # exported with two vocabularies
             return side, _fast(library, family, config, folder / "target")
     elif not complete:
         listed = " and ".join(filter(None, (", ".join(files[:-1]), *files[-1:])))

@@ -80,7 +80,7 @@ INPUT_OFFSET = np.int32(128)
 MAX_LEVEL = 127  # the largest magnitude of a quantized weight or input
 TINY_SCALE = np.float32(1e-30)  # keeps the scale of a row of zeros positive
 _FOUR = 4  # inputs in a lane
-_FOURS = 2  # fours in a group; a 16-bit sum adds two products of each
+_FOURS = 2  # fours in a group; a 16-bit sum adds two products from each four
 _GROUP = _FOURS * _FOUR  # inputs in a group
 _MAX_SUM = (2**15 - 1) // 255  # the largest sum of the weights of one sign in a 16-bit sum
 

@@ -174,7 +174,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
 
     def configure_tiles(self) -> None:
         """Configure all AMX tile registers with their full size: TILE_ROWS rows of TILE_BYTES bytes each."""
-        palette, tiles, unused = 1, 8, 8  # the layout is that of the instruction ldtilecfg
+        palette, tiles, unused = 1, 8, 8  # the layout that the instruction ldtilecfg expects
         row_bytes = [byte for _ in range(tiles) for byte in TILE_BYTES.to_bytes(2, "little")]
         layout = [palette, *(0,) * 15, *row_bytes, *(0,) * 2 * unused, *(TILE_ROWS,) * tiles, *(0,) * unused]
         place = self.allocate(len(layout))

@@ -101,7 +101,7 @@ class KVCache:
         self._free: Int[Tensor, "B F"] = nothing.view(0, 0)  # each sequence's free entries, in order
         self._num_taken = 0  # how many of them are in use by now
         self._has_same_free = True  # whether all sequences have the same free entries, after all that are in use
-        self._num_used_before = 0  # the most entries that a sequence had in use when its free ones were listed
+        self._num_used_before = 0  # largest number of entries in use by a sequence when the free entries were listed
         self._mask: Bool[Tensor, "B W C"] | None = None
         self._converted: Any = None
 

@@ -43,7 +43,7 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         reports.loop_watch.start()
-        describing = asyncio.ensure_future(asyncio.to_thread(native.openapi))  # it takes about a second, and is kept
+        describing = asyncio.ensure_future(asyncio.to_thread(native.openapi))  # takes about a second; cached
         yield
         describing.cancel()
         reports.loop_watch.stop()

@@ -135,7 +135,7 @@ class BulkJobs:
     def __init__(self, admission: Admission, max_groups: int) -> None:
         self._admission, self._max_groups = admission, max_groups
         self._jobs: dict[str, BulkJob] = {}  # in the order of their arrival
-        self._served: dict[str, float] = {}  # tokens that each key with waiting texts has got
+        self._served: dict[str, float] = {}  # number of tokens processed for each key with waiting texts
         self._num_runners = 0
         self._runners: set[asyncio.Task[None]] = set()
 

@@ -94,7 +94,7 @@ class Clients:
         return self._config(key) is not None
 
     def _config(self, key: str | None) -> KeyConfig | None:
-        if not key:  # the absence of a key is never a key
+        if not key:  # an empty key is never valid
             return None
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         matching = [config for config in self._keys() if hmac.compare_digest(config.sha256, digest)]

@@ -60,8 +60,8 @@ class Gateway:
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
         self._apps, self._service, self._reports = apps, service, reports
         self._root_path = service.config.root_path
-        self._turns = LoopTurns(_PER_ITERATION)  # of requests whose key is not known
-        self._metrics_turns = LoopTurns(1)  # each takes some milliseconds
+        self._turns = LoopTurns(_PER_ITERATION)  # for requests without a known key
+        self._metrics_turns = LoopTurns(1)  # each reply takes some milliseconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -130,9 +130,9 @@ class Gateway:
             return None
         key = keys.in_head(request.head)
         if has_keys and not (key and service.clients.has_key(key)):
-            await self._turns.take()  # the requests of others do not wait for all that have no key
+            await self._turns.take()  # so that requests with a known key do not wait for these
         if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
-            request.api = "deeplx"  # decides about the form of a refusal
+            request.api = "deeplx"  # decides the form of a refusal
         if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
             body = await request.receive_body(limit, self._turns if has_keys else None)
             candidates = list(keys.in_body(request.head.headers.get("content-type", ""), body))

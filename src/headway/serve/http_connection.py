@@ -16,8 +16,8 @@ from headway.serve.config import LimitsConfig
 from headway.serve.errors import OverloadedError
 from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest
 
-_READ_BYTES = 16_384  # read at a time
-_WAITING_BYTES = 16_384  # of further requests that a client may send before it has the reply to the first one
+_READ_BYTES = 16_384  # maximum number of bytes to read at a time
+_WAITING_BYTES = 16_384  # maximum size of pipelined requests
 _MAX_HEADERS = 100
 _HEAD_END = b"\r\n\r\n"
 
@@ -38,7 +38,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         error: Returns an error in the form of the API that a URL belongs to.
     """
 
-    _buffer = memoryview(bytearray(_READ_BYTES))  # of all connections: it is filled and read within a single callback
+    _buffer = memoryview(bytearray(_READ_BYTES))  # shared by all connections: filled and read in one callback
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._head_bytes = 0  # of the head, or of what a chunked body has besides its content
         self._head = ReceivedRequest(received, is_known=False)
         self._body_left: int | None = 0  # None: chunked
-        self._waiting = bytearray()  # the next requests
-        self._is_ignoring = False  # the next request in the same data as the end of the present one
+        self._waiting = bytearray()  # bytes of the next requests
+        self._is_ignoring = False  # whether the parser is in a further request in the same data
         self.url = b""  # URL of the request, set by the parent class
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

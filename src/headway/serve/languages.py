@@ -13,8 +13,8 @@ from headway.text.languages import base_language, normalized
 _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
 }  # fmt: skip
-# A language that is not served is detected if it has this probability, and is this many times as probable as those that
-# are. Sentences of four words have that; single words and numbers do not.
+# An unsupported language is reported only if it has at least this probability and is this many times as probable as the
+# supported ones. Sentences of four words reach this; single words and numbers do not.
 _CLEAR, _MUCH_MORE = 0.3, 20
 _ENGLISH_NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_OPAQUE = "null"  # the origin of a page without one, such as a sandboxed frame
-_OWN_SITES = ("same-origin", "none")  # none: the user, or an extension, sends the request
+_OPAQUE = "null"  # the value for an opaque origin, such as a sandboxed frame
+_OWN_SITES = ("same-origin", "none")  # none: sent by the user or an extension, not by a page
 
 
 def is_from_foreign_page(headers: Headers, allowed_origins: Collection[str]) -> bool:

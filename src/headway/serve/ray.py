@@ -41,11 +41,11 @@ from headway.serve.workers.fleet import MAX_JOBS, Fleet
 from headway.serve.workers.messages import Job, Pong
 from headway.serve.workers.model_pool import ModelPool
 
-_POLL_S = 0.25  # time between two questions for the states of the replicas
+_POLL_S = 0.25  # time between two requests for the states of the replicas
 _POLL_TIMEOUT_S = 2.0
 _MEASURE_S = 10.0  # time between two measurements of memory, which take some milliseconds
 _HEALTH_CHECK_S = 1.0
-_HEALTH_TIMEOUT_S = 5.0  # a replica that does not answer for so long is replaced
+_HEALTH_TIMEOUT_S = 5.0  # a replica that does not answer for this time is replaced
 _SPARE_S = 15.0  # added to the time limit of a request, for its reply
 _ERRORS = (HeadwayError, WorkerError, UnavailableError, ModelNotReadyError)
 _LOST = (RayActorError, ReplicaUnavailableError, DeploymentUnavailableError)

@@ -9,7 +9,7 @@ from headway.serve.config import LimitsConfig
 from headway.serve.errors import OverloadedError
 
 _FREE = 8192  # bytes of each request that do not count, so that short requests are never refused
-_UNKNOWN_SHARE = 1 / 8  # of the bound, for requests whose key is not known yet
+_UNKNOWN_SHARE = 1 / 8  # share of the limit for requests whose key is not known yet
 _RETRY_S = 1
 _MEGABYTE = 1_000_000
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
-_ACCEPTED_AT_ONCE = 64  # connections, in an iteration of the event loop
-_OTHER_FILES = 200  # besides connections
+_ACCEPTED_AT_ONCE = 64  # maximum number of connections to accept per iteration of the event loop
+_OTHER_FILES = 200  # number of files to keep open besides connections
 _GC_THRESHOLD = 50_000
-_WATCH_S = 1.0  # time between two looks at the file of the configuration
-_SAVE_S = 5.0  # time between two writes of the counted characters; a service that is killed loses what came after
+_WATCH_S = 1.0  # how often to check whether the configuration file has changed
+_SAVE_S = 5.0  # how often to save character counts; a killed service loses the counts since the last save
 
 
 def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
@@ -198,7 +198,7 @@ class _Reloader:
         except HeadwayError as error:
             _log.error("the models stay as they are: %s", error)
             return
-        except Exception:  # a defect, after which later signals must still be served
+        except Exception:  # a bug must not prevent the handling of later signals
             _log.exception("the models stay as they are")
             return
         old = service.pool

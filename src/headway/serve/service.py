@@ -42,7 +42,7 @@ _MODEL_TITLES: dict[Capability, str] = {
 }
 _GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
-_DETECTED_CHARACTERS = 10_000  # of each text; the rest does not change its language
+_DETECTED_CHARACTERS = 10_000  # number of characters of each text that are used to detect its language
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")

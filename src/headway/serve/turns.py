@@ -19,7 +19,7 @@ class Turns:
         self._free = places
         self._held: Counter[str] = Counter()
         self._num_served = 0
-        self._served: dict[str, int] = {}  # the number of the last turn of each owner
+        self._served: dict[str, int] = {}  # number of each owner's last turn
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
 
     @asynccontextmanager

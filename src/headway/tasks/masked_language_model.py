@@ -72,7 +72,7 @@ class MaskedLanguageModelObjective(TokenObjective):
     """The cross-entropy of the hidden tokens of a batch."""
 
     model: MaskedTransformer
-    is_per_token: ClassVar[bool] = False  # the exponential of the loss is no perplexity of the text
+    is_per_token: ClassVar[bool] = False  # the exponential of the loss is not the perplexity of the text
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the blocks with hidden tokens."""

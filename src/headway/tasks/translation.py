@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headway.predict import Translator
 
 
-_SCORE_NAMES = {"chrf": "chrf2"}  # of metrics that scores name otherwise
+_SCORE_NAMES = {"chrf": "chrf2"}  # metrics that have another name in scores
 _COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose tokens the calibration counts
 
 

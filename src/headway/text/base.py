@@ -159,8 +159,8 @@ class ContinuationDecoder:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
-        # Tokens to decode with the next ones: those after the last complete character, and the last token before them,
-        # on which a space between it and the next one may depend.
+        # Tokens to decode again with the next ones: the tokens of an incomplete character, and the token before them,
+        # because a space may depend on it.
         self._ids: list[int] = []
         self._length = 0  # characters of their text
 

@@ -15,7 +15,7 @@ from jaxtyping import Int32
 
 _MAX_PAIRS = 32_000_000  # pairs of tokens, which take 2 GB; only a part of a longer text is used
 _MAX_SENTENCE_PAIRS = 250_000  # pairs of tokens in one sentence (500 by 500); longer sentences are skipped
-_ITERATIONS = 5  # the table hardly changes afterwards
+_ITERATIONS = 5  # the table hardly changes after these
 
 
 def translation_table(

@@ -80,7 +80,7 @@ _LAST_WORDS = re.compile(r"(?:(\w+)\s+)?[^\w\s]*([^\W_][\w-]*)\.(\s*)\Z")
 _FIRST = re.compile(r"\W*(\w)")
 
 
-_MAX_PIECE = 10_000  # characters that the segmenter gets at once
+_MAX_PIECE = 10_000  # maximum number of characters to segment at a time
 _PIECE_ENDS = (("\n",), (". ", "! ", "? ", "。", "！", "？"), (" ",))  # where a piece ends, the best places first
 
 
@@ -116,7 +116,7 @@ def _segments(text: str, code: str) -> Iterator[str]:
             piece = piece[: next((end for end in ends if end > _MAX_PIECE // 2), _MAX_PIECE)]
         start += len(piece)
         parts = list(sentencex.segment(code, piece))
-        # It loses some of many line breaks.
+        # The segmenter loses some line breaks if there are many.
         yield from parts if "".join(parts) == piece else piece.splitlines(keepends=True)
 
 

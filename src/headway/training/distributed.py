@@ -201,7 +201,7 @@ def _within(device: torch.device) -> Iterator[World]:
         dist.barrier(host)  # process 0 may still be writing, and torchrun ends all processes after the first one exits
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
-            raise  # another error than a lost connection
+            raise  # not a lost connection
         raise TrainingError(
             f"process {dist.get_rank()} has lost the connection to another process of this job. If that process has "
             "reported an error, fix it. Run the same command again: training resumes from its last checkpoint"

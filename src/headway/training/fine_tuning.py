@@ -64,7 +64,7 @@ def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
     theirs = begun.as_dict() if begun else _sections_of(Path(start))
     sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
     given = {name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()}
-    if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
+    if given["model"].keys() == {"kind"}:  # the parser sets the kind in every recipe
         given["model"] = {}
     task, start_kind = theirs["task"]["kind"], theirs["model"]["kind"]
     training_start = ARCHITECTURES[start_kind].starts.get(recipe.capability)

@@ -67,7 +67,7 @@ RecipeT = TypeVar("RecipeT", bound=Recipe)
 _PREFETCHED_STEPS = 2
 _MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
 _DIVERGED = 1.05  # ratio of the last loss to that of the first step
-_FIRST_STEPS, _LONG_WAIT_S = 3, 15.0  # until the time left is said before the first report
+_FIRST_STEPS, _LONG_WAIT_S = 3, 15.0  # steps and seconds before an early estimate of the time left
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
@@ -101,7 +101,7 @@ def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
     limits = recipe.data.max_tokens, recipe.max_batch_examples
     shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan, *limits)
     objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
-    with torch.compiler.set_stance("force_eager"):  # compiling would take as long again as for training
+    with torch.compiler.set_stance("force_eager"):  # compiling would double the compile time
         estimate = estimate_memory(objective, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
     check_memory(estimate, available_memory(trainer.world.device))
 

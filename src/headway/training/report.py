@@ -129,7 +129,7 @@ def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
 
 def _is_first_time(notice: str) -> bool:
     """Whether a notice has not been shown to this user yet. From then on it has been."""
-    with suppress(OutputError, OSError, RuntimeError):  # without a home or with a full disk, it is shown again
+    with suppress(OutputError, OSError, RuntimeError):  # show it again if the marker cannot be written
         marker = user_cache_folder() / "notices" / notice
         if marker.exists():
             return False

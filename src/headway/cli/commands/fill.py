@@ -52,7 +52,7 @@ def fill(
     end = "\n" if format_ == "text" and text is None else ""
 
     def write(_: int, line: Source | HeadwayError, fillings: Sequence[Filling]) -> str:
-        assert not isinstance(line, HeadwayError)  # the report has raised it
+        assert not isinstance(line, HeadwayError)  # the line report raises errors before this is called
         return _format(line.text, fillings, format_) + end
 
     def fill_text(line: str) -> list[Filling] | HeadwayError:

@@ -92,7 +92,7 @@ def _continue_lines(
     chosen: Mapping[str, Any],
 ) -> None:
     def write(_: int, line: Source | HeadwayError, continuations: Sequence[Continuation]) -> str:
-        assert not isinstance(line, HeadwayError)  # the report has raised it
+        assert not isinstance(line, HeadwayError)  # the line report raises errors before this is called
         return _format(line.text, continuations, format_, lines=True)
 
     def prompt_error(prompt: str) -> HeadwayError | None:

@@ -53,7 +53,7 @@ def tokenize(
             yield " ".join(map(str, tokenizer.encode(line)))
 
     def write(_: int, line: Source | HeadwayError, __: object) -> str:
-        assert not isinstance(line, HeadwayError)  # the report has raised it
+        assert not isinstance(line, HeadwayError)  # the line report raises errors before this is called
         return "".join(f"{row}\n" for row in shown(line.text))
 
     name, batches = text_batches(text, None)

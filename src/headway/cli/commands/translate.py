@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GROUP = CommandGroup.RUN
 COMMAND_CLASS = DecodingCommand
-# Files of the drivers of NVIDIA on Linux, in WSL and on Windows, and of AMD on Linux.
+# Files of GPU drivers: NVIDIA on Linux, in WSL and on Windows; AMD on Linux.
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", r"C:\Windows\System32\nvcuda.dll", "/dev/kfd")
 
 

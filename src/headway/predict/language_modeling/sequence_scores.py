@@ -39,7 +39,7 @@ class _Window(NamedTuple):
     sequence: int
     begin: int
     end: int
-    first: int  # the first token that counts
+    first: int  # index of the first token that is scored
 
 
 @torch.inference_mode()

@@ -70,7 +70,7 @@ _NOT_TRANSLATED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _KEPT_SECTIONS = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
-_READABLE = 60  # characters of an element that is not translated, up to which the model reads it
+_READABLE = 60  # maximum number of characters of an untranslated element that the model reads
 _SPACE = " \t\r\n\f"
 _STRAY = re.compile(r"<[A-Za-z_/!?:][^\s<>&]*")
 
@@ -157,7 +157,7 @@ class _MarkupParser:
         """Return the pieces of a text, which may contain ICU messages."""
         if not (self._protect and may_have_arguments(text)):
             return self._pieces(text, builder)
-        # In pages, the text around a message is not one.
+        # In HTML, only parts of the text are messages.
         reader = MessageReader(text, self._pieces, hide_tags=self._hide_tags, is_message=not self._is_html)
         return reader.pieces(builder)
 

@@ -25,7 +25,7 @@ from headway.predict.markup.document import BOUNDARY, Document, Mark, Pieces, Se
 from headway.text.words import word_spans
 
 _UNALIGNED = -0.25  # score of a target word without alignment for being inside a pair
-_NEIGHBORS = 3  # words on either side of a pair whose translations may be enclosed instead of the pair's own
+_NEIGHBORS = 3  # words on each side of a tag pair that it may enclose if its own words are unaligned
 _LOOKAHEAD = 8  # characters that may be skipped to find the next token in a text
 
 

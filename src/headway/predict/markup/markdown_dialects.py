@@ -67,7 +67,7 @@ _INLINE = re.compile(
     """,
     re.VERBOSE,
 )
-# Prices such as "$5 or 6$" and escaped brackets are no formulas.
+# Prices such as "$5 or 6$" and escaped brackets are not formulas.
 _IS_FORMULA = re.compile(r"[\\^_={}]|\A(?!\s*[A-Za-z]{4,}\s*\Z)\s*[\w()'|.!]++(?:\s*[-+*/<>,]\s*[\w()'|.!]++)*\s*\Z")
 _MAX_LINES = 100  # of a construct
 

@@ -75,7 +75,7 @@ _HINT = re.compile(
 )
 # A text in which this is not found has none of the constructs of headway.predict.markup.markdown_dialects.
 _CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|:::)|:[a-z][a-z0-9_+-]+:", re.MULTILINE)
-_READABLE = 60  # characters of a formula or template up to which the model reads it
+_READABLE = 60  # maximum number of characters of a formula or template that the model reads
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
 _QUOTES = {
     "„": "“”", "“": "”", '"': '"', "'": "'", "«": "»", "»": "«", "‚": "‘", "‘": "’", "(": ")", "[": "]", "<": ">",

@@ -112,7 +112,7 @@ class CandidateFinder:
                 if part.source.banned and (request := self._respelled(part, of_part[: decoding.n_best]))
             }
             for index, of_part in zip(again, search(list(again.values()), decoding), strict=True):
-                if of_part:  # otherwise the earlier hypotheses are kept, and their candidates list the banned phrases
+                if of_part:  # otherwise keep the earlier hypotheses; their candidates list the banned phrases
                     hypotheses[index] = of_part
                     parts[index] = replace(parts[index], request=again[index])
 

@@ -187,7 +187,7 @@ class _Aws:
                 "UnsupportedLanguagePairException", message, SourceLanguageCode=source, TargetLanguageCode=target
             )
             raise RefusedError(error) from None
-        except QuotaExceededError:  # clients would send a request that is answered with 429 again
+        except QuotaExceededError:  # not status 429, because clients would retry
             message = "The quota of this key is used up"
             raise RefusedError(_error("LimitExceededException", message)) from None
         raise_first_error(translations, None, 1)

@@ -38,7 +38,7 @@ from headway.serve.languages import english_name
 from headway.serve.service import Service
 from headway.text.languages import base_language, normalized
 
-_UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
+_UNLIMITED = 1_000_000_000_000  # the character limit to report for accounts without a limit
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
 # Target languages that clients accept only with a region.
 _REGIONS = {

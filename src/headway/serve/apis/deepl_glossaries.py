@@ -230,7 +230,7 @@ def _dictionaries(fields: dict[str, Any]) -> list[Dictionary]:
 def _dictionary(fields: dict[str, Any]) -> Dictionary:
     source, target = _pair(fields)
     entries, form = required_text(fields, "entries"), required_text(fields, "entries_format")
-    entries = entries.removeprefix(BYTE_ORDER_MARK)  # before a quote of CSV it would be an error
+    entries = entries.removeprefix(BYTE_ORDER_MARK)  # a CSV parser fails if it precedes a quote
     if form == "tsv":
         rows = [line.rstrip("\r").split("\t") for line in entries.split("\n")]
     elif form == "csv":

@@ -400,7 +400,7 @@ def _length_errors() -> Iterator[None]:
 def _part_tokens(part: StreamPart) -> list[dict[str, Any]]:
     """Return the tokens of a part of a stream. The last one has its text."""
     tokens = [_token(token.id, "", token.log_probability) for token in part.tokens]
-    if part.text and not tokens:  # it might have been the beginning of a stop string until EOS came
+    if part.text and not tokens:  # text that was held back as a possible stop string until EOS
         tokens = [_token(EOS, "", 0.0)]
     if tokens:
         tokens[-1] |= {"text": part.text, "special": False}

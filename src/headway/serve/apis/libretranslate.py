@@ -27,9 +27,9 @@ from headway.serve.languages import english_name
 from headway.serve.service import Service
 
 TRANSLATE_FILE_PATH = "/translate_file"
-DOWNLOAD_PATH = "/download_file/"  # what follows needs no key, so it is a secret
+DOWNLOAD_PATH = "/download_file/"  # the rest of the path is a secret, because a download needs no key
 _MAX_ALTERNATIVES = 10
-_CHECK_S = 0.5  # time between two looks whether the service ends
+_CHECK_S = 0.5  # how often to check whether the service is ending
 
 
 KEYS = KeyPlace(

@@ -49,7 +49,7 @@ from headway.version import __version__
 _VERSION, _INPUT = "1", "text"
 _EXTENSIONS = ("binary_tensor_data", "classification")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-_ZLIB_OR_GZIP = 47  # the window size that lets zlib find out which
+_ZLIB_OR_GZIP = 47  # window size with which zlib detects the format itself
 _LENGTH = struct.Struct("<I")
 _MAX_DIMENSIONS = 8
 _MAX_FILLINGS = 100

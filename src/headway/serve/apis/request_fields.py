@@ -25,7 +25,7 @@ DataT = TypeVar("DataT", str, bytes)
 FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
-_LARGE = 65_536  # characters or bytes, the parsing of which takes long
+_LARGE = 65_536  # characters or bytes; parsing more takes long
 _PIECE = 32_768  # bytes of a form that are parsed at a time
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
 _MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:

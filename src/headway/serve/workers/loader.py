@@ -82,7 +82,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
     except BrokenPipeError:  # the service failed to start or no longer needs the models
         return
     gc.collect()
-    gc.freeze()  # collections in workers would write to every object, and so copy every page
+    gc.freeze()  # garbage collection in workers would write to every object and so copy every shared page
     _serve(control, models)
 
 

@@ -49,7 +49,7 @@ _MIN_ENTERING_FRACTION = 0.25
 _MAX_DELAYED_STEPS = 2
 
 _FEW_ROWS = 32  # callers with at most this number of rows share a batch
-_CREDIT_S = 0.05  # a caller that comes may take this much more time than the others before they take turns
+_CREDIT_S = 0.05  # a new caller may use this much more time than the others before they take turns
 
 _MAX_TURN_S = 0.005  # after this time, a greenlet pauses before its next batch or text
 
@@ -67,7 +67,7 @@ class _Call:
     progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
     suspend: Callable[[], object]  # suspends the greenlet or thread of the call
     resume: Callable[[], object]  # resumes it
-    num_progress: int = 0  # steps whose hypotheses the call has got
+    num_progress: int = 0  # number of steps whose hypotheses the call has received
     error: BaseException | None = None
     has_ended: bool = False
 
@@ -478,7 +478,7 @@ class SharedSearch:
         self._batches = left
         present = {name for batch in left for name in batch.callers}
         if len(present) < len(self._served):
-            # A caller that comes again soon has still got what it has got.
+            # Keep the time of callers that left recently, so that they gain nothing by coming back.
             earliest = min((self._served[name] for name in present), default=math.inf) - _CREDIT_S
             self._served = {
                 name: seconds for name, seconds in self._served.items() if name in present or seconds > earliest

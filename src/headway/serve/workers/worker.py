@@ -86,7 +86,7 @@ class _Worker:
         self._thread = threading.get_ident()
         self._unsent: list[bytes] = []  # answers of jobs of the main thread, which are sent together after each step
         self._callers: dict[int, Caller] = {}
-        self._threads: dict[int, int] = {}  # the threads of the jobs that compute in one, by the numbers of the jobs
+        self._threads: dict[int, int] = {}  # thread ids of jobs that run in a thread, keyed by job number
         self._interrupting = threading.Lock()
         self._glossaries = RecentGlossaries()
         self._idle_pings = 0  # pings since the last job began
@@ -118,7 +118,7 @@ class _Worker:
             try:
                 message, num_bytes = receive_with_size(self._connection)
             except (EOFError, OSError):
-                os._exit(0)  # jobs in progress have no one to answer to
+                os._exit(0)  # nobody would receive the results of jobs in progress
             match message:
                 case Ping():
                     self._send(encode(self._pong()))
@@ -198,7 +198,7 @@ class _Worker:
             reply = encode(Done(number, error=error))
         except (SystemExit, KeyboardInterrupt, GreenletExit):
             raise
-        except BaseException:  # a panic of a library in Rust is no Exception
+        except BaseException:  # a panic of a Rust library is not an Exception
             traceback.print_exc()
             reply = encode(Done(number, error=WorkerError()))
         self._callers.pop(number, None)

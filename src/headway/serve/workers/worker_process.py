@@ -37,7 +37,7 @@ class PendingJob:
     future: asyncio.Future[Any]
     parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False
-    has_sent: bool = False  # whether a part has arrived, so that the job cannot begin again
+    has_sent: bool = False  # whether a part has arrived: the job then cannot be restarted
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class WorkerProcess:
     unanswered: int = 0  # pings since the last answer
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
-    _glossaries: RecentGlossaries = field(default_factory=RecentGlossaries, init=False)  # as the process has them
+    _glossaries: RecentGlossaries = field(default_factory=RecentGlossaries, init=False)  # cached by the process
     _unsent: list[bytes] = field(default_factory=list, init=False)
 
     def send(self, message: Any) -> None:

@@ -21,7 +21,7 @@ from headway.serve.cost import cost_of_generation, cost_of_perplexity, cost_of_s
 from headway.serve.errors import BadRequestError, TooLargeError
 from headway.serve.service import Service
 
-_DEFAULT_TIMES = 2  # how often a long text is read with the default stride
+_DEFAULT_TIMES = 2  # number of times that the default stride reads each token of a long text
 
 
 class GenerateBody(Body):
