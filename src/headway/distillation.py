@@ -131,8 +131,8 @@ def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig
     return {"source_language": source, "target_language": target if multilingual else None}
 
 
-def _student_recipe(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
-    """Return ``recipe`` with the distilled files in ``home`` as its corpora."""
+def _student_recipe(recipe: Recipe, folder: Path, keep_original: bool) -> Recipe:
+    """Return ``recipe`` with the distilled files in ``folder`` as its corpora."""
 
     def reading(corpus: Corpus, file: str, target: str = "target") -> Corpus:
         return corpus.model_copy(update={"files": (file,), "fields": ("source", target)})
@@ -141,7 +141,7 @@ def _student_recipe(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
     if keep_original:
         train += [reading(corpus, corpus.files[0], "original") for corpus in train]
     dev = recipe.data.dev and reading(recipe.data.dev, "dev.jsonl")
-    data = recipe.data.model_copy(update={"folder": str(home), "train": tuple(train), "dev": dev})
+    data = recipe.data.model_copy(update={"folder": str(folder), "train": tuple(train), "dev": dev})
     return recipe.model_copy(update={"data": data})
 
 

@@ -95,7 +95,7 @@ def open_or_build_store(
 
 
 def _build_chunks(
-    home: Path, examples: Iterator[tuple[str, ...]], spec: EncodingSpec, shard: Shard, progress: Callable[[int], None]
+    folder: Path, examples: Iterator[tuple[str, ...]], spec: EncodingSpec, shard: Shard, progress: Callable[[int], None]
 ) -> list[Path]:
     """Build the missing chunks of a shard. Return the paths of all chunks of the corpus, in order."""
     paths: list[Path] = []
@@ -127,7 +127,7 @@ def _build_chunks(
                 chunk, is_full = _next_chunk(examples)
                 if not chunk:
                     break
-                path = home / f"{number:06}.npz"
+                path = folder / f"{number:06}.npz"
                 paths.append(path)
                 if not shard.owns(number) or path.exists():
                     add(len(chunk))

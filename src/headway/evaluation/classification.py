@@ -151,8 +151,8 @@ def _numbers(names: Sequence[str], labels: Sequence[str], what: str) -> Int[np.n
         ) from None
 
 
-def _class_scores(label: str, matrix: Int[np.ndarray, "C C"], place: int) -> ClassScores:
-    num_correct, num_predicted, num_true = matrix[place, place], matrix[:, place].sum(), matrix[place].sum()
+def _class_scores(label: str, matrix: Int[np.ndarray, "C C"], index: int) -> ClassScores:
+    num_correct, num_predicted, num_true = matrix[index, index], matrix[:, index].sum(), matrix[index].sum()
     precision, recall = (float(100 * num_correct / whole) if whole else 0.0 for whole in (num_predicted, num_true))
     f1 = float(200 * num_correct / (num_predicted + num_true)) if num_predicted + num_true else 0.0
     return ClassScores(label, precision, recall, f1, int(num_true))

@@ -65,8 +65,8 @@ def evaluate_pairs(
     )
 
 
-def _accuracy(right: Sequence[bool], setting: str) -> Score:
+def _accuracy(is_correct: Sequence[bool], setting: str) -> Score:
     """Return the share of True in percent with Wilson's interval. The signature contains ``setting``."""
-    hits, total = sum(right), len(right)
+    hits, total = sum(is_correct), len(is_correct)
     signature = f"n:{total}|ties:wrong|ci:wilson|{setting}version:headway-{__version__}"
     return Score("accuracy", 100 * hits / total, signature, *wilson_interval(hits, total))

@@ -242,7 +242,7 @@ def _size(picture: Figure, scale: float = 1.0) -> float:
     return scale * max(12.0, picture.get_figwidth())
 
 
-def _color_bar(picture: Figure, image: AxesImage, panels: list[Axes], place: Literal["right", "bottom"]) -> None:
-    bar = picture.colorbar(image, ax=panels, location=place, shrink=0.6, aspect=40, pad=0.02)
+def _color_bar(picture: Figure, image: AxesImage, panels: list[Axes], location: Literal["right", "bottom"]) -> None:
+    bar = picture.colorbar(image, ax=panels, location=location, shrink=0.6, aspect=40, pad=0.02)
     bar.set_label("attention weight (each row sums to 1)", fontsize=_size(picture, 0.8))
     bar.outline.set_visible(False)

@@ -56,5 +56,5 @@ def _asset(name: str) -> str:
     return (files("headway.inspection") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _shortened(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _shortened(text: str, max_length: int = 60) -> str:
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"

@@ -230,21 +230,21 @@ def _check_language(language: str, side: LanguageSide, known: Mapping[str, int])
 
 
 def _template(
-    folder: Path, found: ImportedModel, sides: ForeignVocabularies, asked: dict[LanguageSide, str | None]
+    folder: Path, imported: ImportedModel, sides: ForeignVocabularies, asked: dict[LanguageSide, str | None]
 ) -> SpecialTokenTemplate:
     """Return the family's special-token template with the tokenizer's languages added.
 
     OPUS-MT models with several target languages expect the code of the target language before the source. Only their
     vocabulary shows this.
     """
-    template, languages = found.token_template, sides.source.languages
-    if languages and found.family == "MarianMT":
+    template, languages = imported.token_template, sides.source.languages
+    if languages and imported.family == "MarianMT":
         prefix = ("target_language", *template.source_prefix)
         template = template.model_copy(update={"source_prefix": prefix})
     for side, language in asked.items():
         if language is not None:
             _check_language(language, side, sides.source.languages if side in template.language_sides else {})
-    if found.family == "M2M-100" and _is_legacy_nllb(folder):
+    if imported.family == "M2M-100" and _is_legacy_nllb(folder):
         template = template.model_copy(update={"source_prefix": (), "source_suffix": (EOS, "source_language")})
     if not template.language_sides:
         return template
@@ -253,7 +253,7 @@ def _template(
     only = next(iter(languages)) if len(languages) == 1 else None
     folder_says = {"source_language": sides.source_language, "target_language": sides.target_language}
     update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in template.language_sides}
-    ids = dict(zip(languages, found.source_vocabulary.to_headway_ids(languages.values()), strict=True))
+    ids = dict(zip(languages, imported.source_vocabulary.to_headway_ids(languages.values()), strict=True))
     return template.model_copy(update=update | {"languages": ids})
 
 

@@ -68,7 +68,9 @@ def fill(
             results += [fill_text(line.text) for line in sources]
 
 
-def _format(text: str, found: Sequence[Filling], format_: options.OutputFormat) -> str:
+def _format(text: str, fillings: Sequence[Filling], format_: options.OutputFormat) -> str:
     if format_ == "json":
-        return json.dumps({"text": text, "fillings": [asdict(one) for one in found]}, ensure_ascii=False) + "\n"
-    return "".join(f"{one.probability:.4f}\t{one_line(' '.join(one.words))}\t{one_line(one.text)}\n" for one in found)
+        return json.dumps({"text": text, "fillings": [asdict(one) for one in fillings]}, ensure_ascii=False) + "\n"
+    return "".join(
+        f"{one.probability:.4f}\t{one_line(' '.join(one.words))}\t{one_line(one.text)}\n" for one in fillings
+    )

@@ -112,10 +112,10 @@ def _continue_lines(
             results += errors if any(errors) else model.generate(prompts, **chosen)
 
 
-def _format(prompt: str, found: Sequence[Continuation], format_: options.OutputFormat, *, lines: bool) -> str:
+def _format(prompt: str, continuations: Sequence[Continuation], format_: options.OutputFormat, *, lines: bool) -> str:
     """Return the output for a prompt. In text, each continuation is one line if ``lines`` is set."""
     if format_ == "json":
-        record = {"prompt": prompt, "continuations": [asdict(one) for one in found]}
+        record = {"prompt": prompt, "continuations": [asdict(one) for one in continuations]}
         return json.dumps(record, ensure_ascii=False) + "\n"
-    texts = [prompt + one.text for one in found]
+    texts = [prompt + one.text for one in continuations]
     return "".join((one_line(text) if lines else text) + "\n" for text in texts)

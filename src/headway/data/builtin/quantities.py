@@ -15,9 +15,9 @@ _ONE_AND_TWO = (Decimal(1), Decimal(2))  # singular and dual
 _CURRENCIES = "AUD BRL CAD CHF CNY CZK DKK EUR GBP INR JPY KRW MXN NOK PLN SEK TRY USD ZAR"
 
 
-def _digits(rng: Random, least: int, most: int) -> int:
-    """Draw an integer of ``least`` to ``most`` digits; each length is equally likely."""
-    length = rng.randint(least, most)
+def _digits(rng: Random, min_digits: int, max_digits: int) -> int:
+    """Draw an integer of ``min_digits`` to ``max_digits`` digits; each length is equally likely."""
+    length = rng.randint(min_digits, max_digits)
     return rng.randrange(10 ** (length - 1), 10**length)
 
 

@@ -245,9 +245,9 @@ class LanguageModel:
         return TokenStream(self._parts(prompt, options, alternatives))
 
     def _parts(
-        self, prompt: Prompt, given: dict[str, Any], alternatives: int
+        self, prompt: Prompt, raw_options: dict[str, Any], alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
-        options = GenerationOptions.parse(given, "options")
+        options = GenerationOptions.parse(raw_options, "options")
         if options.n > 1 or options.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
         return self._stream(self._prompt_ids(prompt, 1, options), options, alternatives)
@@ -286,11 +286,11 @@ class LanguageModel:
         yield StreamPart(continuation.text[shown:], last)
         return continuation
 
-    def _generated_tokens(self, found: Hypothesis, start: int) -> tuple[GeneratedToken, ...]:
+    def _generated_tokens(self, hypothesis: Hypothesis, start: int) -> tuple[GeneratedToken, ...]:
         """Return the tokens of a hypothesis from ``start`` on, with their alternatives."""
-        display, ids = self._tokenizer.display, found.tokens[start:]
-        recorded = found.top_tokens_per_step[start:] or ((),) * len(ids)
-        values = found.token_log_probabilities[start:]
+        display, ids = self._tokenizer.display, hypothesis.tokens[start:]
+        recorded = hypothesis.top_tokens_per_step[start:] or ((),) * len(ids)
+        values = hypothesis.token_log_probabilities[start:]
         return tuple(
             GeneratedToken(
                 token,
@@ -491,20 +491,24 @@ class LanguageModel:
 
         return ends
 
-    def _must_continue(self, found: Hypothesis, options: GenerationOptions) -> bool:
+    def _must_continue(self, hypothesis: Hypothesis, options: GenerationOptions) -> bool:
         """Return whether a continuation ended only because the context was full, and must continue."""
-        return options.beyond_context == "slide" and not found.finished and len(found.tokens) < options.max_new_tokens
+        return (
+            options.beyond_context == "slide"
+            and not hypothesis.finished
+            and len(hypothesis.tokens) < options.max_new_tokens
+        )
 
-    def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:
-        text = self._tokenizer.decode_continuation(found.tokens)
+    def _continuation(self, hypothesis: Hypothesis, options: GenerationOptions) -> Continuation:
+        text = self._tokenizer.decode_continuation(hypothesis.tokens)
         end = _first_stop(text, options.stop)
-        reason: Literal["end", "stop", "length"] = "end" if found.finished else "length"
+        reason: Literal["end", "stop", "length"] = "end" if hypothesis.finished else "length"
         return Continuation(
             text=text[:end],
-            tokens=tuple(self._tokenizer.display(found.tokens)),
-            token_log_probabilities=found.token_log_probabilities[: len(found.tokens)],
+            tokens=tuple(self._tokenizer.display(hypothesis.tokens)),
+            token_log_probabilities=hypothesis.token_log_probabilities[: len(hypothesis.tokens)],
             finish_reason=reason if end is None else "stop",
-            ids=tuple(found.tokens),
+            ids=tuple(hypothesis.tokens),
         )
 
 
@@ -525,15 +529,15 @@ def load_language_model(
 _NOTHING_YET = Hypothesis((), 0.0, 0.0)
 
 
-def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:
+def _joined(hypothesis: Hypothesis, following: Hypothesis) -> Hypothesis:
     """Return a continuation that ``following`` continues."""
-    log_probs = (*found.token_log_probabilities[: len(found.tokens)], *following.token_log_probabilities)
+    log_probs = (*hypothesis.token_log_probabilities[: len(hypothesis.tokens)], *following.token_log_probabilities)
     return replace(
         following,
-        tokens=(*found.tokens, *following.tokens),
+        tokens=(*hypothesis.tokens, *following.tokens),
         token_log_probabilities=log_probs,
         log_probability=math.fsum(log_probs),
-        top_tokens_per_step=(*found.top_tokens_per_step[: len(found.tokens)], *following.top_tokens_per_step),
+        top_tokens_per_step=(*hypothesis.top_tokens_per_step[: len(hypothesis.tokens)], *following.top_tokens_per_step),
     )
 
 

@@ -316,27 +316,31 @@ class MaskedLanguageModel:
             extended.append(self._extended(partial, word, log_probs))
         return sorted(extended, key=lambda partial: -partial.total)[:beam]
 
-    def _extended(self, one: _Partial, word: tuple[int, ...], log_probs: tuple[float, ...]) -> _Partial:
-        index = one.ids.index(self.mask_id)
+    def _extended(self, partial: _Partial, word: tuple[int, ...], log_probs: tuple[float, ...]) -> _Partial:
+        index = partial.ids.index(self.mask_id)
         return _Partial(
-            (*one.ids[:index], *word, *one.ids[index + 1 :]), (*one.words, word), (*one.log_probs, *log_probs)
+            (*partial.ids[:index], *word, *partial.ids[index + 1 :]),
+            (*partial.words, word),
+            (*partial.log_probs, *log_probs),
         )
 
-    def _filling(self, found: _Partial) -> Filling:
+    def _filling(self, partial: _Partial) -> Filling:
         return Filling(
-            text=self._tokenizer.decode(found.ids[1:-1]),
-            words=tuple(self._tokenizer.decode(word).strip() for word in found.words),
-            probability=math.exp(found.total),
-            token_log_probabilities=found.log_probs,
-            ids=tuple(chain.from_iterable(found.words)),
+            text=self._tokenizer.decode(partial.ids[1:-1]),
+            words=tuple(self._tokenizer.decode(word).strip() for word in partial.words),
+            probability=math.exp(partial.total),
+            token_log_probabilities=partial.log_probs,
+            ids=tuple(chain.from_iterable(partial.words)),
         )
 
 
-def _query(ids: tuple[int, ...], at: int, word: tuple[int, ...], done: int) -> tuple[tuple[int, ...], int]:
-    """Return ``ids`` with ``word`` in place of the mask at ``at``, of which only ``done`` tokens are filled in, and the
-    position of the next one.
+def _query(ids: tuple[int, ...], position: int, word: tuple[int, ...], num_filled: int) -> tuple[tuple[int, ...], int]:
+    """Return ``ids`` with ``word`` in place of the mask at ``position``, and the position of its next token to predict.
+
+    Only the first ``num_filled`` tokens of the word are filled in. The others are masks.
     """
-    return (*ids[:at], *word[:done], *[ids[at]] * (len(word) - done), *ids[at + 1 :]), at + done
+    masks = [ids[position]] * (len(word) - num_filled)
+    return (*ids[:position], *word[:num_filled], *masks, *ids[position + 1 :]), position + num_filled
 
 
 def load_masked_language_model(

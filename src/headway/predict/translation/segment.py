@@ -115,10 +115,10 @@ def _split_position(sentence: str) -> int | None:
     return None
 
 
-def _can_break(text: str, place: int) -> bool:
-    """Return whether a line may end before the character at ``place``, as far as punctuation matters."""
-    after, before = unicodedata.category(text[place]), unicodedata.category(text[place - 1])
-    return text[place] not in _NOT_FIRST and after not in ("Pe", "Pf", "Po") and before not in ("Ps", "Pi")
+def _can_break(text: str, index: int) -> bool:
+    """Return whether a line may end before the character at ``index``, as far as punctuation matters."""
+    after, before = unicodedata.category(text[index]), unicodedata.category(text[index - 1])
+    return text[index] not in _NOT_FIRST and after not in ("Pe", "Pf", "Po") and before not in ("Ps", "Pi")
 
 
 def _clusters(text: str) -> list[str]:

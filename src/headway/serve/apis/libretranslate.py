@@ -221,8 +221,8 @@ def _alternatives(fields: dict[str, Any]) -> int:
     return number
 
 
-def _confidence(found: Any) -> dict[str, Any]:
-    return {"confidence": round(100 * found.confidence), "language": found.code}
+def _confidence(detected: Any) -> dict[str, Any]:
+    return {"confidence": round(100 * detected.confidence), "language": detected.code}
 
 
 def _one_or_list(values: Sequence[Any], is_list: bool) -> Any:

@@ -365,14 +365,14 @@ async def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes
     return parse_fields(_InferenceFields, await parse_json_object(body[:end])), body[end:]
 
 
-def _texts(tensor: _InputTensor, rest: bytes) -> list[str]:
-    """Return the elements of a tensor, whose binary data, if it has any, is ``rest``."""
+def _texts(tensor: _InputTensor, binary_data: bytes) -> list[str]:
+    """Return the elements of a tensor, whose binary data, if it has any, is ``binary_data``."""
     if tensor.name != _INPUT:
         raise BadRequestError(f"unexpected inference input '{tensor.name}'; expected '{_INPUT}'")
     size = tensor.parameters.binary_data_size
-    if (size or 0) != len(rest):
-        raise BadRequestError(f"the body has {len(rest):,} bytes of binary data; expected {size or 0:,}")
-    elements = _flat(tensor.data) if size is None else _read_elements(rest)
+    if (size or 0) != len(binary_data):
+        raise BadRequestError(f"the body has {len(binary_data):,} bytes of binary data; expected {size or 0:,}")
+    elements = _flat(tensor.data) if size is None else _read_elements(binary_data)
     if not elements or math.prod(tensor.shape) != len(elements):
         raise BadRequestError(f"'{_INPUT}' has {len(elements):,} elements, which do not fill its shape")
     return elements
