@@ -135,7 +135,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
     """Interrupt again if Python lost an interrupt and the command is still running.
 
     Python discards exceptions raised in a finalizer (``__del__``) or in a callback from compiled code, including
-    ``KeyboardInterrupt``. Compilers run many of both. A command that then waits for its input would never end.
+    ``KeyboardInterrupt``. Both occur often during compilation. A command that then waits for its input would never end.
     """
     main = threading.main_thread().ident
     if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # missing on Windows

@@ -82,8 +82,8 @@ MeasuredPrecisionOption = Annotated[
     Precision,
     typer.Option(
         "--precision",
-        help="Precision in which the model is measured. auto: the one in which it generates. All others than float32 "
-        "are measured as the model generates, one token at a time.",
+        help="Precision in which the model is measured. auto: the one in which it generates. Except for float32, "
+        "the model is measured as it generates, one token at a time.",
     ),
 ]
 ShortlistOption = Annotated[

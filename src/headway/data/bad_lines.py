@@ -45,7 +45,7 @@ class BadLines:
     Args:
         on_error: "refuse": read to the end, then raise an error that lists the first lines and counts all. "skip":
             leave out the examples that they belong to.
-        hint: What a user can do apart from mending the files, for the error.
+        hint: Advice for the error: what the user can do other than correct the files.
     """
 
     def __init__(self, on_error: OnError = "refuse", hint: str = "") -> None:
@@ -54,7 +54,7 @@ class BadLines:
         self._first: list[LineProblem] = []
 
     def usable(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
-        """Yield the items of a whole corpus that are no problems, as :meth:`without_problems` does.
+        """Yield the items of a whole corpus that are not problems, as :meth:`without_problems` does.
 
         Raises:
             DataError: There are problems, and they are refused.
@@ -63,7 +63,7 @@ class BadLines:
         self.refuse()
 
     def without_problems(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
-        """Yield the items that are no problems; after the first problem only if problems are skipped."""
+        """Yield the items that are not problems; after the first problem, only if problems are skipped."""
         for item in items:
             if isinstance(item, LineProblem):
                 if item.is_fatal and self._skips:

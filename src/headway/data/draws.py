@@ -62,5 +62,5 @@ Draws = np.random.Generator | RawDraws
 
 
 def make_draws(order_version: int, *seed: int) -> Draws:
-    """Return the draws of a version of the order."""
+    """Return the source of random draws that data of this ``order_version`` uses."""
     return np.random.default_rng(seed) if order_version == 1 else RawDraws(*seed)

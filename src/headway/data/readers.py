@@ -363,8 +363,8 @@ def read_byte_lines(path: Path) -> Iterator[bytes]:
 def read_parts(path: Path) -> Iterator[str | LineProblem]:
     """Yield the text of a file in parts: lines with ``\\n`` at their ends, of which long ones come in several parts.
 
-    Memory use does not grow with the length of a line. A line that is no text, or the part of a long line, is replaced
-    by its problem.
+    Memory use does not grow with the length of a line. A line that is not text, or such a part of a long line,
+    is replaced by its problem.
 
     Raises:
         DataError: The file is missing, empty or damaged.

@@ -471,7 +471,7 @@ class _InlineParser:
     """Finds the positions of the constructs in a text, which markdown-it itself does not return.
 
     Args:
-        hidden: The document, with the constructs that markdown-it does not know hidden.
+        hidden: The document, with stand-ins for the constructs that markdown-it does not know.
     """
 
     def __init__(self, hidden: _HiddenText) -> None:

@@ -210,7 +210,7 @@ class OfficeParagraph:
         return True
 
     def _merged_fields(self, parts: Sequence[_Part]) -> list[_Part]:
-        """Join the parts of each field, such as a page number, into one object, which is kept.
+        """Join the parts of each field, such as a page number, into one object that is not translated.
 
         Links and tables of contents are also fields, but their texts are translated. A field that continues in another
         paragraph is kept and separates texts.

@@ -50,7 +50,9 @@ Array = npt.NDArray[np.float32]
 # the rounding depend only on the sequence's own length, never on the padding.
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
-_MIN_PARALLEL_KV = 1 << 18  # numbers in keys and values; reading fewer takes hardly longer than starting threads
+_MIN_PARALLEL_KV = (
+    1 << 18
+)  # size of keys and values in numbers; with fewer, starting threads takes about as long as reading
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
 

@@ -51,7 +51,7 @@ def force_word(
 
     Args:
         translator: The translator.
-        source: The source, which the model can read at once.
+        source: The source. It must be short enough for the model to read in one part.
         prefix: The translation before the position, including the white space before the word.
         word: The text to force: one or several words, or the beginning of a word.
         translation: The translation to compare with. None means the model's own.

@@ -66,7 +66,10 @@ class LanguageModelTraining(TrainingConfig):
         "each token. The model gets the teacher's tokenizer.",
     )
     teacher_weight: float = Field(
-        0.5, gt=0, le=1, description="With teacher: weight of the soft targets; the rest is that of the text's tokens."
+        0.5,
+        gt=0,
+        le=1,
+        description="With teacher: weight of the soft targets. The text's own tokens have the rest of the weight.",
     )
     teacher_temperature: float = Field(
         1.0, gt=0, description="With teacher: both models' logits are divided by it in the loss of the soft targets."

@@ -3,8 +3,8 @@
 A key contains only the options that are not inert (:mod:`headway.config`), so that a saved result stays valid when an
 option is added. The files and options are also saved in readable form, so that an error can name what differs.
 
-Keys that were saved before have version 1, a hash of all options that existed then. What has such a key stays valid
-too: :data:`_VERSION_1_OPTIONS` lists these options, and no option may be added there.
+Keys of version 1 are hashes of all options that existed at that time. Saved results with such a key stay valid:
+:data:`_VERSION_1_OPTIONS` lists these options, and no option may be added to it.
 """
 
 from __future__ import annotations

@@ -149,9 +149,9 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
 
 
 def _load_part(model: Model, start: Model, training_start: TrainingStart | None, folder: Path, key: str) -> None:
-    """Load the weights of ``start``, which is in ``folder``, into the part of ``model`` that ``training_start`` names.
+    """Load the weights of ``start``, from ``folder``, into the part of ``model`` that ``training_start`` selects.
 
-    None names the whole model. ``key`` is the key of [training] that names the folder.
+    None selects the whole model. ``key`` is the key of [training] that names the folder.
     """
     weights, config = named_weights(start), start.config.as_dict()
     if (bias := weights.get("projection.bias")) is not None:

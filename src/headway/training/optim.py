@@ -205,10 +205,14 @@ def make_optimizer(
 
 
 def _orthogonal_parts(blocks: Sequence[nn.Module], splits_attention: bool) -> dict[nn.Parameter, tuple[int, ...]]:
-    """Return the matrices of the blocks with the heights of their parts; raise :class:`ConfigError` if there are none.
+    """Return the matrices of the blocks, each with the numbers of rows of the parts that are updated separately.
 
-    An attention layer has one matrix for queries, keys and values, which are three linear maps. One orthogonal update
-    of the whole matrix, as without ``splits_attention``, ties their directions to each other.
+    An attention layer has one matrix for queries, keys and values, which are three linear maps. Without
+    ``splits_attention``, the whole matrix gets one orthogonal update, which makes the three updates depend on each
+    other.
+
+    Raises:
+        ConfigError: There are no matrices.
     """
     heights = {
         module.projection.weight: module.widths

@@ -84,8 +84,8 @@ def selection(metric: str, record: Mapping[str, float | str]) -> Selection:
 def selection_score(metric: str, record: Mapping[str, float | str]) -> float:
     """Return the score in ``record`` by which the metric selects the best model; higher is better.
 
-    A metric is the name of a score in lower case, with underscores: "macro_f1" stands for "macro F1". If the score is
-    missing, and for the metric "loss", it is the negative loss. The result is -infinity if the score is not a number.
+    A metric is the name of a score in lower case, with underscores: "macro_f1" stands for "macro F1". For the
+    metric "loss", and if the score is missing, return the negative loss. If the score is NaN, return -infinity.
     """
     named = {name.lower().replace(" ", "_"): value for name, value in record.items()}
     score = float(named[metric]) if metric != "loss" and metric in named else -float(record["loss"])

@@ -342,7 +342,7 @@ class StoredTensors(Mapping[str, Tensor]):
 
     Args:
         folder: The folder.
-        prefix: Prefix of tensor names. Files of models without an output projection lack it.
+        prefix: Prefix of tensor names. Files of models without an output projection have names without it.
 
     Attributes:
         path: The path of the weights, for messages.

@@ -1,9 +1,9 @@
 """Whether a language model may generate in int8: compare its most probable tokens with those of float32.
 
-Some pretrained models have outliers, channels that are much larger than the others, which leave 8-bit integers too few
-levels for the rest (Dettmers et al. 2022, "LLM.int8()"). How much this changes a model can only be measured. The model
-reads passages of a built-in text, and the check compares the most probable token at each position. The text hardly
-matters for this: outliers are properties of the weights.
+Some pretrained models have outliers: channels with much larger values than the others. They leave too few 8-bit
+levels for the other channels (Dettmers et al. 2022, "LLM.int8()"). How much this changes a model can only be
+measured. The model reads passages of a built-in text, and the check compares the most probable token at each
+position. The text hardly matters for this: outliers are properties of the weights.
 
 The check computes each position step by step, as generation does. It takes about as long as generating the same number
 of tokens, so ``headway import`` stores the result in the model folder. Models that Headway trained are not checked,

@@ -106,8 +106,8 @@ def score_sequences_with_state(
 ) -> list[Float[Tensor, " _"]]:
     """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
 
-    Each sequence is read in blocks of ``block_length`` tokens, from the state after the block before, so that each
-    token has the whole sequence before it as context. The first block begins with BOS.
+    Each sequence is read in blocks of ``block_length`` tokens. A block starts from the state after the previous block,
+    so the context of each token is all of the sequence before it. The first block begins with BOS.
 
     Raises:
         BundleError: The model's probabilities are NaN.

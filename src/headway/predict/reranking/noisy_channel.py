@@ -98,7 +98,7 @@ def tune_noisy_channel(
     The tokenization of BLEU is that for ``target_language``.
 
     The weights of the models are between 0 and about 1, and the weight of the length is between -1 and 3. A model whose
-    feature is always 0 keeps the weight 0. Measure the weights on other sentences than those that they were tuned on.
+    feature is always 0 keeps the weight 0. Evaluate the weights on sentences that they were not tuned on.
 
     Raises:
         DataError: There are no sentences, or their numbers differ.

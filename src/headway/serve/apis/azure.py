@@ -1,8 +1,8 @@
 """The API of Azure AI Translator, versions 3.0 and 2026-06-06: translate, detect (3.0 only) and languages.
 
-See https://learn.microsoft.com/azure/ai-services/translator/text-translation. The query parameter ``api-version`` tells
-the versions apart. Version 3.0 has its options in the query and a list of texts in the body; in version 2026-06-06 each
-text has its own language, options and targets.
+See https://learn.microsoft.com/azure/ai-services/translator/text-translation. The query parameter ``api-version``
+selects the version. Version 3.0 has its options in the query and a list of texts in the body; in version 2026-06-06
+each text has its own language, options and targets.
 
 Options that Headway's models do not support are refused if they would change the translation (scripts, tone, gender,
 profanities, example translations), and accepted if a general model may stand in for them, as in the original

@@ -242,7 +242,7 @@ def _dictionary(fields: dict[str, Any]) -> Dictionary:
         cells = list(map(str.strip, row))
         if not any(cells):
             continue
-        if form == "csv" and len(cells) == 4:  # with the languages of the entry
+        if form == "csv" and len(cells) == 4:  # the last two are the languages
             if tuple(map(base_language, cells[2:])) != (base_language(source), base_language(target)):
                 raise _invalid(f"line {number} is for the languages {cells[2]} and {cells[3]}")
             cells = cells[:2]
