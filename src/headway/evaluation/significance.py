@@ -342,7 +342,7 @@ def paired_randomization(
     """
     chosen = find_metric(metric, tokenization)
     counts = _paired_counts(chosen, baseline, system, references)
-    if too_few(len(references), "sentence"):
+    if too_few_reason(len(references), "sentence"):
         return None
     return _randomization(*counts, chosen.value, trials, seed)
 
