@@ -66,7 +66,7 @@ RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
 _MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
-_DIVERGED = 1.05  # ratio of the last loss to that of the first step
+_DIVERGED = 1.1  # ratio of the last loss to that of the first step
 _FIRST_STEPS, _LONG_WAIT_S = 3, 15.0  # steps and seconds before an early estimate of the time left
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 

@@ -35,7 +35,7 @@ _TEMPLATES = re.compile(  # lines that contain only templates, of at most 2,000 
     re.VERBOSE,
 )
 _DIRECTIVE = re.compile(r":{3,}[ \t]*(?:\{[^{}\n]*\}|[A-Za-z][\w-]*)?")
-_BRACKETED = re.compile(r"\[(?=[^\[\]\n]*\]\s*(?:\{[^{}\n]*\})?\s*\Z)")
+_BRACKETED = re.compile(r"\[(?=[^\[\]\n]*\](?:\s*\{[^{}\n]*\})?\s*\Z)")
 _ADMONITION = re.compile(
     r"(?:!!!|\?\?\?\+?)[ \t]+[\w-]+(?:[ \t]+[\w-]+)*(?P<quote>[ \t]+\")?|===[!+]?(?P<tab>[ \t]+\")"
 )
