@@ -269,10 +269,10 @@ def language_models() -> Iterator[str]:
     yield table(["model", "scores", "minutes", "processor", "command"], rows)
     for name, data in load("language-model-training-*.json")[-1:]:
         yield (
-            f"\nTraining of a GPT of 6 blocks of 384 units ({data['date']}, {data['processor']}, two cores; `{name}`): the time of a "
-            "step of nanoGPT and of the Trainer of transformers, in their faster form, divided by Headway's. The products of "
-            f"Headway's fastest form reach {data['share_of_peak']:.0%} of PyTorch's product of two large matrices in bfloat16 "
-            f"({number(data['peak_gflop_per_s'])} GFLOP/s).\n"
+            f"\nTraining a GPT with 6 blocks and a width of 384 ({data['date']}, {data['processor']}, two cores; `{name}`): the time "
+            "per step of nanoGPT and of the `Trainer` of transformers, each in its faster configuration, divided by Headway's. Matrix "
+            f"products in Headway's fastest configuration reach {data['share_of_peak']:.0%} of the speed at which PyTorch multiplies "
+            f"two large bfloat16 matrices ({number(data['peak_gflop_per_s'])} GFLOP/s).\n"
         )
         yield table(["comparison", "ratio"], [[what, number(value)] for what, value in data["ratios"].items()])
     runs = load("generation-*.json")
@@ -311,8 +311,8 @@ def serving() -> Iterator[str]:
     """Yield the speed and memory of the service."""
     yield (
         "## Serving\n\n`python benchmarks/serving.py` (beam 4, int8, two cores, 64 clients with one sentence at a time, load generator "
-        "on the same cores; the docstring of `benchmarks/serving.py` defines each figure). Added latency is that of one client against the same call "
-        "in a process.\n"
+        "on the same cores; the docstring of `benchmarks/serving.py` defines each figure). Added latency is the time "
+        "of a request of a single client minus the time of the same call in a process.\n"
     )
     rows = []
     for name, data in load("serving-*.json"):

@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
 from headway.kernels import availability
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.predict import Translator
 
 CPU = torch.device("cpu")
 
@@ -136,8 +137,13 @@ def test_if_a_small_kernel_fails_or_computes_something_else_none_run(
 
 @needs_avx2
 def test_commands_give_the_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    make_translator: Callable[..., Translator],
 ) -> None:
+    for name in ("de-en", "int8", "auto"):
+        make_translator().bundle.save(tmp_path / name, "# A model")
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setattr("headway.hardware.matmul_gflops", lambda *_: 1.0)
     reason = "the package numba is not installed"
@@ -151,7 +157,7 @@ def test_commands_give_the_reason(
     assert printed.endswith(f"correct; 1 models\nmodels compute in bfloat16 or float32 ({reason})\n")
     lines = [f'[[models]]\npath = "{name}"\nprecision = "{name}"\n' for name in ("int8", "auto")]
     (tmp_path / "serve.toml").write_text("".join(lines), encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"serve.toml: precision int8 of int8 cannot run: {reason}; use 'auto'"):
+    with pytest.raises(ConfigError, match=f"the model int8: precision int8 cannot run: {reason}; use 'auto'"):
         serve(config=tmp_path / "serve.toml", check=True)
     assert capsys.readouterr().out == ""
     model = Transformer(TransformerConfig.preset("tiny"), 50, 50)

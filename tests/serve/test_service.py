@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -119,6 +120,21 @@ def test_markup_of_the_native_api(http: httpx.Client, translator: Translator, ma
     expected = translator.translate(MARKED, markup=options, protect=protect)
     found = http.post("/api/v1/translate", json=body).json()["translations"]
     assert [each["text"] for each in found] == [each.text for each in expected]
+
+
+def test_a_text_in_a_language_that_is_not_served_fails_alone(http: httpx.Client) -> None:
+    texts = ["Good morning to all of you, my friends", "La maison est grande et belle."]
+    body = {"text": texts, "source": "auto", "target": "de"}
+    translated, failed = http.post("/api/v1/translate", json=body).json()["translations"]
+    assert translated["detected"]["code"] == "en"
+    assert translated["text"]
+    assert failed["error"] == "fr is not supported"
+    assert failed["detected"]["code"] == "fr"
+    lines = http.post("/api/v1/translate", json=body | {"stream": True}).text.split("\n\n")
+    streamed = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert {item["index"]: item["translation"] for item in streamed} == {0: translated, 1: failed}
+    alone = http.post("/api/v1/translate", json=body | {"text": texts[1]})
+    assert (alone.status_code, alone.json()["error"]["message"]) == (400, "fr is not supported")
 
 
 @pytest.mark.slow

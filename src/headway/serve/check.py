@@ -58,11 +58,11 @@ def _check_model(spec: ModelSpec) -> None:
     read_int8_check(folder)
     try:
         if is_onnx and precision not in ("auto", "float32"):
-            raise ConfigError(f"precision {precision!r}: an ONNX folder runs in float32")
+            raise ConfigError(f"precision {precision!r}: an ONNX folder runs in float32; use 'auto'")
         if not is_onnx:
             search_precision(bundle.model, precision, torch.device("cpu"))
     except ConfigError as error:
-        raise ConfigError(f"the model {spec.name}: {error}; use 'auto'") from None
+        raise error.with_location(f"the model {spec.name}") from None
 
 
 def _check_memory(specs: list[ModelSpec], memory_mb: float | None) -> None:

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from headway.errors import HeadwayError
 from headway.kinds import Capability
 from headway.predict import Candidate, Translation
 from headway.predict.markup.html import MarkupOptions, text_without_markup
@@ -235,6 +236,7 @@ class Service:
         *,
         entries: Sequence[Sequence[str]] = (),
         function: ModelFunction = "translate_each",
+        has_errors_of_texts: bool = False,
         **keywords: Any,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
@@ -242,6 +244,9 @@ class Service:
         ``entries`` are those of the glossary if the request contains it. ``function``, which is called with
         ``keywords``, may return the translations in another form. A text that is not translated is a
         :class:`Translation` in any case.
+
+        ``has_errors_of_texts``: whether a text in a detected language from which no model translates has an error of
+        its own. Otherwise, all texts are refused.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
         None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
@@ -274,9 +279,12 @@ class Service:
             numbers = [number for number, language in enumerate(codes) if language == code]
             try:
                 direction = self.direction(code, target, model)
-            except UnknownLanguageError:
+            except UnknownLanguageError as error:
                 if base_language(target) != base_language(code) or find_language(code, self.languages) is None:
-                    raise
+                    if detected is None or not has_errors_of_texts:
+                        raise
+                    results |= dict.fromkeys(numbers, HeadwayError(str(error)))
+                    continue
                 results |= {number: _unchanged(plain[number]) for number in numbers}
                 continue
             arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments), **keywords}

@@ -21,9 +21,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body
 from headway.serve.clients import Client
@@ -190,7 +190,7 @@ class _Aws:
         except QuotaExceededError:  # not status 429, because clients would retry
             message = "The quota of this key is used up"
             raise RefusedError(_error("LimitExceededException", message)) from None
-        raise_first_error(translations, None, 1)
+        refuse_failed_texts(translations)
         answer: dict[str, Any] = {
             "SourceLanguageCode": source if detected is None else detected[0].code,
             "TargetLanguageCode": target,

@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict import MarkupOptions, Source
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis import deepl_glossaries
 from headway.serve.apis.deepl_fields import (
@@ -31,6 +30,7 @@ from headway.serve.apis.deepl_fields import (
     texts,
 )
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields
 from headway.serve.errors import BadRequestError, UnknownDictionaryError, UnknownLanguageError
@@ -110,7 +110,7 @@ class _DeepL:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
-        raise_first_error(translations, None, 1)
+        refuse_failed_texts(translations)
         codes = [source or ""] * len(given) if detected is None else [language.code for language in detected]
         answers: list[dict[str, Any]] = [
             {"detected_source_language": base_language(code).upper(), "text": translation.text}

@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
 from headway.serve.errors import BadRequestError, RefusedError
@@ -66,7 +66,7 @@ class _DeepLX:
         options = TranslateOptions(decoding=decoding, markup=tags or None)
         work = self._service.translate(client, [text], source, target, options=options)
         translations, detected = await unless_disconnected(request, work)
-        raise_first_error(translations, None, 1)
+        refuse_failed_texts(translations)
         best, *others = [candidate.text for candidate in translations[0].candidates]
         return JSONResponse(
             {

@@ -18,9 +18,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
 from headway.serve.clients import Client
@@ -123,7 +123,7 @@ class _Google:
             translations, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
             raise BadRequestError(f"{unknown.side.capitalize()} language is invalid.") from None
-        raise_first_error(translations, None, 1)
+        refuse_failed_texts(translations)
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
         return [
             _Translated(translation.text, language)

@@ -26,10 +26,10 @@ from headway.decode.request import DecodingOptions
 from headway.errors import ContextLengthError
 from headway.kinds import Capability
 from headway.predict import Continuation, GenerationOptions, StreamPart
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
@@ -278,13 +278,13 @@ class _HuggingFace:
         translations, _ = await self._service.translate(
             call.client, call.fields.texts, source, target, call.model.name, options=TranslateOptions(decoding=decoding)
         )
-        raise_first_error(translations, None, 1)
+        refuse_failed_texts(translations)
         return [{"translation_text": translation.text} for translation in translations]
 
     async def _classify(self, call: _TaskCall) -> list[list[dict[str, Any]]]:
         parameters, texts = self._parameters(call, _ClassificationParameters), call.fields.texts
         classifications = await self._service.call(call.client, call.model, "classify_each", texts, texts)
-        raise_first_error(classifications, None, 1)
+        refuse_failed_texts(classifications)
         return [
             [
                 {"label": label, "score": score}

@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.libretranslate_specification import SPECIFICATION
 from headway.serve.apis.request_fields import read_fields, read_upload
@@ -86,7 +86,7 @@ class _LibreTranslate:
         options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
         work = self._service.translate(client, texts, source, target, options=options)
         translations, detected = await unless_disconnected(request, work)
-        raise_first_error(translations, None, 1)
+        refuse_failed_texts(translations)
         answer: dict[str, Any] = {
             "translatedText": _one_or_list([translation.text for translation in translations], is_list)
         }

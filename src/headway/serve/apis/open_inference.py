@@ -34,9 +34,9 @@ from starlette.routing import Route
 from headway.kinds import Capability
 from headway.predict import GenerationOptions
 from headway.predict.markup.html import MarkupKind
-from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
@@ -221,14 +221,14 @@ async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTens
     source, target = languages_for(call.model, fields.source_language, fields.target_language)
     options = TranslateOptions(markup=fields.markup)
     translations, _ = await service.translate(call.client, call.texts, source, target, call.model.name, options=options)
-    raise_first_error(translations, None, 1)
+    refuse_failed_texts(translations)
     return [call.tensor("translation", [translation.text for translation in translations])]
 
 
 async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     parse_fields(_NoParameters, call.parameters)
     classifications = await service.call(call.client, call.model, "classify_each", call.texts, call.texts)
-    raise_first_error(classifications, None, 1)
+    refuse_failed_texts(classifications)
     labels = call.model.labels
     every = [classification.probabilities[label] for classification in classifications for label in labels]
     return [

@@ -26,10 +26,11 @@ from headway.errors import ContextLengthError, LengthError
 from headway.kinds import Capability
 from headway.predict import Candidate, Continuation, GenerationOptions, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
-from headway.predict.results import TokenAlternative, raise_first_error
+from headway.predict.results import TokenAlternative
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream, begun
+from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
 from headway.serve.clients import Client
@@ -321,7 +322,7 @@ class _OpenAI:
             client, texts, source, target, model.name, options=TranslateOptions(decoding=decoding)
         )
         with _length_errors(field):
-            raise_first_error(translations, None, 1)
+            refuse_failed_texts(translations)
         return [result.candidates[: body.count] for result in translations]
 
     async def _complete(

@@ -192,6 +192,7 @@ def make_translate_function(
             options,
             entries=entries,
             function=translate_to_json,
+            has_errors_of_texts=len(all_texts) > 1,
             weights=weights,
         )
         answers = [result if isinstance(result, bytes) else to_json(translation_value(result)[0]) for result in results]
