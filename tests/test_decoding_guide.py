@@ -47,7 +47,8 @@ def home(
         (folder / name).write_text("das rote Haus\nund ein Baum\n", encoding="utf-8")
     for name in ("test.de", "test.en", "baseline.en"):
         (folder / name).write_text("das rote Haus\nein Baum\n", encoding="utf-8")
-    (folder / "dev.de").write_text("ein Baum\n" * MIN_TEXTS, encoding="utf-8")
+    for name, line in (("dev.de", "ein Baum\n"), ("dev.en", "a tree\n")):
+        (folder / name).write_text(line * MIN_TEXTS, encoding="utf-8")
     (folder / "terms.tsv").write_text("Haus\tBaum\nrote\tgrüne|und\texact\n", encoding="utf-8")
     (folder / "input.jsonl").write_text(RECORD[0] + "\n", encoding="utf-8")
     return folder

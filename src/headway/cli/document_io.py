@@ -83,8 +83,8 @@ def translate_to_file(
             report = translate_document(
                 translator, source, output, format_name=format_name, progress=progress, **keywords
             )
-    except UnknownEncodingError as error:
-        error.hint = f"{error.hint}, or name its encoding: --encoding {(*error.likely, 'windows-1252')[0]}"
+    except UnknownEncodingError as refusal:
+        refusal.hint = f"{refusal.hint}, or name its encoding: --encoding {(*refusal.likely, 'windows-1252')[0]}"
         raise
     if report.errors:
         counts = f"{len(report.errors):,} of {report.num_texts:,}"
