@@ -94,7 +94,7 @@ def test_text_is_escaped_as_in_the_source(source: str, target: str, expected: st
     "source", ["a <b c", "</b> a", "<b a='x> b", "a &foo; b", "a &#0; b", "<1> a <", "<!-- a", "<b><i>a</b></i>"]
 )
 def test_invalid_markup_stays_as_it_is(source: str) -> None:
-    assert copied(parse_markup(source, HTML)).replace("&lt;", "<") == source
+    assert copied(parse_markup(source, HTML)).replace("&lt;", "<").replace("&gt;", ">") == source
 
 
 def test_unknown_kinds_and_keys() -> None:
@@ -177,6 +177,12 @@ def test_a_comment_does_not_move_behind_the_start_of_one_without_an_end() -> Non
     text = "eins<!-- c --><i>zwei<!--</i>"
     document = parse_markup(text, MarkupOptions(kind="html"))
     assert fill_document(document, [aligned(each, "un") for each in document.segments]) == "un<!-- c --><i>un<!--</i>"
+
+
+def test_a_translation_does_not_end_an_unfinished_tag() -> None:
+    document = parse_markup("eins<eins<>", HTML)
+    filled = fill_document(document, [aligned(segment, "<b>") for segment in document.segments])
+    assert filled.count(">") == 0
 
 
 @given(text=TEXTS, options=OPTIONS, data=st.data())

@@ -182,11 +182,12 @@ class _MarkupParser:
     def _pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
         tokens = markup_tokens(text, is_html=self._is_html)
         splits = _splitting(tokens, self._options)
+        has_unfinished_tag = any(token.kind == "stray" for token in tokens)
         pieces: list[str | int] = []
         items: list[Item] = []
 
         def end_segment() -> None:
-            pieces.extend(builder.add_segment(items, _escape_function(items)))
+            pieces.extend(builder.add_segment(items, _escape_function(items, ends_tag=has_unfinished_tag)))
             items.clear()
 
         index = 0
@@ -438,10 +439,11 @@ def _decode(raw: str) -> tuple[str, list[int]]:
     return "".join([*text, raw[position:]]), [*starts, *range(position, len(raw) + 1)]
 
 
-def _escape_function(items: Iterable[Item], quote: str = "") -> Callable[[str], str]:
+def _escape_function(items: Iterable[Item], quote: str = "", *, ends_tag: bool = False) -> Callable[[str], str]:
     """Return a function that escapes translated text like the text of a segment.
 
     ``&``, ``<`` and ``>`` stay if the source contains them unescaped, unless they would begin an entity or a tag.
+    With ``ends_tag``, an unescaped ``>`` would end an unfinished tag of the text, so it is always escaped.
     """
     raw = "".join(piece for item in items if item.kind == "text" for piece in item.raw if isinstance(piece, str))
     bare = ENTITY.sub("", raw)
@@ -450,7 +452,7 @@ def _escape_function(items: Iterable[Item], quote: str = "") -> Callable[[str], 
         names["\u00a0"] = "&nbsp;"
     if quote:
         names[quote] = "&quot;" if quote == '"' else "&#39;"
-    kept = {"&": rf"(?!{ENTITY.pattern})&", "<": r"<(?=[\s\d=])", ">": ">"}
+    kept = {"&": rf"(?!{ENTITY.pattern})&", "<": r"<(?=[\s\d=])"} | ({} if ends_tag else {">": ">"})
     patterns = (
         [f"(?P<kept>{'|'.join(kept[character] for character in kept if character in bare)})"]
         if set(bare) & set(kept)
