@@ -307,8 +307,11 @@ def serving(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Tu
     languages = {"source": "source", "target": "target"}  # the names of the languages of a model that has none
     bodies = [{"text": text, **languages, "options": options} for text in space.texts(row)]
     messages = space.folder / f"serve-{tree.name}.log"
+    no_refusals = {"HEADWAY_LIMITS__QUEUE_SECONDS": "60"}
     with messages.open("w") as written:
-        process = subprocess.Popen(command, env=environment(tree, threads), stdout=written, stderr=written)
+        process = subprocess.Popen(
+            command, env=environment(tree, threads) | no_refusals, stdout=written, stderr=written
+        )
     try:
         deadline = time.monotonic() + PATIENCE_S
         while (address := re.search(r"serving .*http://\S+:(\d+)", messages.read_text(encoding="utf-8"))) is None:
