@@ -28,7 +28,9 @@ def test_a_message_controls_no_terminal() -> None:
     """File names and values of configs may come from strangers."""
     error = BundleError("label \x1b]0;owned\x07\x9b2J is unknown", where="a\n\udcff\u202e/config.json")
     assert str(error) == r"a\n\udcff\u202e/config.json: label \x1b]0;owned\x07\x9b2J is unknown"
-    assert str(BundleError("日本 a\xa0b")) == "日本 a\xa0b"
+    for legible in ("日本 a\xa0b", "می\u200cخواهم", "👩\u200d🔬", "א\u200f!", "🏴\U000e0067\U000e007f"):
+        assert str(BundleError(legible)) == legible
+    assert str(BundleError("a\u2028b\u2066c\ufeff\r\t")) == r"a\u2028b\u2066c\ufeff\r\t"
 
 
 def test_a_place_is_put_in_front() -> None:

@@ -18,23 +18,27 @@ command line prints it and exits with code 2; a traceback appears only with ``--
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from typing import ClassVar
+
+_INTERPRETED = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # control characters, also line breaks
+    "\u2028\u2029"  # further line breaks
+    "\u202a-\u202e\u2066-\u2069"  # change the direction of what follows
+    "\ufeff"  # the byte order mark, which is invisible
+    "\ud800-\udfff"  # halves of characters, which no file can contain
+    "]"
+)
 
 
 def escape_unprintable(text: str) -> str:
-    """Return a text in which characters that are neither printable nor spaces are written as escapes, such as \\x1b.
+    """Return a text in which the characters that a terminal interprets are written as escapes, such as \\x1b.
 
-    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content.
+    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content. The invisible
+    characters that scripts and emoji are written with stay: joiners, marks of direction, tags.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or unicodedata.category(character) == "Zs"
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return _INTERPRETED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class HeadwayError(Exception):

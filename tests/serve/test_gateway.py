@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from itertools import product
 from typing import Any
@@ -27,7 +29,7 @@ from headway.serve.dispatch import NATIVE, PAGE
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import OverloadedError
 from headway.serve.loop_turns import LoopTurns
-from headway.serve.received_bytes import ReceivedBytes
+from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_at
 from headway.serve.service import Service
 
 KEY, OURS = "the key", "https://ours.example"
@@ -186,33 +188,76 @@ def test_few_of_many_values_are_decoded(content_type: str, item: bytes) -> None:
 
 
 class TestReceivedBytes:
-    def test_all_requests_share_one_bound(self) -> None:
+    @pytest.fixture
+    def received(self) -> Iterator[ReceivedBytes]:
+        """A bound of a megabyte. All bytes are given back at the end."""
         received = ReceivedBytes(lambda: LimitsConfig(receiving_mb=1.0))
-        with received.request(is_known=True) as one, received.request(is_known=True) as two:
-            one.add(600_000)
-            two.add(400_000)
-            with pytest.raises(OverloadedError):
-                two.add(50_000)
-            one.add(10_000)
+        yield received
         assert received.num_bytes == received.num_unknown_bytes == 0
 
-    def test_requests_without_a_known_key_have_an_eighth(self) -> None:
-        received = ReceivedBytes(lambda: LimitsConfig(receiving_mb=1.0))
-        with received.request(is_known=False) as one, received.request(is_known=False) as two:
-            one.add(130_000)
-            with pytest.raises(OverloadedError):
-                two.add(20_000)
-            one.identify()
-            two.add(20_000)
-        assert received.num_bytes == received.num_unknown_bytes == 0
+    def test_no_sender_shuts_out_the_others(self, received: ReceivedBytes) -> None:
+        """Each may take as much as is left for others: 1/2, 1/4, 1/8 and so on of the bound."""
+        with contextlib.ExitStack() as requests:
 
-    def test_a_single_request_is_always_accepted_and_short_ones_do_not_count(self) -> None:
-        received = ReceivedBytes(lambda: LimitsConfig(receiving_mb=1.0))
-        with received.request(is_known=False) as one:
+            def open_request(sender: str) -> ReceivedRequest:
+                return requests.enter_context(received.request(sender, is_known=True))
+
+            for sender, share in (("one", 500_000), ("two", 250_000), ("three", 125_000)):
+                first = open_request(sender)
+                first.add(8192 + share - 10_000)
+                second = open_request(sender)
+                second.add(8192 + 10_000)
+                with pytest.raises(OverloadedError):
+                    second.add(5000)
+            assert received.num_bytes == 875_000
+
+    def test_requests_without_a_known_key_have_an_eighth(self, received: ReceivedBytes) -> None:
+        unknown = partial(received.request, is_known=False)
+        with unknown("a") as first, unknown("a") as second, unknown("b") as other:
+            first.add(8192 + 62_500)
+            with pytest.raises(OverloadedError):
+                second.add(8192 + 1)
+            other.add(8192 + 31_250)
+            with received.request("key", is_known=True) as known:
+                known.add(450_000)
+            first.identify("key")
+            other.add(40_000)
+
+    def test_a_single_request_is_always_accepted_and_short_ones_do_not_count(self, received: ReceivedBytes) -> None:
+        with received.request("a", is_known=False) as one, received.request("key", is_known=True) as known:
             one.add(5_000_000)
-            for _ in range(100):
-                with received.request(is_known=False) as short:
+            known.add(5_000_000)
+            for sender in ("a", "b"):
+                with received.request(sender, is_known=False) as short:
                     short.add(8000)
+
+    @pytest.mark.parametrize(
+        ("address", "other", "is_same"),
+        [
+            ("10.0.0.1", "10.0.0.1", True),
+            ("10.0.0.1", "10.0.0.2", False),
+            ("10.0.0.1", "::ffff:10.0.0.1", True),
+            ("2001:db8::1", "2001:db8::ffff:1", True),  # a host has 2^64 addresses
+            ("2001:db8::1", "2001:db8:0:1::1", False),
+            ("::1", "127.0.0.1", False),
+            (None, "10.0.0.1", False),
+        ],
+    )
+    def test_senders_without_a_key_are_addresses_or_networks(self, address: str, other: str, is_same: bool) -> None:
+        assert (sender_at(address) == sender_at(other)) is is_same
+
+
+def test_uploads_of_one_address_leave_room_for_another() -> None:
+    """Also for a service without keys."""
+    for keys in ((), (key_config("one", KEY),)):
+        service = make_service({}, keys=keys, limits=LimitsConfig(receiving_mb=0.8 if keys else 0.1))
+        app = make_app(service, ServedDocuments(service))
+        with service.received.request(sender_at("10.0.0.1"), is_known=not keys) as hog:
+            hog.add(8192 + 50_000)
+            for address, is_refused in (("10.0.0.1", True), ("10.0.0.2", False)):
+                http = TestClient(app, "http://localhost", client=(address, 1))
+                reply = http.post("/translate", json={"q": "a" * 20_000})
+                assert (reply.status_code == 429) is is_refused, (keys, reply.text)
 
 
 def test_a_service_that_receives_too_much_refuses_bodies_and_goes_on() -> None:

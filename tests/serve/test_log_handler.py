@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from headway.serve.log_handler import LoopLogHandler
+from headway.serve.log_limit import LINES_PER_MINUTE, LogLimit
 
 
 class Written:
@@ -123,3 +124,19 @@ def test_the_last_lines_are_written_at_the_end(log: logging.Logger, written: Wri
         assert written.parts == ["last\n"]
 
     asyncio.run(run())
+
+
+def test_lines_that_anyone_can_cause_are_limited(
+    log: logging.Logger, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 60.0
+    monkeypatch.setattr("headway.serve.log_limit.time.monotonic", lambda: now)
+    log.addFilter(LogLimit())
+    for _ in range(1000):
+        log.info("refused")
+    log.error("another level has its own limit")
+    assert len(written.parts) == LINES_PER_MINUTE + 2
+    assert written.parts[-3:-1] == ["refused\n", "further lines of this kind are left out in this minute\n"]
+    now += 60.0
+    log.info("refused")
+    assert len(written.parts) == LINES_PER_MINUTE + 3

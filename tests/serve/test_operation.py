@@ -19,6 +19,7 @@ from running_service import running, unpack_model, wait_until
 
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.glossaries import GlossaryStore
+from headway.serve.log_limit import ANONYMOUS_LOG
 from headway.serve.model_info import ModelInfo
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service
@@ -162,14 +163,16 @@ def test_requests_are_counted_and_logged_after_their_replies(caplog: pytest.LogC
     async def test(_: httpx.AsyncClient, service: Service, __: Workers) -> None:
         reports = RequestReports(service)
         for number in ("7", "8"):
-            reports.add(EndedRequest(number, "GET", "/languages", "libretranslate", 200, 0.12345, None))
+            reports.add(
+                EndedRequest(number, "GET", "/languages", "libretranslate", 200, 0.12345, None, is_anonymous=False)
+            )
         assert not caplog.messages
         async with asyncio.timeout(60):
             while not caplog.messages:
                 await asyncio.sleep(0.001)
         expected = {"method": "GET", "path": "/languages", "status": 200, "seconds": 0.1235}
         assert [json.loads(line) for line in caplog.messages] == [{"id": number} | expected for number in ("7", "8")]
-        reports.add(EndedRequest("9", "GET", "/languages", "libretranslate", 200, 0.12345, None))
+        reports.add(EndedRequest("9", "GET", "/languages", "libretranslate", 200, 0.12345, None, is_anonymous=True))
         counted = 'headway_requests_total{api="libretranslate",status="200"} 3.0'
         assert counted in (await reports.metrics()).decode()
         assert len(caplog.messages) == 3
@@ -224,3 +227,27 @@ def test_a_service_without_a_worker_is_not_ready_until_it_has_another(tmp_path: 
         os.kill(int(loader), signal.SIGKILL)
         assert service.process.wait(120) != 0  # so that a supervisor starts the service again
         assert any("the process that loads the models ended unexpectedly" in line for line in service.log)
+
+
+@pytest.mark.parametrize("keys", [(), ("a key",)])
+def test_requests_that_anyone_can_send_have_a_log_of_their_own(
+    caplog: pytest.LogCaptureFixture, keys: Sequence[str]
+) -> None:
+    """Its lines are limited. With keys: all requests without one. Without: those that are refused or do no work."""
+    key = {"authorization": "Bearer a key"}
+    sent = [("/health", {}), ("/v1/models", {}), ("/v1/models", key), ("/v1/nothing", key), ("/" + "a" * 9999, key)]
+
+    async def test(http: httpx.AsyncClient, _: Service, __: Workers) -> None:
+        for path, headers in sent:
+            await http.get(path, headers=headers)
+        async with asyncio.timeout(60):
+            while len(caplog.records) < len(sent):
+                await asyncio.sleep(0.001)
+
+    with caplog.at_level(logging.INFO, "headway.serve"):
+        check(test, keys=keys)
+    lines = [(json.loads(record.getMessage()), record.name == ANONYMOUS_LOG) for record in caplog.records]
+    assert [(line["status"], is_anonymous) for line, is_anonymous in lines] == [
+        (200, True), (401 if keys else 200, bool(keys)), (200, False), (404, True), (404, True),
+    ]  # fmt: skip
+    assert max(len(line["path"]) for line, _ in lines) < 250

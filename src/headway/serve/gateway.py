@@ -32,7 +32,7 @@ from headway.serve.errors import BadKeyError, RefusedError, TooLargeError
 from headway.serve.http_errors import STATUSES
 from headway.serve.loop_turns import LoopTurns
 from headway.serve.origins import is_from_foreign_page
-from headway.serve.received_bytes import ReceivedRequest
+from headway.serve.received_bytes import ReceivedRequest, sender_at
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service, used_pivots
 
@@ -43,6 +43,7 @@ _TOO_LARGE = "The body has more than {:,} bytes"
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
 _PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # answered before others without a key
 _PER_ITERATION = 25  # requests without a known key to process in each iteration of the event loop
+_REFUSED = 400  # the lowest status of an error
 _PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyPlace(
@@ -93,9 +94,10 @@ class Gateway:
             await send(message)
 
         self._reports.open_requests += 1
-        is_known = not self._service.config.keys
+        has_keys, (address, _) = bool(self._service.config.keys), scope.get("client") or (None, None)
+        client = None
         try:
-            with self._service.received.request(is_known=is_known) as received:
+            with self._service.received.request(sender_at(address), is_known=not has_keys) as received:
                 request = _Request(scope, api, receive, received)
                 try:
                     client = await self._admit(request)
@@ -110,7 +112,10 @@ class Gateway:
         finally:
             self._reports.open_requests -= 1
             seconds, first_seconds = time.perf_counter() - start, started - start if started else None
-            self._reports.add(EndedRequest(request_id, scope["method"], path, api, status, seconds, first_seconds))
+            is_anonymous = client is None or (client.key is None and status >= _REFUSED)
+            self._reports.add(
+                EndedRequest(request_id, scope["method"], path, api, status, seconds, first_seconds, is_anonymous)
+            )
 
     async def _admit(self, request: _Request) -> Client | None:
         """Return who sends a request, after receiving it; None if it needs no key. Raises what it is refused with."""
@@ -148,7 +153,8 @@ class Gateway:
             if refusal is None:
                 raise
             raise RefusedError(refusal) from None
-        request.received.identify()
+        if has_keys:
+            request.received.identify(f"key {client.name}")
         if not shared:
             self._check_queue(request)
         body = await request.receive_body(limit)

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from headway.serve.config import LimitsConfig
 from headway.serve.errors import OverloadedError
-from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest
+from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_at
 
 _READ_BYTES = 16_384  # maximum number of bytes to read at a time
 _WAITING_BYTES = 16_384  # maximum size of pipelined requests
@@ -52,12 +52,12 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         error: Callable[[bytes, str, int], Response],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._limits, self._error = limits, error
+        self._limits, self._received, self._error = limits, received, error
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
         self._in_head, self._head_tail = True, b""
         self._head_bytes = 0  # of the head, or of what a chunked body has besides its content
-        self._head = ReceivedRequest(received, is_known=False)
+        self._head = ReceivedRequest(received, "", is_known=False)
         self._body_left: int | None = 0  # None: chunked
         self._waiting = bytearray()  # bytes of the next requests
         self._is_ignoring = False  # whether the parser is in a further request in the same data
@@ -66,6 +66,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
+        self._head = ReceivedRequest(self._received, sender_at(self.client[0] if self.client else None), is_known=False)
         transport.set_write_buffer_limits(0)  # pause_writing is then called whenever the client is slower than we are
         if len(self.connections) > self._limits().connections:
             self._refuse(503, "Too many connections")

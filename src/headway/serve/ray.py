@@ -34,6 +34,7 @@ from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import ModelNotReadyError, UnavailableError, WorkerError
+from headway.serve.log_limit import limit_log_lines
 from headway.serve.model_info import ModelInfo
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
@@ -240,6 +241,7 @@ class Frontend:
         self, config: ServeConfig, models: DeploymentHandle, replicas: int, workers: int
     ) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        limit_log_lines()
         glossaries, usage = open_stores(config)
         fleet = RayFleet(models, replicas, workers)
         await fleet.start()

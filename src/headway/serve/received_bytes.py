@@ -1,7 +1,15 @@
-"""A bound for everything that clients have sent of their requests, before these are answered."""
+"""A bound for everything that clients have sent of their requests, before these are answered.
+
+The bound is shared by dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+packet switches", 1998): the requests of a sender may take as much as is left for others. A single sender gets at most
+half of the bound, a second one half of the rest, and so on, so that none shuts out the others. A sender is a key, or,
+while the key of a request is not known, the address that it comes from.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +20,7 @@ _FREE = 8192  # bytes of each request that do not count, so that short requests 
 _UNKNOWN_SHARE = 1 / 8  # share of the limit for requests whose key is not known yet
 _RETRY_S = 1
 _MEGABYTE = 1_000_000
+_IPV6_NETWORK_BITS = 64  # what a host of IPv6 has for itself
 
 
 class ReceivedBytes:
@@ -25,61 +34,86 @@ class ReceivedBytes:
         self._limits = limits
         self.num_bytes = 0
         self.num_unknown_bytes = 0
+        self._by_sender = Counter[str]()
 
     @contextmanager
-    def request(self, *, is_known: bool) -> Iterator[ReceivedRequest]:
+    def request(self, sender: str, *, is_known: bool) -> Iterator[ReceivedRequest]:
         """Yield a counter of the bytes of a request, which are counted until the context ends.
 
         Args:
+            sender: Who sends the request.
             is_known: Whether the request has a valid key, or needs none because the service has no keys.
         """
-        request = ReceivedRequest(self, is_known=is_known)
+        request = ReceivedRequest(self, sender, is_known=is_known)
         try:
             yield request
         finally:
             request.release()
 
-    def count(self, num_bytes: int, *, is_known: bool, is_first: bool) -> None:
-        """Count bytes of a request. A single request is never refused, however large it is.
+    def check(self, num_bytes: int, num_counted: int, sender: str, *, is_known: bool) -> None:
+        """Check that there is room for more bytes of a request, of which ``num_counted`` are counted already.
+
+        However large, the only request with a known key is accepted, and so is the only request without one.
 
         Raises:
-            OverloadedError: All requests together would exceed the bound.
+            OverloadedError: All requests together would exceed the bound, or those of the sender its share.
         """
         bound = self._limits().receiving_mb * _MEGABYTE
-        if not is_first:
-            is_full = self.num_bytes + num_bytes > bound
-            if is_full or (not is_known and self.num_unknown_bytes + num_bytes > bound * _UNKNOWN_SHARE):
-                raise OverloadedError(_RETRY_S)
+        left = bound - self.num_bytes
+        if is_known:
+            is_only = self.num_bytes - self.num_unknown_bytes == num_counted
+        else:
+            left = min(left, bound * _UNKNOWN_SHARE - self.num_unknown_bytes)
+            is_only = self.num_unknown_bytes == num_counted
+        if not is_only and self._by_sender[sender] + num_bytes > left - num_bytes:
+            raise OverloadedError(_RETRY_S)
+
+    def count(self, num_bytes: int, sender: str, *, is_known: bool) -> None:
+        """Count bytes of a request. A negative number takes back what was counted."""
         self.num_bytes += num_bytes
         if not is_known:
             self.num_unknown_bytes += num_bytes
+        self._by_sender[sender] += num_bytes
+        if not self._by_sender[sender]:
+            del self._by_sender[sender]
 
 
 class ReceivedRequest:
     """The bytes of a request that count."""
 
-    def __init__(self, received: ReceivedBytes, *, is_known: bool) -> None:
-        self._received, self._is_known = received, is_known
+    def __init__(self, received: ReceivedBytes, sender: str, *, is_known: bool) -> None:
+        self._received, self._sender, self._is_known = received, sender, is_known
         self._size = self._counted = 0
 
     def add(self, num_bytes: int) -> None:
-        """Count bytes that have arrived. Raises :class:`OverloadedError` if all requests have too many."""
+        """Count bytes that have arrived. Raises :class:`OverloadedError` if there is no room for them."""
         self._size += num_bytes
         new = max(0, self._size - _FREE) - self._counted
         if new > 0:
-            others = self._received.num_bytes if self._is_known else self._received.num_unknown_bytes
-            self._received.count(new, is_known=self._is_known, is_first=others == self._counted)
+            self._received.check(new, self._counted, self._sender, is_known=self._is_known)
+            self._received.count(new, self._sender, is_known=self._is_known)
             self._counted += new
 
-    def identify(self) -> None:
-        """Note that the key of the request is known now."""
-        if not self._is_known:
-            self._is_known = True
-            self._received.num_unknown_bytes -= self._counted
+    def identify(self, sender: str) -> None:
+        """Note that the key of the request is known now, and with it who sends it."""
+        self._received.count(-self._counted, self._sender, is_known=self._is_known)
+        self._sender, self._is_known = sender, True
+        self._received.count(self._counted, self._sender, is_known=True)
 
     def release(self) -> None:
         """Stop counting the bytes of the request."""
-        self._received.num_bytes -= self._counted
-        if not self._is_known:
-            self._received.num_unknown_bytes -= self._counted
+        self._received.count(-self._counted, self._sender, is_known=self._is_known)
         self._size = self._counted = 0
+
+
+def sender_at(address: str | None) -> str:
+    """Return the sender of requests from an address, for IPv6 from its network. None is the peer of a Unix socket."""
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return f"address {address}"
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is None:
+            return f"network {int(parsed) >> (128 - _IPV6_NETWORK_BITS)}"
+        parsed = parsed.ipv4_mapped
+    return f"address {parsed}"

@@ -16,10 +16,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from headway.serve.apis.libretranslate import DOWNLOAD_PATH
+from headway.serve.log_limit import ANONYMOUS_LOG
 from headway.serve.loop_watch import LoopWatch
 from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
+_anonymous_log = logging.getLogger(ANONYMOUS_LOG)
+_MAX_PATH = 200  # characters of a path in the log
 _REPORT_DELAY_S = 0.002  # delay after the end of a request
 _MEASURE_S = 10.0  # time between two measurements of the workers' memory
 
@@ -37,6 +40,7 @@ class EndedRequest:
         seconds: The time to the end of the reply.
         first_seconds: The time to the beginning of the reply, or for a stream to its first token. None if there was no
             reply.
+        is_anonymous: Whether anyone can send such requests at will: it has no key, and was refused or needs none.
     """
 
     request_id: str
@@ -46,13 +50,17 @@ class EndedRequest:
     status: int
     seconds: float
     first_seconds: float | None
+    is_anonymous: bool
 
     def log_line(self) -> str:
         """Return the line of the log, without the secret and the name of a file that was downloaded."""
         before, marker, _ = self.path.partition(DOWNLOAD_PATH)
+        path = f"{before}{marker}..." if marker else self.path
+        if len(path) > _MAX_PATH:
+            path = f"{path[:_MAX_PATH]}..."
         return json.dumps(
-            {"id": self.request_id, "method": self.method, "path": f"{before}{marker}..." if marker else self.path,
-             "status": self.status, "seconds": round(self.seconds, 4)}
+            {"id": self.request_id, "method": self.method, "path": path, "status": self.status,
+             "seconds": round(self.seconds, 4)}
         )  # fmt: skip
 
 
@@ -144,7 +152,7 @@ class RequestReports:
             self._seconds.labels(request.api).observe(request.seconds)
             if request.first_seconds is not None:
                 self._first_seconds.labels(request.api).observe(request.first_seconds)
-            _log.info(request.log_line())
+            (_anonymous_log if request.is_anonymous else _log).info(request.log_line())
 
     async def metrics(self) -> bytes:
         """Return all metrics, in the text format of Prometheus.

@@ -23,6 +23,7 @@ from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
 from headway.serve.listeners import BACKLOG, ServerSocket, open_sockets
 from headway.serve.log_handler import LoopLogHandler
+from headway.serve.log_limit import limit_log_lines
 from headway.serve.usage import Usage
 from headway.serve.workers.model_pool import ModelPool
 
@@ -56,6 +57,7 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
         ConfigError: The address cannot be used.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[LoopLogHandler()])
+    limit_log_lines()
     with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)) as listeners:
         asyncio.run(_run(config, listeners, path, reread))
 

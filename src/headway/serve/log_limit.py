@@ -1,0 +1,38 @@
+"""A bound for log lines that anyone can cause, so that no stranger fills the disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+
+ANONYMOUS_LOG = "headway.serve.anonymous"  # requests that anyone can send
+LINES_PER_MINUTE = 100
+_MINUTE_S = 60.0
+
+
+class LogLimit(logging.Filter):
+    """Passes a limited number of lines of each level in a minute. One line reports that further ones are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._minute = 0
+        self._num_lines = Counter[int]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is to be written."""
+        minute = int(time.monotonic() / _MINUTE_S)
+        if minute != self._minute:
+            self._minute = minute
+            self._num_lines.clear()
+        self._num_lines[record.levelno] += 1
+        if self._num_lines[record.levelno] == LINES_PER_MINUTE + 1:
+            record.msg, record.args = "further lines of this kind are left out in this minute", ()
+            record.exc_info = None
+        return self._num_lines[record.levelno] <= LINES_PER_MINUTE + 1
+
+
+def limit_log_lines() -> None:
+    """Limit the lines about requests without a key, and about connections that are no valid HTTP."""
+    for name in (ANONYMOUS_LOG, "uvicorn.error"):
+        logging.getLogger(name).addFilter(LogLimit())
