@@ -88,15 +88,16 @@ class ContextLengthError(LengthError):
     """A prompt leaves no room for new tokens in a language model's context.
 
     Attributes:
+        number: Number of the prompt among those of a call, counted from 1.
         num_tokens: Number of tokens of the prompt.
         context_length: Number of tokens of the context.
     """
 
     def __init__(
-        self, what: str = "", *, num_tokens: int = 0, context_length: int = 0, hint: str | None = None
+        self, what: str = "", *, number: int = 1, num_tokens: int = 0, context_length: int = 0, hint: str | None = None
     ) -> None:
         super().__init__(what, hint=hint)
-        self.num_tokens, self.context_length = num_tokens, context_length
+        self.number, self.num_tokens, self.context_length = number, num_tokens, context_length
 
 
 class BundleError(HeadwayError):

@@ -207,7 +207,7 @@ def test_it_describes_itself(http: httpx.Client) -> None:
             "/translate",
             {"json": {"q": ["Good morning", "La maison est grande."], "source": "auto", "target": "de"}},
             400,
-            "fr is not supported",
+            "text 2: fr is not supported",
         ),
         ("POST", "/translate", {"json": [1]}, 400, "the body is not a JSON object"),
         ("POST", "/translate", {"content": b"\xff{", "headers": {"content-type": "application/json"}}, 400, None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from headway.serve.errors import UnknownLanguageError
 from headway.serve.languages import find_language
@@ -99,13 +99,13 @@ class Directions:
         Raises:
             UnknownLanguageError: No model translates this pair.
         """
-        side: Literal["source", "target"] = "source"
+        is_source = False
         considered = self._models if model is None else [model]
         for candidate in considered:
             source_code = find_language(source, candidate.source_languages)
             if source_code is None:
                 continue
-            side = "target"
+            is_source = True
             target_code = find_language(target, candidate.target_languages)
             if target_code is not None:
                 pair = LanguagePair(source_code, target_code, candidate)
@@ -122,11 +122,11 @@ class Directions:
                             return Direction(
                                 models, source_code, target_code, _arguments(pivot_pair), pivot_pair.pivots[0]
                             )
-        if side == "source":
-            raise UnknownLanguageError(f"{source} is not supported", side)
-        is_target = any(find_language(target, candidate.target_languages) is not None for candidate in considered)
-        message = f"No model translates from {source} into {target}" if is_target else f"{target} is not supported"
-        raise UnknownLanguageError(message, side)
+        if not is_source:
+            raise UnknownLanguageError(f"{source} is not supported", "source", source, target)
+        if all(find_language(target, candidate.target_languages) is None for candidate in considered):
+            raise UnknownLanguageError(f"{target} is not supported", "target", source, target)
+        raise UnknownLanguageError(f"No model translates from {source} into {target}", "pair", source, target)
 
 
 def _pivoted(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:

@@ -36,6 +36,7 @@ from headway.serve.errors import (
     DocumentsFullError,
     UnknownDictionaryError,
     UnknownDocumentError,
+    UnknownLanguageError,
 )
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Service
@@ -245,7 +246,10 @@ class ServedDocuments:
         if is_detected and base_language(target) == base_language(source):
             return _unchanged
         if has_texts or not is_detected:
-            direction = self._service.direction(source, target, model)
+            try:
+                direction = self._service.direction(source, target, model)
+            except UnknownLanguageError as error:
+                raise error.at_text(0, 1) if is_detected else error from None
             if glossary is not None:
                 try:
                     dictionary = glossary.dictionary(direction.source, direction.target)

@@ -56,12 +56,28 @@ class UnknownLanguageError(Exception):
     """No model translates from this language, or into it from the source language.
 
     Attributes:
-        side: Whether the source or the target language is unknown.
+        side: Whether the source or the target language is unknown; "pair" if both are known.
+        source: The source language.
+        target: The target language.
+        detected_index: The index of the text, among those of the request, whose detected language is ``source``. None
+            if the client named the language.
+        place: "text N: ", counted from 1, if the request has several texts and the language was detected. Otherwise "".
     """
 
-    def __init__(self, message: str, side: Literal["source", "target"]) -> None:
+    def __init__(self, message: str, side: Literal["source", "target", "pair"], source: str, target: str) -> None:
         super().__init__(message)
-        self.side = side
+        self.side, self.source, self.target = side, source, target
+        self.detected_index: int | None = None
+        self.place = ""
+
+    def at_text(self, index: int, num_texts: int) -> UnknownLanguageError:
+        """Return the error for a text whose language was detected."""
+        error = UnknownLanguageError(str(self), self.side, self.source, self.target)
+        error.detected_index = index
+        if num_texts > 1:
+            error.place = f"text {index + 1}: "
+            error.args = (f"{error.place}{self}",)
+        return error
 
 
 class UnknownModelError(Exception):

@@ -220,7 +220,8 @@ class Service:
         for pair in self.pairs:
             if (base_language(pair.source), base_language(pair.target)) == (dictionary.source, dictionary.target):
                 return self.direction(pair.source, pair.target).model
-        raise UnknownLanguageError(f"No model translates from {dictionary.source} into {dictionary.target}", "target")
+        message = f"No model translates from {dictionary.source} into {dictionary.target}"
+        raise UnknownLanguageError(message, "pair", dictionary.source, dictionary.target)
 
     # Work.
 
@@ -270,23 +271,26 @@ class Service:
         if source == "auto":
             base = base_language(target)
             if all(base_language(code) != base for code in self.languages):
-                raise UnknownLanguageError(f"{target} is not supported", "target")
+                raise UnknownLanguageError(f"{target} is not supported", "target", source, target)
             detected = await self._detect(client, plain, options.markup)
         codes = [source] * len(texts) if detected is None else [language.code for language in detected]
         cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
+        directions: list[tuple[Direction, list[int]]] = []  # all, before the first text is translated and counted
         for code in dict.fromkeys(codes):
             numbers = [number for number, language in enumerate(codes) if language == code]
             try:
-                direction = self.direction(code, target, model)
+                directions.append((self.direction(code, target, model), numbers))
             except UnknownLanguageError as error:
-                if base_language(target) != base_language(code) or find_language(code, self.languages) is None:
-                    if detected is None or not has_errors_of_texts:
-                        raise
+                if base_language(target) == base_language(code) and find_language(code, self.languages) is not None:
+                    results |= {number: _unchanged(plain[number]) for number in numbers}
+                elif detected is None:
+                    raise
+                elif not has_errors_of_texts:
+                    raise error.at_text(numbers[0], len(texts)) from None
+                else:
                     results |= dict.fromkeys(numbers, HeadwayError(str(error)))
-                    continue
-                results |= {number: _unchanged(plain[number]) for number in numbers}
-                continue
+        for direction, numbers in directions:
             arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments), **keywords}
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)

@@ -429,6 +429,7 @@ class LanguageModel:
             raise ContextLengthError(
                 f"{which} has {len(encoded)} tokens, but the model's context is {context}, and the begin symbol and at "
                 "least one new token must fit into it",
+                number=number or 1,
                 num_tokens=len(encoded),
                 context_length=context,
                 hint="shorten it, or set beyond_context = 'slide'",

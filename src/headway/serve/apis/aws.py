@@ -181,7 +181,8 @@ class _Aws:
         )
         try:
             translations, detected = await unless_disconnected(request, work)
-        except UnknownLanguageError:
+        except UnknownLanguageError as unknown:
+            source = unknown.source  # the detected one if the request has "auto"
             message = f"Unsupported language pair: {source} to {target}."
             error = _error(
                 "UnsupportedLanguagePairException", message, SourceLanguageCode=source, TargetLanguageCode=target

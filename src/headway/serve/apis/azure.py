@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.errors import HeadwayError
-from headway.predict.results import Translation, raise_first_error
+from headway.predict.results import Translation
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import KeyPlace, client_of
@@ -33,7 +33,7 @@ from headway.serve.apis.request_fields import authorization, read_json, unless_l
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_translation
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
-from headway.serve.languages import DetectedLanguage, english_name, is_right_to_left, native_name
+from headway.serve.languages import DetectedLanguage, english_name, find_language, is_right_to_left, native_name
 from headway.serve.service import Service
 
 _V3, _V2026 = "3.0", "2026-06-06"
@@ -42,6 +42,12 @@ _SCOPES = ("translation", "transliteration", "dictionary", "models")
 # Codes of errors that the HTTP status does not identify. Their first three digits are the status of the reply.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
+_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # a text of several; a pair of languages, each of which may be valid
+_BAD_LANGUAGES = {
+    "source": (_BAD_SOURCE, "source language"),
+    "target": (_BAD_TARGET, "target language"),
+    "pair": (_BAD_PAIR, "language pair"),
+}
 _DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that says how a phrase is translated
 _BAD_REQUEST = 400000
 _CODES = {403: _QUOTA, 413: _TOO_LARGE}
@@ -133,8 +139,17 @@ class _Inputs(BaseModel):
 
 @dataclass(frozen=True)
 class _Job:
-    """A text to translate into one language. ``source`` is "auto" if its language is to be detected."""
+    """A text to translate into one language.
 
+    Attributes:
+        index: The index of the text in the request.
+        text: The text.
+        source: The source language, or "auto" if it is to be detected.
+        target: The target language.
+        is_html: Whether the text is HTML.
+    """
+
+    index: int
     text: str
     source: str
     target: str
@@ -176,7 +191,9 @@ class _Azure:
         aligned = _flag(request, "includeAlignment", False)
         characters = sum(len(item.text) for item in items)
         self._service.sizes.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
-        jobs = [_Job(item.text, source, target, is_html) for item in items for target in targets]
+        jobs = [
+            _Job(index, item.text, source, target, is_html) for index, item in enumerate(items) for target in targets
+        ]
         results = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
 
         def answer(target: str, done: _Done) -> dict[str, Any]:
@@ -200,8 +217,8 @@ class _Azure:
             for target in item.targets:
                 target.check()
         jobs = [
-            _Job(item.text, item.language or "auto", target.language, _is_html(item.text_type))
-            for item in inputs
+            _Job(index, item.text, item.language or "auto", target.language, _is_html(item.text_type))
+            for index, item in enumerate(inputs)
             for target in item.targets
         ]
         results = iter(await unless_disconnected(request, self._run(client, jobs)))
@@ -222,17 +239,23 @@ class _Azure:
         cost = cost_of_translation([job.text for job in jobs], TranslateOptions(alignment=alignment))
         client = self._service.checked_client(client, cost)
 
-        async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
+        def place(job: _Job) -> str:
+            return f"text {job.index + 1}: " if jobs[-1].index else ""
+
+        async def translate(source: str, target: str, is_html: bool, group: Sequence[_Job]) -> list[_Done]:
+            texts = [job.text for job in group]
             options = TranslateOptions(alignment=alignment, markup="html" if is_html else None)
             try:
                 translations, detected = await self._service.translate(client, texts, source, target, options=options)
             except UnknownLanguageError as error:
-                code = _BAD_SOURCE if error.side == "source" else _BAD_TARGET
-                raise _refused(code, f"The {error.side} language is not valid") from None
-            try:
-                raise_first_error(translations, None, 1)
-            except HeadwayError as error:
-                raise _refused(_BAD_TEXT, str(error)) from None
+                if error.detected_index is not None:
+                    message = f"The language pair is not valid: {error.source} (detected) and {target}"
+                    raise _refused(_BAD_PAIR, place(group[error.detected_index]) + message) from None
+                code, what = _BAD_LANGUAGES[error.side]
+                raise _refused(code, f"The {what} is not valid") from None
+            for job, translation in zip(group, translations, strict=True):
+                if isinstance(translation, HeadwayError):
+                    raise _refused(_BAD_ELEMENT if place(job) else _BAD_TEXT, f"{place(job)}{translation}")
             languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
             return [_Done(*pair) for pair in zip(translations, languages, strict=True)]
 
@@ -240,7 +263,7 @@ class _Azure:
         for number, job in enumerate(jobs):
             groups.setdefault((job.source, job.target, job.is_html), []).append(number)
         tasks = [
-            asyncio.ensure_future(translate(*shared, [jobs[number].text for number in numbers]))
+            asyncio.ensure_future(translate(*shared, [jobs[number] for number in numbers]))
             for shared, numbers in groups.items()
         ]
         try:
@@ -262,7 +285,7 @@ class _Azure:
                 {
                     "language": language.code,
                     "score": language.confidence,
-                    "isTranslationSupported": True,
+                    "isTranslationSupported": find_language(language.code, self._service.languages) is not None,
                     "isTransliterationSupported": False,
                 }
                 for language in await unless_disconnected(request, work)

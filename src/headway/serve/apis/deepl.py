@@ -28,6 +28,7 @@ from headway.serve.apis.deepl_fields import (
     optional_text,
     required_text,
     texts,
+    unsupported_language,
 )
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import refuse_failed_texts
@@ -107,7 +108,7 @@ class _DeepL:
             )
             translations, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as error:
-            raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
+            raise BadRequestError(unsupported_language(error)) from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
         refuse_failed_texts(translations)

@@ -20,6 +20,7 @@ from headway.serve.apis.deepl_fields import (
     check_supported,
     optional_text,
     required_text,
+    unsupported_language,
 )
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import client_of
@@ -96,7 +97,7 @@ class _Documents:
             adding = self._documents.add(client, name, file.content, source or "auto", target, glossary=glossary)
             document = await unless_disconnected(request, adding)
         except UnknownLanguageError as error:
-            raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
+            raise BadRequestError(unsupported_language(error)) from None
         except DocumentError as error:
             raise BadRequestError(f"Invalid file data: {error}") from None
         return JSONResponse({"document_id": document.id, "document_key": document.secret})

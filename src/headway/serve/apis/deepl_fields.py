@@ -9,7 +9,7 @@ from typing import Any
 from headway.serve.apis.keys import KeyPlace
 from headway.serve.apis.request_fields import authorization
 from headway.serve.apis.request_fields import optional_text as _optional_text
-from headway.serve.errors import BadRequestError
+from headway.serve.errors import BadRequestError, UnknownLanguageError
 
 optional_text = partial(_optional_text, problem="Value for '{}' not supported.")
 
@@ -74,6 +74,13 @@ def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise BadRequestError(f"Value for '{name}' not supported.")
     return tuple(filter(None, (part.strip() for item in listed for part in item.split(","))))
+
+
+def unsupported_language(error: UnknownLanguageError) -> BadRequestError:
+    """Return the error of a request if no model translates a pair of languages."""
+    name = "source_lang" if error.side == "source" else "target_lang"
+    detected = "" if error.detected_index is None else f" The detected language is {error.source.upper()}."
+    return BadRequestError(f"{error.place}Value for '{name}' not supported.{detected}")
 
 
 def check_formality(fields: dict[str, Any]) -> None:

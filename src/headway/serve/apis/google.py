@@ -24,7 +24,7 @@ from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
 from headway.serve.clients import Client
-from headway.serve.errors import BadRequestError, UnknownLanguageError
+from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
 from headway.serve.service import Service
@@ -45,6 +45,7 @@ _STATUSES = {
     504: ("DEADLINE_EXCEEDED", "backendError"),
 }
 _MODELS = ("nmt", "base")
+_MAX_QUOTED = 500  # characters
 _FORMATS = {"text": False, "html": True}
 _MIME_TYPES = {"text/plain": False, "text/html": True, "": True}
 
@@ -87,9 +88,26 @@ def error(message: str, status: int, headers: dict[str, str] | None = None) -> R
     """Return an error in the form of this API."""
     status = 400 if status == 413 else status
     name, reason = _STATUSES.get(status, ("UNKNOWN", "unknown"))
+    return JSONResponse({"error": _error_value(message, status, name, reason)}, status, headers)
+
+
+def _error_value(message: str, status: int, name: str, reason: str) -> dict[str, Any]:
     errors = [{"message": message, "domain": "global", "reason": reason}]
-    value = {"code": status, "message": message, "errors": errors, "status": name}
-    return JSONResponse({"error": value}, status, headers)
+    return {"code": status, "message": message, "errors": errors, "status": name}
+
+
+def _wrong_field(message: str, field: str, description: str, reason: str = "invalid") -> RefusedError:
+    """Return the error of a request with a wrong field, which its details name."""
+    message, description = map(_valid_unicode, (message, description))
+    violations = [{"field": field, "description": description}]
+    details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
+    value = _error_value(message, 400, "INVALID_ARGUMENT", reason) | {"details": details}
+    return RefusedError(JSONResponse({"error": value}, 400))
+
+
+def _valid_unicode(text: str) -> str:
+    """Return the beginning of a text, which may quote a request, without lone surrogates."""
+    return text[:_MAX_QUOTED].encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -122,7 +140,7 @@ class _Google:
             work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, options=options)
             translations, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
-            raise BadRequestError(f"{unknown.side.capitalize()} language is invalid.") from None
+            raise self._unknown_language(unknown) from None
         refuse_failed_texts(translations)
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
         return [
@@ -130,8 +148,18 @@ class _Google:
             for translation, language in zip(translations, languages, strict=True)
         ]
 
+    def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
+        """Return the reply if no model translates a pair of languages."""
+        raise NotImplementedError
+
 
 class _V2Api(_Google):
+    def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
+        if unknown.side == "target":
+            return _wrong_field("Target language is invalid.", "target", f"Target language: {unknown.target}")
+        message = f"{unknown.place}Bad language pair: {unknown.source}|{unknown.target}"
+        return _wrong_field(message, "source", f"Source language: {unknown.source}", "badRequest")
+
     async def _read(self, request: Request) -> dict[str, Any]:
         fields = _drop_nulls(await read_fields(request))
         if isinstance(fields.get("data"), dict):  # Google's API clients wrap the body
@@ -222,6 +250,14 @@ class _DetectFields(_Fields):
 
 
 class _V3Api(_Google):
+    def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
+        if unknown.side == "source":
+            message = f"{unknown.place}Source language is invalid."
+            return _wrong_field(message, "source_language_code", f"Source language: {unknown.source}")
+        message = f"{unknown.place}Target language is invalid."
+        description = f"Target language: {unknown.target}; source language: {unknown.source}"
+        return _wrong_field(message, "target_language_code", description)
+
     async def translate(self, request: Request) -> Response:
         client, fields = client_of(request), await parse_body(request, _TranslateFields)
         if fields.mime_type not in _MIME_TYPES:

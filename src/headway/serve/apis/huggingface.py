@@ -29,7 +29,7 @@ from headway.predict import Continuation, GenerationOptions, StreamPart
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.failed_texts import refuse_failed_texts
+from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
@@ -298,13 +298,16 @@ class _HuggingFace:
     async def _fill(self, call: _TaskCall) -> list[Any]:
         parameters = self._parameters(call, _FillMaskParameters)
         texts, answers = call.fields.texts, []
-        if any(text.count(MASK) != 1 for text in texts):
-            raise BadRequestError(f"inputs: expected one {MASK} in each text")
+        for index, text in enumerate(texts):
+            if text.count(MASK) != 1:
+                place = f"text {index + 1}: " if len(texts) > 1 else ""
+                raise BadRequestError(f"{place}inputs: expected one {MASK} in each text")
         cost = cost_of_fillings(texts, parameters.top_k, parameters.targets or ())
         async with self._service.admitted(call.client, call.model, cost) as admitted:
-            for text in texts:
+            for index, text in enumerate(texts):
                 arguments = text, parameters.top_k, parameters.targets
-                fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
+                with naming_text(index, len(texts)):
+                    fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
                 answers.append(
                     [
                         {
@@ -325,7 +328,7 @@ class _HuggingFace:
         cost = parameters.cost(texts, options)
         if None not in seeds:
             options["seeds"] = seeds
-        with _length_errors():
+        with _length_errors(len(texts)):
             continuations: list[list[Continuation]] = await self._service.call(
                 call.client, call.model, "generate", (), texts, cost=cost, **options
             )
@@ -386,13 +389,14 @@ class _HuggingFace:
 
 
 @contextmanager
-def _length_errors() -> Iterator[None]:
+def _length_errors(num_texts: int = 1) -> Iterator[None]:
     """Say that an input is too long, without the options of other APIs."""
     try:
         yield
     except ContextLengthError as error:
+        place = f"text {error.number}: " if num_texts > 1 else ""
         raise BadRequestError(
-            f"`inputs` must have less than {error.context_length} tokens, the model's context. Given: "
+            f"{place}`inputs` must have less than {error.context_length} tokens, the model's context. Given: "
             f"{error.num_tokens}"
         ) from None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.libretranslate_specification import SPECIFICATION
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
-from headway.serve.errors import BadRequestError, UnavailableError, UnknownDocumentError
+from headway.serve.errors import BadRequestError, UnavailableError, UnknownDocumentError, UnknownLanguageError
 from headway.serve.languages import english_name
 from headway.serve.service import Service
 
@@ -85,7 +86,8 @@ class _LibreTranslate:
             decoding = decoding.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
         options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
         work = self._service.translate(client, texts, source, target, options=options)
-        translations, detected = await unless_disconnected(request, work)
+        with _language_errors():
+            translations, detected = await unless_disconnected(request, work)
         refuse_failed_texts(translations)
         answer: dict[str, Any] = {
             "translatedText": _one_or_list([translation.text for translation in translations], is_list)
@@ -160,7 +162,8 @@ class _LibreTranslateDocuments:
         if not file.name:
             raise BadRequestError("Invalid request: empty file")
         adding = self._documents.add(client, file.name, file.content, source, target)
-        document = await unless_disconnected(request, adding)
+        with _language_errors():
+            document = await unless_disconnected(request, adding)
         try:
             await unless_disconnected(request, self._finished(document))
         except BaseException:
@@ -208,6 +211,18 @@ def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
     if isinstance(q, list) and all(isinstance(text, str) for text in q):
         return q, True
     raise BadRequestError("Invalid request: q is neither a string nor a list of strings")
+
+
+@contextmanager
+def _language_errors() -> Iterator[None]:
+    """Say as LibreTranslate does that no model translates a pair of languages."""
+    try:
+        yield
+    except UnknownLanguageError as error:
+        if error.side != "pair":
+            raise  # its message is that of LibreTranslate, too
+        source, target = (f"{english_name(code)} ({code})" for code in (error.source, error.target))
+        raise BadRequestError(f"{error.place}{target} is not available as a target language from {source}") from None
 
 
 def _alternatives(fields: dict[str, Any]) -> int:

@@ -36,7 +36,7 @@ from headway.predict import GenerationOptions
 from headway.predict.markup.html import MarkupKind
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.failed_texts import refuse_failed_texts
+from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
@@ -256,7 +256,10 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
 async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
     async with service.admitted(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
-        fillings = [await service.call(admitted, call.model, "fill", (), text, top, None) for text in call.texts]
+        fillings = []
+        for index, text in enumerate(call.texts):
+            with naming_text(index, len(call.texts)):
+                fillings.append(await service.call(admitted, call.model, "fill", (), text, top, None))
     width = min(map(len, fillings), default=0)  # may be less than ``top`` if the vocabulary is small
     shape = (*call.shape, width)
     best = [filling for text_fillings in fillings for filling in text_fillings[:width]]

@@ -207,20 +207,22 @@ def _error_value(message: str, status: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _length_errors(field: str) -> Iterator[None]:
+def _length_errors(field: str, num_texts: int = 1) -> Iterator[None]:
     """Refuse texts that are too long as OpenAI does: clients recognize the code, or the beginning of the message.
 
     Args:
         field: The field with the texts.
+        num_texts: The number of texts.
     """
     try:
         yield
     except LengthError as error:
         message = str(error)
         if isinstance(error, ContextLengthError):
+            which = f" (text {error.number})" if num_texts > 1 else ""
             message = (
                 f"This model's maximum context length is {error.context_length} tokens. However, your {field} resulted "
-                f"in {error.num_tokens} tokens. Please reduce the length of the {field}."
+                f"in {error.num_tokens} tokens{which}. Please reduce the length of the {field}."
             )
         value = _error_value(message, 400)
         value["error"] |= {"param": field, "code": "context_length_exceeded"}
@@ -437,7 +439,7 @@ class _OpenAI:
             alternatives=body.alternatives,
             has_prompts=isinstance(body, _CompletionFields) and bool(body.echo),
         )
-        with _length_errors(field):
+        with _length_errors(field, len(prompts)):
             async with self._service.admitted(client, model, cost) as admitted:
                 yield admitted
 
