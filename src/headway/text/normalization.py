@@ -43,6 +43,8 @@ _JOINING = (
 _WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
 _SPACES = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 
+_NEVER_NEEDED = frozenset(map(chr, (*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))))
+_NEVER_NEEDED |= frozenset("\u00ad\u200e\u200f\u2060\ufeff")  # frequent ones, so that the pattern need not be tried
 _HAS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
 _ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
@@ -70,8 +72,26 @@ def normalize_characters(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     if _HAS_INVISIBLE.search(text):
-        text = _needed_or_invisible().sub(_needed, text)
+        text = _without_needless(text)
     return unicodedata.normalize("NFC", text)
+
+
+def _without_needless(text: str) -> str:
+    """Remove the invisible characters that are not needed where they stand.
+
+    The result is that of ``_needed_or_invisible().sub``, which is slower, because it tries its pattern everywhere.
+    """
+    parts, end = [], 0
+    while invisible := _HAS_INVISIBLE.search(text, end):
+        start = invisible.start()
+        if text[start] in _NEVER_NEEDED:
+            parts.append(text[end:start])
+            end = start + 1
+        else:
+            match = _needed_or_invisible().match(text, start)
+            parts += text[end:start], match[1] or ""
+            end = match.end()
+    return "".join([*parts, text[end:]])
 
 
 def is_blank(text: str) -> bool:
