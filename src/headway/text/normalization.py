@@ -24,36 +24,64 @@ as they are.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
-_INVISIBLE = (
-    "\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f"
-    "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
-    "\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
+_Ranges = tuple[tuple[int, int], ...]
+
+_INVISIBLE_RANGES: _Ranges = (
+    (0x00, 0x08), (0x0E, 0x1B), (0x7F, 0x84), (0x86, 0x9F), (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C),
+    (0x17B4, 0x17B5), (0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164),
+    (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFB), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A),
+    (0xE0000, 0xE0FFF),
+)  # fmt: skip
+# Tabs, and spaces other than U+0020.
+_OTHER_SPACE_RANGES: _Ranges = (
+    (0x09, 0x09), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x202F, 0x202F), (0x205F, 0x205F),
+    (0x3000, 0x3000),
+)  # fmt: skip
+
+
+def _characters(ranges: _Ranges) -> str:
+    """Return the content of a character class."""
+    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ranges)
+
+
+def _all_but(ranges: _Ranges) -> re.Pattern[str]:
+    """Return a pattern of text without some characters.
+
+    It lists the ranges between them, which ``re`` matches several times as fast as a negated class.
+    """
+    ends = sorted(ranges)
+    starts = [0, *(last + 1 for _, last in ends)]
+    stops = [*(first - 1 for first, _ in ends), sys.maxunicode]
+    between = tuple((start, stop) for start, stop in zip(starts, stops, strict=True) if start <= stop)
+    return re.compile(f"[{_characters(between)}]*")
+
+
+_INVISIBLE = _characters(_INVISIBLE_RANGES)
 # Scripts whose letters join or form conjuncts, which joiners and non-joiners control.
 _JOINING = (
     "Arab Syrc Mong Nkoo Mand Mani Phag Adlm Rohg Deva Beng Guru Gujr Orya Taml Telu Knda Mlym Sinh Khmr Mymr Tibt "
     "Bali Java Sund Cham Tglg Limb Lepc Newa Gran Tirh Sidd Modi Sylo Saur Cakm Mtei"
 )
 _WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
-_SPACES = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 
 _NEVER_NEEDED = frozenset(map(chr, (*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))))
 _NEVER_NEEDED |= frozenset("\u00ad\u200e\u200f\u2060\ufeff")  # frequent ones, so that the pattern need not be tried
-_HAS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
+_VISIBLE = _all_but(_INVISIBLE_RANGES)
+_VISIBLE_WITHOUT_OTHER_SPACE = _all_but((*_INVISIBLE_RANGES, *_OTHER_SPACE_RANGES))
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
+# Latin letters, punctuation and emoji, which are in normal form in every context.
+_LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€\U0001f300-\U0001faff]*")
 _ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
 _WIDE = "\t\u1680\u2000-\u2006\u2008\u205f"  # tabs, and spaces that differ from U+0020 in their width only
-_RUN = re.compile(f"[\t{_SPACES}]{{2,}}|[{_WIDE}]")
+_RUN = re.compile(f"[ {_characters(_OTHER_SPACE_RANGES)}]{{2,}}|[{_WIDE}]")
 _HAS_ORDINARY = re.compile(f"[ {_WIDE}]")
-# Characters that are in normal form in every context, except for runs of spaces.
-_LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€]*")
-_OTHER_SPACE_OR_INVISIBLE = re.compile(f"[{_INVISIBLE}\t{_SPACES[1:]}]")
 
 
 def normalize(text: str) -> str:
@@ -62,7 +90,7 @@ def normalize(text: str) -> str:
     if "  " not in text:
         if text.isprintable() if text.isascii() else _LATIN.fullmatch(text):
             return text
-        if not _OTHER_SPACE_OR_INVISIBLE.search(text) and unicodedata.is_normalized("NFC", text):
+        if _VISIBLE_WITHOUT_OTHER_SPACE.fullmatch(text) and unicodedata.is_normalized("NFC", text):
             return text
     return _RUN.sub(_space, normalize_characters(text)).strip()
 
@@ -71,7 +99,7 @@ def normalize_characters(text: str) -> str:
     """Return a text with its characters in normal form, and its white space as it is: steps 1 and 2."""
     if text.isascii() and text.isprintable():
         return text
-    if _HAS_INVISIBLE.search(text):
+    if not _VISIBLE.fullmatch(text):
         text = _without_needless(text)
     return unicodedata.normalize("NFC", text)
 
@@ -82,16 +110,19 @@ def _without_needless(text: str) -> str:
     The result is that of ``_needed_or_invisible().sub``, which is slower, because it tries its pattern everywhere.
     """
     parts, end = [], 0
-    while invisible := _HAS_INVISIBLE.search(text, end):
-        start = invisible.start()
-        if text[start] in _NEVER_NEEDED:
-            parts.append(text[end:start])
-            end = start + 1
+    while True:
+        visible = _VISIBLE.match(text, end)
+        assert visible is not None
+        parts.append(visible[0])
+        end = visible.end()
+        if end == len(text):
+            return "".join(parts)
+        if text[end] in _NEVER_NEEDED:
+            end += 1
         else:
-            match = _needed_or_invisible().match(text, start)
-            parts += text[end:start], match[1] or ""
-            end = match.end()
-    return "".join([*parts, text[end:]])
+            invisible = _needed_or_invisible().match(text, end)
+            parts.append(invisible[1] or "")
+            end = invisible.end()
 
 
 def is_blank(text: str) -> bool:
@@ -106,7 +137,7 @@ def surrounding_space(text: str) -> tuple[str, str, str]:
     """
     core = text.strip()
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-    if core and (_HAS_INVISIBLE.match(core[0]) or _HAS_INVISIBLE.match(core[-1])):
+    if core and not _VISIBLE.fullmatch(core[0] + core[-1]):
         start, end = _ONLY_INVISIBLE.match(core), _ONLY_INVISIBLE.match(core[::-1])
         assert start is not None
         assert end is not None
