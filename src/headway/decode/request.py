@@ -99,7 +99,8 @@ class DecodingOptions(Config):
             raise ValueError(f"n_best = {self.n_best}: expected from 1 to beam_size, which is {self.beam_size}")
         if self.beam_size % self.groups:
             raise ValueError(f"groups = {self.groups} does not divide beam_size = {self.beam_size}; choose a divisor")
-        idle = {name for name in _IDLE if getattr(self, name) != type(self).model_fields[name].default}
+        fields = type(self).model_fields
+        idle = {name for name in _IDLE if getattr(self, name) != fields[name].default}
         if "diversity" in idle and self.groups == 1:
             raise ValueError("diversity has no effect without groups; set groups, or leave diversity out")
         if self.sampling is not None and idle:

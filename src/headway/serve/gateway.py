@@ -27,6 +27,7 @@ from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.request_fields import check_size_of_json
 from headway.serve.clients import Client
+from headway.serve.config import ServeConfig
 from headway.serve.dispatch import NATIVE, api_of_body, api_of_head, is_shared, likely_api_of_body, replay, split_prefix
 from headway.serve.errors import BadKeyError, RefusedError, TooLargeError
 from headway.serve.http_errors import STATUSES
@@ -191,8 +192,7 @@ class Gateway:
         refused = partial(_refused, request.api)
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, *config.host_names))}
-        if name.lower() not in known and "*" not in known:
+        if name.lower() not in _LOCAL_HOSTS and not _is_allowed(name, config):
             raise refused(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
         if not is_public and is_from_foreign_page(headers, config.allowed_origins):
             raise refused("Pages of other sites are not accepted; the setting allowed_origins lists exceptions", 403)
@@ -208,6 +208,11 @@ class Gateway:
         config = self._service.config
         if request.path in APIS[request.api].queued and not config.limits.cache_mb and not config.keys:
             self._service.admission.check_capacity()
+
+
+def _is_allowed(host: str, config: ServeConfig) -> bool:
+    known = {name.lower() for name in (*config.allowed_hosts, *config.host_names)}
+    return host.lower() in known or "*" in known
 
 
 def _refused(api: str, message: str, status: int) -> RefusedError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from headway.text.languages import base_language, normalized
@@ -51,7 +51,7 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     that only ``known`` has is ignored if it is the only one of its language (en means en-GB).
     """
     wanted = normalized(code)
-    by_code = {normalized(candidate): candidate for candidate in known}
+    by_code = _by_normalized_code(tuple(known))
     for candidate in (wanted, _SCRIPTS.get(wanted, wanted)):
         if candidate in by_code:
             return by_code[candidate]
@@ -60,6 +60,11 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
         return by_code[language]
     family = [candidate for candidate in by_code.values() if base_language(candidate) == language]
     return family[0] if len(family) == 1 else None
+
+
+@lru_cache(maxsize=64)
+def _by_normalized_code(known: tuple[str, ...]) -> dict[str, str]:
+    return {normalized(code): code for code in known}
 
 
 def english_name(code: str) -> str:

@@ -263,10 +263,9 @@ class Service:
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
+        cost = cost_of_translation(texts, options, entries=entries, has_glossary=glossary is not None)
         if client.passed_limits is not PassedLimits.BACKGROUND:
-            self.sizes.check_cost(
-                cost_of_translation(texts, options, entries=entries, has_glossary=glossary is not None)
-            )
+            self.sizes.check_cost(cost)
         detected = None
         if source == "auto":
             base = base_language(target)
@@ -300,7 +299,9 @@ class Service:
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
                 missing_texts = [texts[number] for number in missing]
-                cost = cost_of_translation(missing_texts, options, entries=entries, has_glossary=glossary is not None)
+                if len(missing) < len(texts):
+                    has_glossary = glossary is not None
+                    cost = cost_of_translation(missing_texts, options, entries=entries, has_glossary=has_glossary)
                 made = await self._call(client, direction.model, function, cost, missing_texts, **arguments)
                 results |= zip(missing, made, strict=True)
                 for number in missing:

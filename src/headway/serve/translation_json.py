@@ -16,6 +16,8 @@ from headway.text.sentences import split_sentences
 
 MAX_ATTENTION = 1_000_000  # attention weights of all results together
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
 Weights = Literal["none", "best", "all"]
 """The candidates whose attention weights a result has: none, only the best one, or all."""
 
@@ -77,7 +79,7 @@ def translation_value(
 
 def to_json(value: Any) -> bytes:
     """Return a value as JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+    return _encode(value).encode("utf-8", "replace")
 
 
 def _candidate_value(candidate: Candidate) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict, deque
+from queue import SimpleQueue
 
 from headway.decode import Caller
 from headway.serve.workers.messages import StartJob
@@ -12,38 +12,41 @@ ShortJob = tuple[StartJob, Caller]
 
 
 class WaitingJobs:
-    """A queue in which a caller with one job does not wait for all jobs of another one. Any thread may add jobs."""
+    """A queue in which a caller with one job does not wait for all jobs of another one.
+
+    Any thread may add jobs, and one thread takes them.
+    """
 
     def __init__(self) -> None:
+        self._arrived: SimpleQueue[ShortJob | None] = SimpleQueue()  # None means that wake() was called
         self._by_caller: OrderedDict[str, deque[ShortJob]] = OrderedDict()
-        self._changed = threading.Condition()
-        self._was_called = False
 
     def put(self, job: ShortJob) -> None:
         """Add a job."""
-        with self._changed:
-            self._by_caller.setdefault(job[1].name, deque()).append(job)
-            self._changed.notify()
+        self._arrived.put(job)
 
     def wake(self) -> None:
         """Make the next :meth:`get` return None if there is no job."""
-        with self._changed:
-            self._was_called = True
-            self._changed.notify()
+        self._arrived.put(None)
 
     def get(self) -> ShortJob | None:
         """Wait for a job, and return that of the caller whose turn it is, or None after :meth:`wake`."""
-        with self._changed:
-            while not (self._by_caller or self._was_called):
-                self._changed.wait()
-            self._was_called = False
-            if not self._by_caller:
-                return None
-            name, jobs = self._by_caller.popitem(last=False)
-            job = jobs.popleft()
-            if jobs:
-                self._by_caller[name] = jobs
-            return job
+        is_waiting = not self._by_caller
+        while is_waiting or not self._arrived.empty():
+            job = self._arrived.get()
+            is_waiting = False
+            if job is not None:
+                self._by_caller.setdefault(job[1].name, deque()).append(job)
+        if not self._by_caller:
+            return None
+        name, jobs = self._by_caller.popitem(last=False)
+        job = jobs.popleft()
+        if jobs:
+            self._by_caller[name] = jobs
+        return job
+
+    def __bool__(self) -> bool:
+        return bool(self._by_caller) or not self._arrived.empty()
 
     def __len__(self) -> int:
-        return sum(map(len, list(self._by_caller.values())))
+        return self._arrived.qsize() + sum(map(len, list(self._by_caller.values())))

@@ -130,7 +130,7 @@ class _Worker:
                 case StartJob(number, job):
                     caller = self._callers[number] = Caller(job.caller, job.priority)
                     self._idle_pings = 0
-                    start = replace(message, job=replace(job, keywords=self._with_glossaries(job.keywords)))
+                    start = self._with_glossaries(message)
                     if num_bytes <= _SHORT_JOB_BYTES and _is_short(start.job):
                         caller.give_way = self._search.give_way
                         self._short_jobs.put((start, caller))
@@ -138,12 +138,16 @@ class _Worker:
                         caller.give_way = _Pauses(self._search)
                         self._pool.submit(self._run_in_thread, start, caller)
 
-    def _with_glossaries(self, keywords: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a job with the glossaries that its message names."""
-        return {
+    def _with_glossaries(self, start: StartJob) -> StartJob:
+        """Return a job with the glossaries that its message names."""
+        keywords = start.job.keywords
+        if not any(isinstance(value, GlossaryDigest) for value in keywords.values()):
+            return start
+        known = {
             name: self._glossaries.get(value) if isinstance(value, GlossaryDigest) else value
             for name, value in keywords.items()
         }
+        return replace(start, job=replace(start.job, keywords=known))
 
     def _cancel(self, number: int) -> None:
         caller = self._callers.get(number)
