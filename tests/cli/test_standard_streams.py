@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from command_calls import CALLS
 
 from headway.cli import COMMANDS
-from headway.cli.standard_streams import prepare_standard_streams, write_results_as_utf8
+from headway.cli.standard_streams import TerminalStream, prepare_standard_streams, write_results_as_utf8
 from headway.errors import escape_unprintable
 
 pytest_plugins = ["model_folders"]  # the fixtures of that file
@@ -98,6 +99,28 @@ def test_help_is_in_the_encoding_of_the_locale_and_results_are_utf8() -> None:
         help_line, result = content.getvalue().splitlines()
     assert help_line.decode("latin-1") == "größer ? ??"
     assert result == "größer … 日本 ".encode() + b"\xff"
+
+
+def test_control_characters_in_results_are_escaped_on_a_terminal_only() -> None:
+    joiners = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}👩\u200d🔬 \u202aא\u202c"
+    text = f"a\tb\x1b]0;title\x07\rc\x9b31m\x7f\r\n{joiners} \udcff\n"
+    shown = text.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\rc", "\\rc")
+    shown = shown.replace("\x9b", "\\x9b").replace("\x7f", "\\x7f")
+    main, terminal = os.openpty()
+    tty.setraw(terminal)
+    for descriptor, expected in ((terminal, shown), (os.memfd_create("file"), text)):
+        with os.fdopen(descriptor, "w", encoding="latin-1") as stdout, replaced_streams(stdout=stdout):
+            write_results_as_utf8()
+            assert isinstance(sys.stdout, TerminalStream) == (descriptor == terminal)
+            print(text, end="")
+            sys.stdout.writelines([text])
+            sys.stdout.flush()
+            whole = expected.encode("utf-8", "surrogateescape") * 2
+            content = b"" if descriptor == terminal else os.pread(descriptor, 1000, 0)
+            while descriptor == terminal and len(content) < len(whole):
+                content += os.read(main, 1000)
+        assert content == whole
+    os.close(main)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from headway.cli.processes import is_main_process
+from headway.errors import escape_unprintable
 from headway.training.report import Listener, shown_number
 
 
@@ -46,8 +47,8 @@ class ProgressListener(Listener):
         self._bar.stop()
 
     def say(self, message: str) -> None:
-        """Print one line."""
-        self._console.print(message, markup=False)
+        """Print one line. Names of files in it may contain control characters."""
+        self._console.print(escape_unprintable(message), markup=False)
 
     def progress(self, activity: str, num_done: int) -> None:
         """Show a count and its rate in the bar; print nothing."""

@@ -2,11 +2,15 @@
 
 Results are UTF-8 in every locale, so that the output of one command is valid input of another one. Messages and help
 are in the locale's encoding, as the terminal expects, and characters that it lacks are replaced.
+
+On a terminal, control characters in results are shown as escapes (``\\x1b``), because texts and models from elsewhere
+may contain sequences that change the terminal. Files and pipes get results unchanged.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -15,6 +19,21 @@ from pathlib import Path
 from typing import Any
 
 _STREAMS = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their descriptors
+# All of C0, DEL and C1, except tab, LF, and CR before LF. Format characters, such as the joiners in emoji, are text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
+
+
+class TerminalStream(TextIOWrapper):
+    """A terminal that shows control characters as escapes."""
+
+    def write(self, text: str, /) -> int:
+        """Write a text, and return its length without escapes."""
+        super().write(_CONTROL.sub(_escape, text))
+        return len(text)
+
+
+def _escape(control: re.Match[str]) -> str:
+    return control[0].encode("unicode_escape").decode("ascii")
 
 
 def prepare_standard_streams() -> None:
@@ -35,8 +54,15 @@ def prepare_standard_streams() -> None:
 
 
 def write_results_as_utf8() -> None:
-    """Encode standard output as UTF-8 from now on. File names that are not valid UTF-8 are written as they are."""
+    """Encode standard output as UTF-8 from now on, and escape control characters if it is a terminal.
+
+    File names that are not valid UTF-8 are written as they are.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
+        if sys.stdout.isatty():
+            sys.stdout.flush()
+            terminal = os.fdopen(sys.stdout.fileno(), "wb", closefd=False)
+            sys.stdout = TerminalStream(terminal, line_buffering=True)
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
 
 

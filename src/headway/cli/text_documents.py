@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import typer
+
+from headway.errors import escape_unprintable
 
 
 def read_text_documents(data: Path, fields: str | None, documents: str) -> Iterator[str]:
     """Yield the documents of the files that the options --data, --fields and --documents name."""
     from headway.data.documents import TextCorpus, read_whole_documents
 
+    def say(message: str) -> None:
+        typer.echo(escape_unprintable(message), err=True)
+
     settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
-    yield from read_whole_documents(
-        TextCorpus.parse(settings, "--data").expanded(Path(), partial(typer.echo, err=True)), Path()
-    )
+    yield from read_whole_documents(TextCorpus.parse(settings, "--data").expanded(Path(), say), Path())

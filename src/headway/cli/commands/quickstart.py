@@ -139,4 +139,4 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
     score = bleu(hypotheses, references, tokenization=tokenization_for(translator.bundle.task.target_language))
     table.add_section()
     table.add_row("all that can be inferred", f"{total.value:.1f} %", str(len(inferable)), str(score))
-    Console().print(table)
+    Console(color_system=None).print(table)
