@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from causal_models import byte_level
+from causal_models import tokenizer as causal_tokenizer
 from foreign import WORDS, m2m, marian, spm, transformers
 from masked_models import tokenizer as masked_tokenizer
+from tokenizers import AddedToken
 
 from headway.errors import BundleError, ConfigError
 from headway.interop.tokenizer_exporting import tokenizer_files
@@ -152,6 +154,50 @@ def test_a_tokenizer_with_added_tokens_is_saved_and_loaded(tmp_path: Path) -> No
     assert "<Ent0>" in loaded.decode(loaded.encode(text))
     with pytest.raises(ConfigError, match=r"the added token '<Ent0>' cannot be exported"):
         tokenizer_files(loaded, loaded, SpecialTokens((), (EOS,), ()), ("de", "en"))
+
+
+def test_flags_in_tokenizer_config_replace_those_in_tokenizer_json(tmp_path: Path) -> None:
+    theirs = causal_tokenizer("gpt2")
+    theirs.add_tokens([AddedToken("QQ", lstrip=True), AddedToken("<Ent>", normalized=True)])
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    flags = {**dict.fromkeys(FLAGS, False), "special": False}
+    tokens = {str(theirs.convert_tokens_to_ids(token)): {"content": token, **flags} for token in ("QQ", "<Ent>")}
+    tokens[min(tokens)]["rstrip"] = True
+    path.write_text(json.dumps({**config, "added_tokens_decoder": tokens}))
+    ours, order = read(tmp_path, "gpt2", len(theirs))
+    text = "der QQ Hund <Ent> und"
+    expected = transformers.AutoTokenizer.from_pretrained(tmp_path)(text).input_ids
+    assert expected != theirs(text).input_ids
+    assert [order.order[index] for index in ours.encode(text)] == expected
+    tokens[str(int(max(tokens)) + 1)] = {"content": "more", **flags}
+    path.write_text(json.dumps({**config, "tokenizer_class": "RobertaTokenizer", "added_tokens_decoder": tokens}))
+    with pytest.raises(BundleError, match=r"'<\|endoftext\|>' of tokenizer.json is not in added_tokens_decoder"):
+        read_prompt_tokenizer(tmp_path, "gpt2")
+
+
+def test_added_tokens_after_special_ones_keep_their_ids(tmp_path: Path) -> None:
+    theirs = masked_tokenizer("modernbert")
+    theirs.add_tokens(["QQ", "<Ent>"])
+    theirs.save_pretrained(tmp_path)
+    side = read_masked_tokenizer(tmp_path, "modernbert")
+    order = VocabularyOrder.from_special_ids(len(theirs), **side.special_ids)
+    text = "der QQ Hund<Ent> und"
+    ids = [order.order[index] for index in side.make_tokenizer(order).encode(text)]
+    assert ids == theirs(text, add_special_tokens=False).input_ids
+
+
+def test_an_id_that_the_library_does_not_give_is_refused(tmp_path: Path) -> None:
+    theirs = causal_tokenizer("gpt2")
+    theirs.add_tokens(["QQ"])
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["added_tokens"][-1]["id"] += 5
+    path.write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"the added token 'QQ' has the id \d+, but transformers gives it"):
+        read_prompt_tokenizer(tmp_path, "gpt2")
 
 
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:

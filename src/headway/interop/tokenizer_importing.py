@@ -250,10 +250,12 @@ def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
     ids = {token: index for index, token in tokens_by_id(library, str(path)).items()}
     if missing := [name for name in names.values() if name not in ids]:
         raise BundleError(f"{path}: does not contain the special token {missing[0]!r}")
-    library["added_tokens"] = [
+    added = [
         *(token for token in library.get("added_tokens") or [] if token["content"] not in names.values()),
         *({**_SPECIAL_TOKEN, "id": ids[name], "content": name} for name in names.values()),
     ]
+    # The library numbers tokens that are not in the vocabulary in the order of the list.
+    library["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
 
     def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
         return FastTokenizer(library, vocabulary.order, (), str(path))
@@ -497,23 +499,49 @@ def _special_names(settings: Mapping[str, Any]) -> set[str]:
 def _add_tokens(library: dict[str, Any], folder: Path, config: dict[str, Any]) -> None:
     """Add a folder's added tokens to the content of a ``tokenizer.json``, which may have some of them already.
 
-    As in `transformers`, a token that is not in the vocabulary gets the next id.
+    As in `transformers`, a token that is not in the vocabulary gets the next id, and the flags of a token in
+    ``added_tokens_decoder`` replace those in ``tokenizer.json``.
     """
-    tokens = tokens_by_id(library, str(folder / "tokenizer.json"))
+    listed = list(library.get("added_tokens") or [])
+    tokens = tokens_by_id({**library, "added_tokens": []}, str(folder / "tokenizer.json"))
     ids, size = {content: index for index, content in tokens.items()}, len(library["model"]["vocab"])
-    library["added_tokens"] = list(library.get("added_tokens") or [])
-    known = {token["content"]: int(token["id"]) for token in library["added_tokens"]}
-    for token in _added_tokens(folder, config):
-        if token["content"] in known or not token["content"]:
+    _check_list_is_complete(config, [token["content"] for token in listed if token["content"] not in ids], folder)
+    added: dict[str, dict[str, Any]] = {}
+    first = size
+    for token in [*listed, *_added_tokens(folder, config)]:
+        content = token["content"]
+        if not content:
             continue
-        index = ids.get(token["content"], max([size, *(index + 1 for index in known.values())]))
+        if content in added:
+            if config.get("added_tokens_decoder") is not None:
+                added[content] |= {name: token[name] for name in _FLAGS}
+            continue
+        index = ids.get(content, first)
         if index != token["id"]:
             raise BundleError(
-                f"{folder}: the added token {token['content']!r} has the id {token['id']}, but transformers gives it "
+                f"{folder}: the added token {content!r} has the id {token['id']}, but transformers gives it "
                 f"the id {index}; save the tokenizer again with transformers, which writes tokenizer.json"
             )
-        library["added_tokens"].append(token)
-        known[token["content"]] = index
+        added[content] = dict(token)
+        first = max(first, index + 1)
+    library["added_tokens"] = list(added.values())
+
+
+def _check_list_is_complete(config: dict[str, Any], contents: Iterable[str], folder: Path) -> None:
+    """Refuse an ``added_tokens_decoder`` without some of the added tokens of ``tokenizer.json``.
+
+    Classes of `transformers` other than the generic one build the tokenizer without them, and number them differently.
+    """
+    decoder, kind = config.get("added_tokens_decoder"), str(config.get("tokenizer_class")).removesuffix("Fast")
+    if not isinstance(decoder, dict) or kind in ("None", "PreTrainedTokenizer", "TokenizersBackend"):
+        return
+    named = {_content(token) for token in decoder.values()}
+    if missing := [content for content in contents if content not in named]:
+        raise BundleError(
+            f"{folder / 'tokenizer_config.json'}: the added token {missing[0]!r} of tokenizer.json is not in "
+            f"added_tokens_decoder, without which {kind} of transformers numbers it differently; add it, or set "
+            "tokenizer_class to PreTrainedTokenizerFast to use tokenizer.json as it is"
+        )
 
 
 def _found_in_text(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
