@@ -19,17 +19,22 @@ Workloads, all on sentences of Multi30k:
     file      a file of sentences, divided between two processes
     classify  a list of texts
     service   `headway serve` with one worker; 64 clients that each send one sentence after the other
+    document  processor time of reading and writing documents of a format, with texts as they are ("read and write"),
+              or with the translations of the model of --model ("translate")
     start     processor time of `headway translate MODEL "one sentence"` from start to end, with warm caches
 
 Rows named "... beside N" run while N other processes keep one processor each busy.
 
-Only the command line, recipes and public names are used, so every commit that has these can be compared.
+Only the command line, recipes and public names are used, so every commit that has these can be compared. Documents are
+made by ``tests/documents/document_samples.py``, from words of Multi30k.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
+import itertools
 import json
 import os
 import platform
@@ -78,6 +83,8 @@ MODELS: dict[str, dict[str, Any]] = {
 VARIANTS = ("gated", "rotary", "pre-norm", "learned", "recurrent", "classifier")
 TASKS = {"classifier": "classification", "language model": "language_model"}  # other models translate
 TRAINED = "trained"  # the folder of --model
+FORMATS = ("txt", "html", "md", "srt", "vtt", "po", "xliff", "json", "docx", "odt", "pptx")
+READ, TRANSLATED = 24, 4  # documents of a format in each turn
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,7 @@ class Row:
     long: bool = False
     workers: int = 1
     neighbors: int = 0
+    format: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,9 @@ def all_rows(*, trained: bool) -> list[Row]:
         rows.append(Row(f"decode long sources {precision}", "decode", "small", precision, 16, 16, long=True))
     rows.append(Row("file with two processes", "decode", "small", "int8", 1_000, 1_000, workers=2))
     rows.append(Row("classify", "classify", "classifier", sentences=512))
+    rows += [Row(f"document read and write {name}", "document", "", format=name) for name in FORMATS]
+    if trained:
+        rows += [Row(f"document translate {TRAINED} {name}", "document", TRAINED, format=name) for name in FORMATS]
     rows.append(Row("start", "start", "small", "auto"))
     rows.append(Row("service", "service", "small", "int8", sentences=512))
     rows.append(Row("train language model", "train", "language model"))
@@ -225,6 +236,20 @@ class Workspace:
             corpus = self.folder / "corpus"
             self.command("shortlist", model, "--source", corpus / "train.de", "--target", corpus / "train.en")
 
+    def documents(self, format_name: str, count: int) -> list[Path]:
+        """Return documents of a format, whose words are those of the corpus."""
+        folder = self.folder / "documents"
+        folder.mkdir(exist_ok=True)
+        sys.path.insert(0, str(ROOT / "tests" / "documents"))
+        samples: Any = importlib.import_module("document_samples")
+        corpus = itertools.cycle(word for line in self.sources for word in line.split() if word.isalpha())
+        paths = [folder / f"{number}.{format_name}" for number in range(count)]
+        for number, path in enumerate(paths):
+            words = samples.Words(number)
+            words.word = corpus.__next__
+            samples.MAKERS[format_name](words, path)
+        return paths
+
     def command(self, *words: object) -> None:
         """Run ``headway WORDS`` with the old commit."""
         command = [sys.executable, "-m", "headway", *map(str, words)]
@@ -266,12 +291,17 @@ def turns(row: Row, tree: Path, space: Workspace, name: str, threads: int) -> It
 
 @contextmanager
 def calling(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Turn]:
-    """Yield the turn of a process that has loaded a model."""
-    folder = space.model(row.model)
-    call: dict[str, Any] = {"call": row.kind, "folder": str(folder), "texts": space.texts(row)}
+    """Yield the turn of a process that has loaded a model, if the row has one."""
+    call: dict[str, Any] = {"call": row.kind, "texts": space.texts(row)}
+    if row.kind == "document":
+        sources = space.documents(row.format, TRANSLATED if row.model else READ)
+        folder = str(space.model(row.model)) if row.model else None
+        call = {"call": "documents", "sources": list(map(str, sources)), "folder": folder}
+    else:
+        call["folder"] = str(space.model(row.model))
     if row.kind == "decode":
         if row.shortlist:
-            space.learn_shortlist(folder)
+            space.learn_shortlist(space.model(row.model))
         options = {"beam_size": row.beam_size, **({} if row.model == TRAINED else FIXED)}
         call |= {"call": "translate", "batch": row.batch, "options": options, "precision": row.precision}
         call |= {"shortlist": row.shortlist, "workers": row.workers}

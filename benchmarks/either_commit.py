@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, cast
 
 import headway
@@ -70,6 +71,21 @@ def classify(texts: list[str], folder: str) -> float:
     return time.perf_counter() - begin
 
 
+def documents(sources: list[str], folder: str | None) -> float:
+    """Read and write documents, translated with the model in ``folder`` if there is one. Return the processor time."""
+    from headway.documents import fill_document, translate_document
+
+    model = None if folder is None else translator(folder, "auto", shortlist=False, workers=1)
+    begin = time.process_time()
+    for source in map(Path, sources):
+        target = source.with_name(f"{os.getpid()}{source.suffix}")
+        if model is None:
+            fill_document(lambda texts: [text.text for text in texts], source, target)
+        else:
+            translate_document(model, source, target)
+    return time.process_time() - begin
+
+
 def main() -> None:
     """Answer calls until standard input ends."""
     importlib.import_module("headway.hardware").keep_freed_memory()  # as commands do
@@ -78,7 +94,8 @@ def main() -> None:
     with waiting_as_in_commands() if "--beside" in sys.argv else nullcontext():
         for line in sys.stdin:
             call = json.loads(line)
-            function: Any = {"translate": translate, "classify": classify}[call.pop("call")]
+            functions = {"translate": translate, "classify": classify, "documents": documents}
+            function: Any = functions[call.pop("call")]
             seconds = function(**call)
             print(json.dumps(seconds), file=answers, flush=True)
 

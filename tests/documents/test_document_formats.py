@@ -136,6 +136,14 @@ def test_markdown_tables_breaks_and_tasks(upper: Translate, text: str, expected:
         ("import A from '@x/A';\nimport {b,\n  c} from 'd';\n\nexport const e = () => {\n\n f()\n}\n\none {/*b*/}\n",
          "import A from '@x/A';\nimport {b,\n  c} from 'd';\n\nexport const e = () => {\n\n f()\n}\n\nONE {/*b*/}\n"),
         ("import the data first\n", "IMPORT THE DATA FIRST\n"),
+        ("import 'data.csv' as a table\n", "IMPORT 'DATA.CSV' AS A TABLE\n"),
+        ("export default settings\n\nexport class names\n", "EXPORT DEFAULT SETTINGS\n\nEXPORT CLASS NAMES\n"),
+        ("export default Layout;\n\none\n", "export default Layout;\n\nONE\n"),
+        ("export default ({a}) => <div>{a}</div>\n\none\n", "export default ({a}) => <div>{a}</div>\n\nONE\n"),
+        ("!!! Read this carefully\n\none\n", "!!! READ THIS CAREFULLY\n\nONE\n"),
+        ("!!! my-type other\n    one\n\n!!! warning\ntwo\n", "!!! my-type other\n    ONE\n\n!!! warning\nTWO\n"),
+        ('one <Tabs a={[{b: ["c"]}]} d="e">two</Tabs>\n', 'ONE <Tabs a={[{b: ["c"]}]} d="e">TWO</Tabs>\n'),
+        ('see <b style={{color: "red"}}>one</b>\n\na <b {c}\n', 'SEE <b style={{color: "red"}}>ONE</b>\n\nA <B {c}\n'),
         ("see [one]({{ site.url }}/a/b) {% if c %}two{% endif %}\n",
          "SEE [ONE]({{ site.url }}/a/b) {% if c %}TWO{% endif %}\n"),
         ("{% raw %}\none\n{% endraw %}\n{{< figure\n  src=\"a\" >}}\n",
@@ -506,6 +514,26 @@ def word_document(tmp_path: Path, body: str) -> Path:
     path = tmp_path / "a.docx"
     document.save(str(path))
     return path
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (r"\aone", r"\aONE"),
+        (r"caf\303\251 \x41 \101b", r"CAFÉ A AB"),
+        (r"\033[1mone\033[0m two", r"\033[1mONE\033[0m TWO"),
+        (r"one\x22two \\a", r"ONE\"TWO \\A"),
+    ],
+)
+def test_escapes_of_c_in_catalogs(upper: Translate, source: str, expected: str) -> None:
+    catalog = f'msgid "{source}"\nmsgstr ""\n'
+    assert upper(catalog, "po") == f'msgid "{source}"\nmsgstr "{expected}"\n'
+
+
+def test_control_characters_are_kept_in_messages(upper: Translate) -> None:
+    assert upper(r'{"a": "\u001b[1mone\u001b[0m", "b": "<3 one <0>two</0>"}', "json") == (
+        r'{"a": "\u001b[1mONE\u001b[0m", "b": "<3 ONE <0>TWO</0>"}'
+    )
 
 
 def translated_paragraph(tmp_path: Path, body: str) -> str:

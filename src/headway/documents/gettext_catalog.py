@@ -31,6 +31,12 @@ _KEYWORD = re.compile(
     rf"\s*(?:(domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s*)?({_STRING}(?:\s*{_STRING})*)\s*"
 )
 _STRINGS = re.compile(_STRING)
+# Escapes of C that the translate-toolkit does not know: bytes in the encoding of the file, and control characters.
+_ESCAPE = re.compile(r"(?P<bytes>(?:\\[0-7]{1,3}|\\x[0-9A-Fa-f]{1,2})+)|\\(?P<control>[abfv])|\\.")
+_BYTE = re.compile(r"\\x?([0-9A-Fa-f]+)")
+_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_ESCAPES = {character: f"\\{letter}" for letter, character in _CONTROLS.items()}
 
 
 @dataclass
@@ -62,18 +68,25 @@ def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
     except ImportError:
         raise MissingPackageError("translating PO files", "translate-toolkit") from None
     encoded = _read(path, options.encoding)
+
+    def unquoted(strings: Sequence[str]) -> str:
+        return str(unquotefrompo([_decode_escapes(string, encoded.encoding) for string in strings]))
+
+    def quoted(text: str) -> list[str]:
+        return [_CONTROL.sub(_escape, line) for line in quoteforpo(text)]
+
     if "msgid" not in encoded.text:
         raise DocumentError("the file is not a PO file, because it has no msgid")
     lines = [match.group() for match in _LINE.finditer(encoded.text)]
     entries = list(_entries(lines))
-    headers = [entry for entry in entries if not unquotefrompo(entry.strings["msgid"])]
-    match = _NUM_PLURALS.search(unquotefrompo(headers[0].strings.get("msgstr", []))) if headers else None
+    headers = [entry for entry in entries if not unquoted(entry.strings["msgid"])]
+    match = _NUM_PLURALS.search(unquoted(headers[0].strings.get("msgstr", []))) if headers else None
     num_plurals = min(int(match[1]), _MAX_PLURALS) if match else 2
     units: list[tuple[_Entry, list[Message]]] = []
     for entry in entries:
-        sources = [unquotefrompo(entry.strings[name]) for name in ("msgid", "msgid_plural") if name in entry.strings]
+        sources = [unquoted(entry.strings[name]) for name in ("msgid", "msgid_plural") if name in entry.strings]
         translations = [strings for name, strings in entry.strings.items() if name.startswith("msgstr")]
-        if has_words(sources[0]) and entry.end and not any(map(unquotefrompo, translations)):
+        if has_words(sources[0]) and entry.end and not any(map(unquoted, translations)):
             has_directives = any(flag in entry.flags for flag in _PRINTF)
             units.append((entry, [Message(source, "c-format" if has_directives else "gettext") for source in sources]))
 
@@ -88,7 +101,7 @@ def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
             end = lines[entry.end - 1][len(lines[entry.end - 1].rstrip("\r\n")) :]
             newline = end or "\n"
             written = [
-                (f"msgstr[{number}] " if len(messages) > 1 else "msgstr ") + newline.join(quoteforpo(form))
+                (f"msgstr[{number}] " if len(messages) > 1 else "msgstr ") + newline.join(quoted(form))
                 for number, form in enumerate(forms)
             ]
             out += (*lines[position : entry.start], newline.join(written) + end)
@@ -106,6 +119,26 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
         if encoding is None:
             raise DocumentError(f"the header declares the charset {declared!r}, which is unknown")
     return read_text(path, encoding)
+
+
+def _decode_escapes(string: str, encoding: str) -> str:
+    """Return a quoted string in which the escapes that the translate-toolkit does not know are characters."""
+    return _ESCAPE.sub(lambda escape: _decoded(escape, encoding), string) if "\\" in string else string
+
+
+def _decoded(escape: re.Match[str], encoding: str) -> str:
+    if escape["control"]:
+        return _CONTROLS[escape["control"]]
+    if not escape["bytes"]:
+        return escape.group()
+    values = [int(match[1], 16 if "x" in match.group() else 8) for match in _BYTE.finditer(escape["bytes"])]
+    text = bytes(value & 0xFF for value in values).decode(encoding, "replace")
+    return "".join(f"\\{character}" if character in '"\\' else character for character in text)
+
+
+def _escape(control: re.Match[str]) -> str:
+    character = control.group()
+    return _ESCAPES.get(character, f"\\{ord(character):03o}")
 
 
 def _entries(lines: Sequence[str]) -> Iterator[_Entry]:

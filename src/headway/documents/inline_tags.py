@@ -27,6 +27,9 @@ from headway.predict.markup.html import is_plain_formatting
 from headway.predict.markup.icu_messages import may_have_arguments
 from headway.predict.markup.placeholders import has_words
 
+TAG_START = r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:-]*+|\d++(?=/?>))"
+TAG_END = r"(?:\s[^<>]*)?/?>"
+"""Patterns of a tag of HTML, or a numbered one of i18next such as ``<0>``, in a text that is not HTML otherwise."""
 _TAG = re.compile(
     r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>'
     r'|<x id="(?P<space>\d+)"> </x>'

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from html import unescape
 from typing import Literal
 
-from headway.documents.inline_tags import parse_tags, write_tags
+from headway.documents.inline_tags import TAG_END, TAG_START, parse_tags, write_tags
 from headway.predict.markup.document import BOUNDARY
 from headway.predict.markup.entities import ENTITY
 from headway.predict.markup.icu_messages import find_arguments
 
-_TAG = r"<(?P<closing>/?)(?P<name>[A-Za-z0-9][\w:-]*)(?:\s[^<>]*)?/?>"
+# Tags, sequences that color the text of terminals, and other control characters.
+_TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 _TAGS = re.compile(_TAG)
 # A printf directive of C or Python: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
@@ -33,7 +34,7 @@ MessageSyntax = Literal["gettext", "c-format", "json", "vue-i18n"]
 
 
 class Message:
-    """A message. Its translation keeps the HTML tags and, in some syntaxes, what is listed below.
+    """A message. Its translation keeps the HTML tags, control characters and, in some syntaxes, what is listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
     argument with branches do not end a line. Characters that the message writes as entities of HTML are entities in the

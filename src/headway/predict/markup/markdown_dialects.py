@@ -6,7 +6,7 @@ templates                     ``{{ site.url }}``, ``{% if x %}``, ``{{< figure >
 attribute lists               ``{#id .class}``, ``{: .note}``, ``{width=50%}``
 names of emoji                ``:smile:``
 alerts and containers         ``> [!NOTE]``, ``:::tip Title``, ``!!! note "Title"``, ``=== "Tab"``
-JavaScript in MDX             ``import``, ``export`` and comments
+JavaScript in MDX             ``import``, ``export``, comments, and tags such as ``<Tabs items={["a"]}>``
 tables of contents            ``[TOC]``, ``[[toc]]``
 ============================  ========================================================================================
 
@@ -16,6 +16,7 @@ Code is not searched. Time is proportional to the length of the text.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,7 @@ ConstructKind = Literal["object", "formula", "lines", "title", "container", "tit
 _LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
+_BRACES = r"\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})*+\}"
 _ENVIRONMENT = re.compile(r"\\begin\{(\w+\*?)\}")
 _TEMPLATES = re.compile(  # lines that contain only templates, of at most 2,000 characters each
     r"""
@@ -39,11 +41,29 @@ _BRACKETED = re.compile(r"\[(?=[^\[\]\n]*\](?:\s*\{[^{}\n]*\})?\s*\Z)")
 _ADMONITION = re.compile(
     r"(?:!!!|\?\?\?\+?)[ \t]+[\w-]+(?:[ \t]+[\w-]+)*(?P<quote>[ \t]+\")?|===[!+]?(?P<tab>[ \t]+\")"
 )
+_PLAIN_ADMONITION = re.compile(  # those that are recognized without a title and without content
+    r"(?:!!!|\?\?\?\+?)[ \t]+(?:abstract|admonition|attention|bug|caution|danger|error|example|failure|hint|important|"
+    r"info|note|question|quote|seealso|success|summary|tip|todo|tldr|warning)(?:[ \t]+(?:inline|end))*"
+)
 _ALERT = re.compile(r"\[![A-Za-z]+\][-+]?[ \t]*")
 _CONTENTS = re.compile(r"@?\[\[?_?toc_?\]\]?\s*\Z", re.IGNORECASE)
-_SCRIPT = re.compile(
-    r"import\s+(?:type\s+)?(?:[\w$*{][\w$*{},\s]*\sfrom\s*)?[\"'][^\"'\n]+[\"']\s*;?|import\s+[\w$*]*\s*,?\s*\{|"
-    r"export\s+(?:const|let|var|function|class|async|default|type|interface)\b|export\s*[{*]"
+_SCRIPT = re.compile(  # prose can begin with these words, too
+    r"""
+      import\s+(?:type\s+)?(?:[\w$*{][\w$*{},\s]*\sfrom\s*)?["'][^"'\n]+["']
+          (?:\s+(?:with|assert)\s*\{[^{}\n]*\})?[ \t]*;?[ \t]*(?://[^\n]*)?(?=[\r\n]|\Z)
+    | import\s+(?:[\w$*]+\s*,\s*)?\{[^{}\n]*(?=\n|\}\s*from\b)
+    | export\s+(?:const|let|var)\s+(?:[\w$]+\s*[=:;]|[{[])
+    | export\s+(?:default\s+)?(?:async\s+)?function\b\s*\*?\s*[\w$]*\s*[(<]
+    | export\s+(?:default\s+)?(?:abstract\s+)?class\s+(?:[\w$]+\s*)?(?:extends\s+[\w$.]+\s*)?\{
+    | export\s+(?:type|interface|enum)\s+[\w$]+\s*[=<{]
+    | export\s+default\s+(?:
+          (?:[\w$.]+[ \t]*;|[a-z]*[A-Z\d_$.][\w$.]*)[ \t]*(?=[\r\n]|\Z) | [\w$.]+\( | [{[] | \(\s*[{[)]
+          | (?:async\s+)?(?:[\w$]+|\([\w$,\s]*\))\s*=>
+      )
+    | export\s*\{[\w$\s,]*\}
+    | export\s*\*\s*(?:as\s+[\w$]+\s+)?from\b
+    """,
+    re.VERBOSE,
 )
 _LONGEST = 300  # characters of a formula or template inside of a line
 _INLINE = re.compile(
@@ -61,6 +81,8 @@ _INLINE = re.compile(
       )
     | (?P<object>
           (?:(?<=[^\s{{])|(?<=[^\s{{]\ ))\{{(?:[:.\#][^{{}}\n]{{1,{_LONGEST}}}|\w+=[^{{}}\n]{{1,{_LONGEST}}})\}}
+        | (?:<(?=[A-Z])|(?<=\S)<|(?<=\S[ ])<)(?=[A-Za-z][^<>{{}}\n]{{0,{_LONGEST}}}\{{)[A-Za-z][\w.-]*+
+          (?:\s+(?:[\w:-]+(?:=(?:"[^"\n]*"|'[^'\n]*'|{_BRACES}))?+|{_BRACES}))++\s*/?>
         | (?<![\w:]):[a-z][a-z0-9_+-]{{1,40}}:(?![\w:])
       )
     | \\[\\`$]
@@ -70,6 +92,7 @@ _INLINE = re.compile(
 # Prices such as "$5 or 6$" and escaped brackets are not formulas.
 _IS_FORMULA = re.compile(r"[\\^_={}]|\A(?!\s*[A-Za-z]{4,}\s*\Z)\s*[\w()'|.!]++(?:\s*[-+*/<>,]\s*[\w()'|.!]++)*\s*\Z")
 _MAX_LINES = 100  # of a construct
+_INDENT = 4  # of the content of a container
 
 
 @dataclass(frozen=True)
@@ -201,8 +224,18 @@ class _Finder:
                 if rest.endswith('"') and len(rest) > 1:
                     yield Construct(begin, begin + admonition.end(), "container")
                     yield from self._title_end(begin, content, len(content) - 1)
-            elif not rest.strip():
+            elif not rest.strip() and (_PLAIN_ADMONITION.fullmatch(content) or self._has_content(begin)):
                 yield Construct(begin, begin + len(content), "container")
+
+    def _has_content(self, begin: int) -> bool:
+        """Return whether the first line with text after the one that contains ``begin`` is indented."""
+        number = bisect_right(self._lines, (begin, len(self._text)))
+        margin = begin - self._lines[number - 1][0] + _INDENT
+        for start, end in self._lines[number : number + _MAX_LINES]:
+            line = self._text[start:end].expandtabs(_INDENT)
+            if line.strip():
+                return len(line) - len(line.lstrip(" ")) >= margin
+        return False
 
     @staticmethod
     def _title_end(begin: int, content: str, position: int) -> Iterator[Construct]:
