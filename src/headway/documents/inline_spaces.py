@@ -77,9 +77,16 @@ def place_spaces(source: Sequence[InlinePart], translation: Sequence[InlinePart]
             _move_spaces(spaces, around, spaced, joined, has_white_space=has_white_space)
         for space, part in zip(spaces, [*tags, word], strict=True):
             result += [InlinePart("text", space)] if space else []
-            if part is not None:
-                result += part.payload.parts if isinstance(part.payload, WhiteSpace) else [part]
+            result += [] if part is None else [part]
         start = end + 1
+    return with_white_space(result)
+
+
+def with_white_space(parts: Sequence[InlinePart]) -> list[InlinePart]:
+    """Return the parts of a translation, with the objects for white space replaced by their parts."""
+    result: list[InlinePart] = []
+    for part in parts:
+        result += part.payload.parts if isinstance(part.payload, WhiteSpace) else (part,)
     return result
 
 

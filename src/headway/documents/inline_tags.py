@@ -18,11 +18,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import unescape
+from html import escape, unescape
 from typing import Any
 
 from headway.documents.content import DocumentError, DocumentText
-from headway.documents.inline_spaces import InlinePart, WhiteSpace, place_spaces
+from headway.documents.inline_spaces import InlinePart, WhiteSpace, place_spaces, with_white_space
 from headway.predict.markup.html import is_plain_formatting
 from headway.predict.markup.icu_messages import may_have_arguments
 from headway.predict.markup.placeholders import has_words
@@ -35,7 +35,8 @@ _TAG = re.compile(
     r'|<x id="(?P<space>\d+)"> </x>'
 )
 _KEPT_END = "</keep>"
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_WHITE_SPACE_TAG = re.compile(r"[\t\r\n\f\v]| (?:</?g[^<>]*+>)*+ ")  # white space that needs a tag
+_TAG_WITH_SPACES = re.compile("( *<[^<>]*> *)")
 _SPACES = re.compile(r"([ \t\r\n\f\v]+)")  # a no-break space is a character that the model reads
 _COLUMNS = re.compile(r"(?<=\S) {3,}(?=\S)")  # spaces that align words in columns
 
@@ -119,6 +120,10 @@ class InlineText:
         text = "".join(item for item in self._items if isinstance(item, str))
         if all(isinstance(item, str) for item in self._items) and not (self._has_layout and _COLUMNS.search(text)):
             return DocumentText(text)
+        if not any(isinstance(item, InlinePart) for item in self._items):
+            whole = "".join(_escape(item) if isinstance(item, str) else item.source for item in self._items)
+            if not _WHITE_SPACE_TAG.search(whole):
+                return DocumentText(whole, "tagged")
         # The white space of ICU messages is part of their syntax.
         return DocumentText(
             "".join(self._tagged(self._items if may_have_arguments(text) else self._separated())), "tagged"
@@ -180,6 +185,8 @@ class InlineText:
         opened = [id(part.payload) for part in parts if part.kind in ("open", "object")]
         if sorted(opened) != sorted(map(id, self._payloads)):
             raise DocumentError("a translation does not contain each inline tag of its source once")
+        if _shape(translation) == _shape(self.source.text):
+            return with_white_space(parts)
         return place_spaces(list(self._parse(self.source.text)), parts)
 
     def _parse(self, translation: str) -> Iterator[InlinePart]:
@@ -265,5 +272,11 @@ def write_tags(inline: InlineText, translation: str, write: Callable[[str], str]
     return "".join(out)
 
 
+def _shape(text: str) -> list[str | bool]:
+    """Return the tags of a text with the spaces beside them, and whether there is text between them."""
+    parts = _TAG_WITH_SPACES.split(text)
+    return [part if number % 2 else bool(part) for number, part in enumerate(parts)]
+
+
 def _escape(text: str) -> str:
-    return re.sub("[&<>]", lambda match: _ENTITIES[match.group()], text)
+    return escape(text, quote=False)

@@ -39,6 +39,7 @@ _PUNCTUATION = frozenset(string.punctuation)  # what a backslash escapes
 _ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the mark of a list item in a cell, if any
 _CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCKS)
 _SPECIAL = "\\`*_[]<>~"
+_SPECIAL_CHARACTER = re.compile(f"[{re.escape(_SPECIAL)}]")
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
 _ROW_LEVEL = 2  # markdown-it's nesting level of a table row outside quotes and lists
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
@@ -175,6 +176,8 @@ class _MarkdownParagraph:
         A character that the source contains both escaped and unescaped is escaped, which is never ambiguous. So is a
         backslash that would escape the next character.
         """
+        if not self.written and not _SPECIAL_CHARACTER.search(text):
+            return text
         return "".join(
             self.written.get(character)
             or (

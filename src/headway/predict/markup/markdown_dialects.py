@@ -89,6 +89,7 @@ _INLINE = re.compile(
     """,
     re.VERBOSE,
 )
+_INLINE_HINT = re.compile(r"[$\\{]|:[a-z]")  # a line without these has none of them
 # Prices such as "$5 or 6$" and escaped brackets are not formulas.
 _IS_FORMULA = re.compile(r"[\\^_={}]|\A(?!\s*[A-Za-z]{4,}\s*\Z)\s*[\w()'|.!]++(?:\s*[-+*/<>,]\s*[\w()'|.!]++)*\s*\Z")
 _MAX_LINES = 100  # of a construct
@@ -242,6 +243,8 @@ class _Finder:
         yield Construct(begin + position, begin + len(content), "title_end")
 
     def _inline(self, start: int, end: int) -> Iterator[Construct]:
+        if not _INLINE_HINT.search(self._text, start, end):
+            return
         for match in _INLINE.finditer(self._text, start, end):
             inner = match["inner"] or match["round"] or match["square"]
             if match["template"] or (match["formula"] and (inner is None or _IS_FORMULA.search(inner))):
