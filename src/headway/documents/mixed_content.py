@@ -65,6 +65,7 @@ class MixedContent:
         self._has_layout, self._has_lines = has_layout, has_lines
         self._pieces: list[InlineText | InlinePart] = [self._new_text()]
         self._with_breaks: set[_Element] = set()
+        self._kinds: dict[_Element, InlineElement] = {}
         self._find_breaks(element)
         self._read(element)
 
@@ -93,7 +94,7 @@ class MixedContent:
     def _read(self, parent: _Element) -> None:
         self._add_text(parent.text)
         children = list(parent)
-        kinds = [self._classify(child) for child in children]
+        kinds = [self._kinds[child] for child in children]
         num_breaks = [0, *accumulate(map(self._is_break, children, kinds))]
         # A range that contains a break encloses no text: its ends are objects.
         ranges = {
@@ -134,10 +135,10 @@ class MixedContent:
         return InlineText(has_layout=self._has_layout)
 
     def _find_breaks(self, element: _Element) -> bool:
-        """Collect the elements that contain a break, and return whether ``element`` is one of them."""
+        """Classify the children and collect the elements that contain a break. Return whether ``element`` does."""
         has_break = self._has_line_break(element.text)
         for child in element:
-            kind = self._classify(child)
+            kind = self._kinds[child] = self._classify(child)
             inside = kind.role == "pair" and self._find_breaks(child)
             has_break |= inside or self._is_break(child, kind)
         if has_break:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,12 @@ def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> 
 def local_name(element: _Element) -> str:
     """Return the name of an element without its namespace. Comments and processing instructions have none."""
     tag = element.tag
-    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+    return _without_namespace(tag) if isinstance(tag, str) else ""
+
+
+@lru_cache(maxsize=1000)
+def _without_namespace(tag: str) -> str:
+    return tag.rpartition("}")[2]
 
 
 def remove_invalid_characters(text: str) -> str:
