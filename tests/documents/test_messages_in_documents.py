@@ -189,3 +189,13 @@ def test_the_skeleton_is_kept_and_branches_are_translated(name: str, count: int,
     assert len(translations) == count
     for message, translation in zip(messages, translations, strict=True):
         assert skeleton(translation) == skeleton(message, upper=True), (message, translation)
+
+
+def test_line_breaks_do_not_separate_the_parts_of_a_message(tmp_path: Path) -> None:
+    message = '{n, plural, one {<pc id="1">#</pc> lune} other {# <ph id="2" equiv="LINE_BREAK"/> lunes}}'
+    unit = f'<unit id="u"><segment><source>{message}</source></segment></unit>'
+    file = f'<file id="f">{unit}</file>'
+    source, target = tmp_path / "a.xlf", tmp_path / "b.xlf"
+    source.write_text(f'<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0">{file}</xliff>')
+    translate_document(UpperCaseTranslator(), source, target)
+    assert f"<target>{message.replace('lune', 'LUNE').replace('LUNEs', 'LUNES')}</target>" in target.read_text()

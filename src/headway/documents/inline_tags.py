@@ -120,8 +120,9 @@ class InlineText:
         text = "".join(item for item in self._items if isinstance(item, str))
         if all(isinstance(item, str) for item in self._items) and not (self._has_layout and _COLUMNS.search(text)):
             return DocumentText(text)
-        if not any(isinstance(item, InlinePart) for item in self._items):
-            whole = "".join(_escape(item) if isinstance(item, str) else item.source for item in self._items)
+        items = [item for item in self._items if not isinstance(item, InlinePart)]
+        if len(items) == len(self._items):
+            whole = "".join(_escape(item) if isinstance(item, str) else item.source for item in items)
             if not _WHITE_SPACE_TAG.search(whole):
                 return DocumentText(whole, "tagged")
         # The white space of ICU messages is part of their syntax.

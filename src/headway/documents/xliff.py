@@ -147,9 +147,13 @@ def _contents(unit: _Element, target: _Element, keeps_space: bool) -> Iterator[M
     segments = [mark for mark in target.iter() if local_name(mark) == "mrk" and mark.get("mtype") == "seg"]
     classify, keeps_space = partial(_classify, native_codes=native_codes), _keeps_space(target, keeps_space)
     for element in segments or [target]:
-        # The line breaks of an ICU message are part of its syntax.
-        has_lines = keeps_space and not may_have_arguments("".join(element.itertext()))
-        yield MixedContent(element, classify, has_lines=has_lines)
+        # Line breaks do not separate the parts of an ICU message.
+        is_message = may_have_arguments("".join(element.itertext()))
+        yield MixedContent(
+            element,
+            (lambda child: _without_break(classify(child))) if is_message else classify,
+            has_lines=keeps_space and not is_message,
+        )
 
 
 def _classify(element: _Element, native_codes: Mapping[str, str]) -> InlineElement:
@@ -184,6 +188,11 @@ def _classify_code(code: _Element, native_codes: Mapping[str, str]) -> InlineEle
     if not _LINE_BREAK_NAMES.isdisjoint(names) or any(map(_LINE_BREAK.fullmatch, shown)):
         return InlineElement("break")
     return InlineElement("space" if any(map(_SPACE.fullmatch, shown)) else "object")
+
+
+def _without_break(inline: InlineElement) -> InlineElement:
+    """Return the role of an inline element in a text that breaks do not separate."""
+    return InlineElement("space") if inline.role == "break" else inline
 
 
 def _set_target(unit: _Element, target: _Element) -> None:
