@@ -36,7 +36,7 @@ _TAG = re.compile(
 )
 _KEPT_END = "</keep>"
 _WHITE_SPACE_TAG = re.compile(r"[\t\r\n\f\v]| (?:</?g[^<>]*+>)*+ ")  # white space that needs a tag
-_TAG_WITH_SPACES = re.compile("( *<[^<>]*> *)")
+_TAG_WITH_SPACES = re.compile(r"((?:(?<! ) ++)?<[^<>]*+> *+)")
 _SPACES = re.compile(r"([ \t\r\n\f\v]+)")  # a no-break space is a character that the model reads
 _COLUMNS = re.compile(r"(?<=\S) {3,}(?=\S)")  # spaces that align words in columns
 
