@@ -187,12 +187,12 @@ class TestForced:
         translator.calibration = calibration(max_constraint_cost=limit)
         return "forced" in translator.translate(text, glossary=glossary).flags
 
-    def test_limit_is_the_99th_percentile_and_at_least_1_nat(self) -> None:
+    def test_limit_is_the_99th_percentile_and_at_least_5_nats(self) -> None:
         costs = [float(cost) for cost in range(1, 201)]
         random.Random(1).shuffle(costs)
         assert cost_limit(costs) == 198.0  # 2 of 200 costs, 1 %, are higher
         assert cost_limit(costs[:99]) is None
-        assert cost_limit([0.0] * 99 + [50.0]) == 1.0
+        assert cost_limit([0.0] * 99 + [50.0]) == 5.0
 
     @pytest.mark.parametrize("has_glossary", [False, True])
     def test_a_constraint_that_costs_more_than_the_limit_sets_the_flag(
@@ -218,6 +218,12 @@ class TestForced:
             cost = (free.log_probability - translator.translate(text).candidates[0].log_probability) / count
             assert self.flags(translator, text, cost - 0.01, None)
             assert not self.flags(translator, text, cost + 0.01, None)
+
+    def test_what_the_best_translation_contains_costs_nothing(self, make_translator: Make) -> None:
+        """The search with the constraint divides its beam, and loses 139 nats."""
+        translator = make_translator()
+        (word,) = translator.translate("ein Hund").text.split()
+        assert not self.flags(translator, Source("ein Hund", include=(word,)), 1.0, None)
 
     def test_a_prefix_and_samples_are_not_constraints(self, make_translator: Make) -> None:
         translator = make_translator()
@@ -250,6 +256,7 @@ class TestForced:
         cost = (
             translator.translate("das rote Haus").candidates[0].log_probability - forced.candidates[0].log_probability
         )
+        assert cost > 5
         assert calibrated.max_constraint_cost == pytest.approx(cost, abs=1e-3)
 
 

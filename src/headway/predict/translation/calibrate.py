@@ -10,14 +10,15 @@ from dataclasses import replace
 
 from headway.decode import DecodingOptions
 from headway.errors import DataError
-from headway.predict.results import Source, Translation
+from headway.predict.phrases import contains_any_phrase
+from headway.predict.results import Candidate, Source, Translation
 from headway.predict.translation.calibration import Calibration, cost_limit, fit_calibration
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.translator import Translator
 from headway.text.words import split_words
 
 _MAX_TEXTS = 4000  # maximum number of texts to translate
-_MAX_FORCED = 300  # maximum number of texts to translate with a word of the reference
+_MAX_FORCED = 1000  # maximum number of texts to translate with a word of the reference
 
 
 def calibrate(
@@ -74,18 +75,19 @@ def calibrate(
     if calibration is None or not references:
         return calibration
     # One word of each of some references, at a place that differs between the sentences, is required.
-    required: list[Source] = []
-    free_log_probs: list[float] = []
+    chosen: list[tuple[str, str, Candidate]] = []
     for number, ((source, reference), free) in enumerate(zip(examples, beam, strict=True)):
         words = [word for word in split_words(normalized(reference)) if any(map(str.isalpha, word))]
         if words and isinstance(free, Translation):
-            required.append(Source(source, include=(words[number % len(words)],)))
-            free_log_probs.append(free.candidates[0].log_probability)
-    step = max(1, -(-len(required) // _MAX_FORCED))
-    forced = translator.translate_each(required[::step], beam_options)
-    costs = [
-        log_prob - result.candidates[0].log_probability
-        for log_prob, result in zip(free_log_probs[::step], forced, strict=True)
+            chosen.append((source, words[number % len(words)], free.candidates[0]))
+    chosen = chosen[:: max(1, -(-len(chosen) // _MAX_FORCED))]
+    tokenizer = translator.bundle.target_tokenizer
+    unmet = [choice for choice in chosen if not contains_any_phrase(tokenizer, choice[2].text, (choice[1],))]
+    forced = translator.translate_each([Source(source, include=(word,)) for source, word, _ in unmet], beam_options)
+    costs = [0.0] * (len(chosen) - len(unmet))
+    costs += [
+        free.log_probability - result.candidates[0].log_probability
+        for (_, _, free), result in zip(unmet, forced, strict=True)
         if isinstance(result, Translation) and not result.candidates[0].unmet
     ]
     return calibration.model_copy(update={"max_constraint_cost": cost_limit(costs)})

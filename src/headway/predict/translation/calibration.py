@@ -53,7 +53,7 @@ MIN_TEXTS = 459
 _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
 _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
-_MIN_COSTS, _LEAST_COST_LIMIT = 100, 1.0
+_MIN_COSTS, _LEAST_COST_LIMIT = 100, 5.0
 _LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
 
 TokenCount = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -256,7 +256,8 @@ def _largest(values: Iterable[float], rank: int) -> float:
 def cost_limit(costs: Sequence[float]) -> float | None:
     """Return the 99th percentile (nearest rank) of the costs of constraints, or None if there are fewer than 100.
 
-    The result is at least 1 nat, for models that predict nearly every word of the references.
+    The result is at least 5 nats, with which a translation is 150 times less probable than the best one, for models
+    that predict nearly every word of the references.
     """
     if len(costs) < _MIN_COSTS:
         return None

@@ -94,7 +94,7 @@ class CandidateFinder:
                 continue
             unmet = [kind for kind, _ in _violations(self._candidate(parts[index], best[0])) if kind != "banned"]
             cost = best[0].log_probability - hypotheses[index][0].log_probability
-            if cost > max_cost * max(1, len(unmet)):
+            if unmet and cost > max_cost * len(unmet):
                 candidates[index] = [
                     replace(candidate, flags=sort_flags((*candidate.flags, "forced")))
                     for candidate in candidates[index]

@@ -23,10 +23,10 @@ forced
         cost = (log P(best without constraints | source) - log P(best with constraints | source)) / n
 
     Both translations have the same prefix. n is the number of constraints that the translation without them does not
-    meet, and at least 1. The flag is set if the cost exceeds ``Calibration.max_constraint_cost``, the 99th percentile
-    of the cost of one word of the reference in the development set. Models without this number have no such flag.
-    :mod:`headway.predict.translation.find_candidates` sets the flag, after it has chosen among the candidates, which
-    all have the same constraints.
+    meet. If it meets all of them, the cost is 0. The flag is set if the cost exceeds
+    ``Calibration.max_constraint_cost``, the 99th percentile of the cost of one word of the reference in the development
+    set. Models without this number have no such flag. :mod:`headway.predict.translation.find_candidates` sets the flag,
+    after it has chosen among the candidates, which all have the same constraints.
 """
 
 from __future__ import annotations
