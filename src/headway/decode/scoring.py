@@ -130,6 +130,7 @@ def top_next_tokens(
         raise ConfigError(f"count = {count}: expected at least 1")
     state = model.start([source])
     for token in (vocabulary.bos, *prefix):
+        give_way()
         step = model.step(state, torch.tensor([token], device=model.device))
     top = step.top_k(count, (), vocabulary.eos)
     log_probs = top.log_probs[0].tolist()

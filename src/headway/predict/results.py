@@ -61,8 +61,8 @@ class Alignment:
         source_tokens: The tokens of the source as displayed, without language tag and EOS.
         pairs: One pair (source token, target token) of indices for each target token, counted from 0.
         attention: The attention of each target token to each source token. Attention to the language tag and to EOS is
-            left out, so a row sums to at most 1. Empty for texts of several parts with more than a million pairs of
-            tokens, because its memory grows with the square of the length.
+            left out, so a row sums to at most 1. For a text of several parts, it is empty where the candidates have
+            more than a million pairs of tokens, because its memory grows with the square of the length.
     """
 
     source_tokens: tuple[str, ...]

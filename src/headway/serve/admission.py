@@ -21,8 +21,10 @@ from dataclasses import dataclass, field
 
 from headway.serve.errors import OverloadedError
 
-_CHARACTERS_PER_TOKEN = 4.0
-_EXTRA_TOKENS = 4  # added to the estimate of each text
+_BYTES_PER_TOKEN = 4.0
+_EXTRA_TOKENS = 4  # added to the estimate of each sentence that is translated separately
+_SHORT_CHARACTERS = 200  # shorter texts are not split into sentences
+_LINE_END, _SENTENCE_ENDS, _OTHER_SENTENCE_ENDS = "\n", (". ", "! ", "? "), ("\u3002", "\uff01", "\uff1f")
 _WINDOW_S = 10.0  # time constant of the measured speed
 _LEAST_BUSY_S = 1.0  # shorter measurements are too inaccurate
 _HALF_LIFE_S = 20.0  # half-life of an earlier, higher speed
@@ -31,8 +33,22 @@ _QUIET_CHECK_S = 0.05
 
 
 def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text has."""
-    return _EXTRA_TOKENS + math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
+    """Return about how many tokens a text has. A character of several bytes counts as that many characters."""
+    return _EXTRA_TOKENS * num_sentences(text) + math.ceil(_num_bytes(text) / _BYTES_PER_TOKEN)
+
+
+def num_sentences(text: str) -> int:
+    """Return about how many lines and sentences of a text are translated separately, at least 1."""
+    count = 1 + text.count(_LINE_END)
+    if len(text) > _SHORT_CHARACTERS:
+        count += sum(map(text.count, _SENTENCE_ENDS))
+        if not text.isascii():
+            count += sum(map(text.count, _OTHER_SENTENCE_ENDS))
+    return count
+
+
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(order=True)

@@ -43,9 +43,8 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         reports.loop_watch.start()
-        describing = asyncio.ensure_future(asyncio.to_thread(native.openapi))  # takes about a second; cached
+        description()  # now, because it takes about a second
         yield
-        describing.cancel()
         reports.loop_watch.stop()
         reports.flush()
         documents.close()
@@ -71,15 +70,19 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
             return JSONResponse({"status": "degraded", "reason": reason})
         return JSONResponse({"status": "ready"})
 
-    @cache
     def openapi() -> bytes:
         root_path = service.config.root_path
         servers = {"servers": [{"url": root_path}]} if root_path else {}
         return json.dumps(native.openapi() | servers, ensure_ascii=False, separators=(",", ":")).encode()
 
+    @cache
+    def description() -> asyncio.Future[bytes]:
+        """Begin to build openapi.json in a thread, once for all requests."""
+        return asyncio.ensure_future(asyncio.to_thread(openapi))
+
     @native.get("/api/v1/openapi.json", include_in_schema=False)
     async def show_openapi() -> Response:
-        return Response(openapi(), media_type="application/json")
+        return Response(await asyncio.shield(description()), media_type="application/json")
 
     @native.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:

@@ -146,7 +146,7 @@ class RequestSizes:
 
     def check_options(self, cost: Cost) -> None:
         """Check what the options of a request or a job cost, whatever the number of its texts is."""
-        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, result_tokens=0))
+        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, tokens=0, result_tokens=0))
 
     def check_job(self, texts: Sequence[str], characters: int) -> None:
         """Check the texts of a job for bulk texts, of which ``characters`` are counted."""

@@ -13,19 +13,28 @@ from typing import Any
 
 from headway.decode.request import DecodingOptions
 from headway.predict import GenerationOptions, Source
+from headway.predict.language_modeling.masked_language_model import MAX_MASKS, MIN_BEAM
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.admission import estimated_tokens
+from headway.serve.admission import estimated_tokens, num_sentences
 from headway.serve.model_info import ModelInfo
+from headway.text.base import MASK
 
 _USUAL_ROWS = 4  # rows of a batch for each text with the default options
 _USUAL_LONGER = 50  # a translation may have this many tokens more than its source if no maximum is given
+_PART_CHARACTERS = 500  # a longer text may be translated in parts, each with the options for a text
+_PART_TOKENS = 100  # of the maximum number of tokens, so many count for each part of a text
+# Steps with phrases to include, a prefix or a coverage penalty compute all logits: about so many usual ones.
+_STEPS_WITH_RULES, _STEPS_WITH_GLOSSARY = 4, 2
+_STEPS_ALONE = 4  # steps of a single hypothesis in float32, which shares no batch, take as long as so many usual ones
+_INSPECTION_STEPS = 6  # an inspection takes as long as so many translations
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases, which extend each hypothesis
 _MAX_ENTRIES = 2000  # maximum number of entries of a glossary that a request contains
+_MAX_TOKENS = 600_000  # maximum work of a request; more takes longer than limits.request_seconds
 _RESULTS_PER_NEW_TOKEN = 2  # a reply may have this many times limits.new_tokens
 _CHARACTERS_PER_TOKEN = 4
 _READ_TOKENS = 16  # reading this many tokens takes about as long as decoding one
 _DETECTED_CHARACTERS_PER_TOKEN = 100  # detecting a language is much faster than translating
-_CHECKED_CHARACTERS_PER_TOKEN = 40  # so is checking a glossary
+_PREPARED_CHARACTERS_PER_TOKEN = 100  # so is preparing a glossary, which workers do for the first request with it
 
 
 @dataclass(frozen=True)
@@ -77,19 +86,30 @@ def cost_of_translation(
         entries: The entries of a glossary that the request contains.
         has_glossary: Whether there is a glossary.
     """
-    decoding, characters, tokens = options.decoding, 0, 0.0
+    decoding, characters, tokens, asked = options.decoding, 0, 0.0, 0
     rows = max(1.0, decoding.rows_per_sequence / _USUAL_ROWS)
-    phrases, num_phrases, has_phrases = None, 0, has_glossary
+    phrases, num_included, num_phrases, has_phrases = None, 0, 0, has_glossary
     for source in sources:
-        length = len(source if isinstance(source, str) else source.text)
+        text = source if isinstance(source, str) else source.text
+        parts = num_sentences(text) + len(text) // _PART_CHARACTERS
+        steps, read = _decoded_tokens(text, parts, decoding), len(text)
         if isinstance(source, Source) and (source.prefix or source.include or source.banned):
             if phrases is None or phrases is not source.include:
-                phrases, num_phrases = source.include, _num_characters(source)
+                phrases, num_included = source.include, _num_included(source)
+                num_phrases = num_included + sum(map(len, source.banned))
                 has_phrases |= bool(phrases)
-            length += len(source.prefix) + num_phrases
-        characters += length
-        tokens += _decoded_tokens(length, decoding)
-    asked = len(sources) * decoding.min_length
+            read += len(source.prefix) + num_phrases
+            steps += (num_phrases - num_included) / _CHARACTERS_PER_TOKEN
+            steps += _STEPS_WITH_RULES * len(source.prefix) / _CHARACTERS_PER_TOKEN
+            if source.include:
+                steps = _STEPS_WITH_RULES * (steps + num_included)
+        characters += read
+        tokens += steps
+        asked += parts * decoding.min_length
+    if has_glossary:
+        tokens *= _STEPS_WITH_GLOSSARY
+    if decoding.coverage_penalty:
+        tokens *= _STEPS_WITH_RULES
     results = tokens * decoding.n_best
     if options.alignment:
         tokens += results / rows / _USUAL_ROWS  # one pass through the model for each candidate
@@ -97,7 +117,7 @@ def cost_of_translation(
     return Cost(
         texts=len(sources),
         characters=characters + listed,
-        tokens=math.ceil(tokens * rows) + listed // _CHECKED_CHARACTERS_PER_TOKEN,
+        tokens=math.ceil(tokens * rows),
         new_tokens=asked,
         hypotheses=max(decoding.beam_size, decoding.n_best),
         length=decoding.max_length or 0,
@@ -140,20 +160,41 @@ def cost_of_generation(
     )
 
 
+def cost_of_alternatives(text: str, prefix: str) -> Cost:
+    """Return the cost of predicting the tokens after a prefix, which is read one token at a time."""
+    cost = cost_of_texts([text, prefix])
+    return replace(cost, tokens=cost.tokens + _STEPS_ALONE * len(prefix))
+
+
+def cost_of_inspection(texts: Sequence[str]) -> Cost:
+    """Return the cost of inspecting the translation of a text."""
+    cost = cost_of_texts(texts)
+    return replace(cost, tokens=_INSPECTION_STEPS * cost.tokens)
+
+
 def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] = ()) -> Cost:
     """Return the cost of filling the masks of texts.
+
+    The text is read once for the first mask, and for each other one once with each filling of those before it; for each
+    token of each candidate, if there are candidates.
 
     Args:
         texts: The texts.
         top: The number of fillings of each.
         candidates: The only fillings to consider, each of which is tokenized for each text.
     """
-    considered = sum(map(len, candidates))
-    cost = cost_of_texts(texts)
+    cost, considered = cost_of_texts(texts), sum(map(len, candidates))
+    queries = max(1, sum(map(estimated_tokens, candidates)))
+    longest = max(map(estimated_tokens, candidates), default=0)
+    read = 0
+    for text in texts:
+        masks = min(text.count(MASK), MAX_MASKS)  # more are refused
+        rows = 1 + max(0, masks - 1) * max(top, MIN_BEAM)
+        read += rows * queries * (estimated_tokens(text) + masks * longest)
     return replace(
         cost,
         characters=cost.characters + len(texts) * considered,
-        tokens=cost.tokens + len(texts) * math.ceil((considered / _CHARACTERS_PER_TOKEN + top) / _READ_TOKENS),
+        tokens=cost.tokens + math.ceil(read / _READ_TOKENS),
         result_tokens=top * cost.tokens,  # each filling has the whole text
     )
 
@@ -179,8 +220,8 @@ def cost_of_detection(texts: Sequence[str]) -> Cost:
 
 
 def cost_of_glossary(lines: str) -> Cost:
-    """Return the cost of checking a glossary."""
-    return Cost(0, len(lines), math.ceil(len(lines) / _CHECKED_CHARACTERS_PER_TOKEN))
+    """Return the cost of preparing a glossary in a worker that does not have it."""
+    return Cost(0, len(lines), math.ceil(len(lines) / _PREPARED_CHARACTERS_PER_TOKEN))
 
 
 def problem_of(cost: Cost, limits: Any) -> str | None:
@@ -196,20 +237,23 @@ def problem_of(cost: Cost, limits: Any) -> str | None:
         (cost.phrase_rows, _MAX_PHRASE_ROWS, "hypotheses of a text with phrases to include or a glossary"),
         (cost.entries, _MAX_ENTRIES, "entries of a glossary in one request; create a glossary for more of them"),
         (cost.result_tokens, longest, "estimated tokens of all results of one request"),
+        (cost.tokens, max(_MAX_TOKENS, 2 * limits.characters), "estimated tokens of work in one request"),
     ):
         if count > most:
             return f"{count:,} {what}; at most {most:,} are accepted"
     return None
 
 
-def _decoded_tokens(characters: int, decoding: DecodingOptions) -> float:
-    """Return about how many tokens are decoded for a text."""
-    usual = 4 + characters / 4
-    longest = decoding.max_length or 0
-    return max(usual, decoding.min_length, longest if longest > characters + _USUAL_LONGER else 0)
+def _decoded_tokens(text: str, parts: int, decoding: DecodingOptions) -> float:
+    """Return about how many tokens are decoded for a text that is translated in a number of parts."""
+    usual, longest = estimated_tokens(text), decoding.max_length or 0
+    if decoding.length_penalty > 1:  # searches continue up to the maximum length
+        usual += parts * _USUAL_LONGER
+    if longest > len(text) / parts + _USUAL_LONGER:
+        usual = max(usual, longest, parts * min(longest, _PART_TOKENS))
+    return max(usual, parts * decoding.min_length)
 
 
-def _num_characters(source: Source) -> int:
-    """Return the number of characters of all phrases of a text."""
-    included = sum(len(phrase) if isinstance(phrase, str) else sum(map(len, phrase)) for phrase in source.include)
-    return included + sum(map(len, source.banned))
+def _num_included(source: Source) -> int:
+    """Return the number of characters of all phrases to include."""
+    return sum(len(phrase) if isinstance(phrase, str) else sum(map(len, phrase)) for phrase in source.include)

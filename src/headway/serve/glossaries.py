@@ -1,8 +1,8 @@
 """The glossaries that clients create: they are kept in memory, and in a folder if the service has one.
 
 A glossary has dictionaries, at most one for each pair of languages. The entries of a dictionary are stored as
-tab-separated lines, which need far less memory than a :class:`~headway.predict.Glossary`. Workers get these lines with
-each job, and cache the glossaries that they build from them.
+tab-separated lines, which need far less memory than a :class:`~headway.predict.Glossary`. Workers get these lines
+before the first job that needs them, and keep the glossaries that they build from them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
-from weakref import WeakValueDictionary
+from typing import Any
 
 from headway.config import Config
+from headway.decode import give_way
 from headway.errors import ConfigError, DataError
+from headway.predict.shared_weights import once
 from headway.predict.translation.glossary import Glossary
 from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.storage import atomic_write_text
@@ -31,8 +32,8 @@ from headway.text.languages import base_language
 BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
-_BUILDING = Lock()
-_MAX_RECENT, _MAX_RECENT_CHARACTERS = 64, 4_000_000  # glossaries that a worker keeps, and their size
+# The glossaries that a worker keeps: their number, and that of their entries and characters.
+_MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 250_000, 20_000_000
 
 
 @dataclass(frozen=True)
@@ -48,26 +49,30 @@ class GlossaryLines:
 
     text: str
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GlossaryLines, (self.text,)
+
+    @cached_property
+    def num_entries(self) -> int:
+        """The number of entries."""
+        return self.text.count("\n") + 1
+
     @cached_property
     def digest(self) -> GlossaryDigest:
         """The digest of the lines."""
         return GlossaryDigest(hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).digest())
 
     def build(self) -> Glossary:
-        """Return the glossary. It is built once while a translator still has it among those that it used last.
+        """Return the glossary, which is built by the first call. Other threads that need it wait for this thread.
 
         Raises:
             DataError: An entry is malformed, or contradicts another entry.
         """
-        with _BUILDING:  # if several threads need a glossary, one of them builds it and the others wait
-            glossary = _BUILT.get(self.digest)
-            if glossary is None:
-                rows = _with_case_rules([line.split("\t") for line in self.text.split("\n")])
-                glossary = _BUILT[self.digest] = Glossary(rows)
-            return glossary
+        return self._glossary()
 
-
-_BUILT: WeakValueDictionary[GlossaryDigest, Glossary] = WeakValueDictionary()
+    @cached_property
+    def _glossary(self) -> Callable[[], Glossary]:
+        return once(lambda: Glossary(_with_case_rules([line.split("\t") for line in self.text.split("\n")])))
 
 
 class RecentGlossaries:
@@ -75,6 +80,7 @@ class RecentGlossaries:
 
     def __init__(self) -> None:
         self._glossaries: dict[GlossaryDigest, GlossaryLines] = {}
+        self._entries = self._characters = 0  # of all of them
 
     def __contains__(self, digest: GlossaryDigest) -> bool:
         return digest in self._glossaries
@@ -87,20 +93,33 @@ class RecentGlossaries:
 
     def add(self, lines: GlossaryLines) -> None:
         """Add a glossary, or use it again. Those that were not used for the longest time make room for it."""
-        self._glossaries.pop(lines.digest, None)
-        self._glossaries[lines.digest] = lines
+        kept = self._remove(lines.digest) or lines  # one that is kept may have been built
+        self._glossaries[kept.digest] = kept
+        self._entries += kept.num_entries
+        self._characters += len(kept.text)
         while len(self._glossaries) > 1 and self._is_too_large():
-            del self._glossaries[next(iter(self._glossaries))]
+            self._remove(next(iter(self._glossaries)))
+
+    def _remove(self, digest: GlossaryDigest) -> GlossaryLines | None:
+        lines = self._glossaries.pop(digest, None)
+        if lines is not None:
+            self._entries -= lines.num_entries
+            self._characters -= len(lines.text)
+        return lines
 
     def _is_too_large(self) -> bool:
-        characters = sum(len(lines.text) for lines in self._glossaries.values())
-        return len(self._glossaries) > _MAX_RECENT or characters > _MAX_RECENT_CHARACTERS
+        return (
+            len(self._glossaries) > _MAX_RECENT
+            or self._entries > _MAX_RECENT_ENTRIES
+            or self._characters > _MAX_RECENT_CHARACTERS
+        )
 
 
 def _with_case_rules(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
     """Give the case rule "exact" to entries without a rule that contradict each other if case is ignored."""
     targets: dict[str, set[str]] = defaultdict(set)
     for row in rows:
+        give_way()
         targets[row[0].casefold()].update(row[1:2])
     return [[*row, "exact"] if len(row) == 2 and len(targets[row[0].casefold()]) > 1 else row for row in rows]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,14 @@ from headway.serve.config import ModelConfig, ServeConfig, model_name
 from headway.serve.cost import Cost, cost_of_detection, cost_of_glossary, cost_of_texts, cost_of_translation
 from headway.serve.directions import Direction, Directions
 from headway.serve.errors import OverloadedError, TimedOutError, UnknownLanguageError, UnknownModelError
-from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryStore, StoredGlossary
+from headway.serve.glossaries import (
+    Dictionary,
+    GlossaryDigest,
+    GlossaryEditor,
+    GlossaryLines,
+    GlossaryStore,
+    StoredGlossary,
+)
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
@@ -71,6 +79,7 @@ class Service:
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
+        self._preparing = Counter[GlossaryDigest]()  # unfinished calls that count the preparation of a glossary
         self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
         self.replace_models(config, pool)
 
@@ -334,7 +343,7 @@ class Service:
         *arguments: Any,
         **keywords: Any,
     ) -> Any:
-        async with self._admitted(client, model, cost) as fleet:
+        async with self._admitted(client, model, cost, keywords.get("glossary")) as fleet:
             return await fleet.call(Job(_called(model), function, arguments, keywords, client.name, client.priority))
 
     async def stream(
@@ -413,8 +422,23 @@ class Service:
         self.clients.count_characters(client, characters)
         return job
 
+    @contextmanager
+    def _preparation(self, fleet: Fleet, glossary: GlossaryLines | None) -> Iterator[int]:
+        """Yield the estimated tokens of preparing a glossary, which one call counts for each worker that lacks it."""
+        if glossary is None or self._preparing[glossary.digest] >= fleet.num_lacking(glossary.digest):
+            yield 0
+            return
+        self._preparing[glossary.digest] += 1
+        try:
+            yield cost_of_glossary(glossary.text).tokens
+        finally:
+            self._preparing[glossary.digest] -= 1
+            self._preparing += Counter()  # drops zeros
+
     @asynccontextmanager
-    async def _admitted(self, client: Client, model: ModelInfo | PivotModels, cost: Cost) -> AsyncIterator[Fleet]:
+    async def _admitted(
+        self, client: Client, model: ModelInfo | PivotModels, cost: Cost, glossary: GlossaryLines | None = None
+    ) -> AsyncIterator[Fleet]:
         """Load the model, wait for a place in the queue, count the characters, and keep the time limit.
 
         Yields the processes that do the work.
@@ -440,13 +464,13 @@ class Service:
         self.clients.count_characters(client, characters)
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
-            async with (
-                self.pool.using(*_names(model)) as fleet,
-                self.admission.enter(tokens, client.name, client.priority, has_room=has_room),
-            ):
-                has_entered = True
-                async with asyncio.timeout(request_seconds):
-                    yield fleet
+            async with self.pool.using(*_names(model)) as fleet:
+                with self._preparation(fleet, glossary) as preparation:
+                    tokens += preparation
+                    async with self.admission.enter(tokens, client.name, client.priority, has_room=has_room):
+                        has_entered = True
+                        async with asyncio.timeout(request_seconds):
+                            yield fleet
         except TimeoutError:
             raise TimedOutError from None
         finally:

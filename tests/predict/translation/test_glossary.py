@@ -259,7 +259,7 @@ def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
 def test_the_cache_is_bounded_and_keeps_no_tokenizer_alive(make_translator: Make) -> None:
     tokenizer = make_translator().bundle.target_tokenizer
     first = model_glossary(Glossary([("Haus", "house")]), tokenizer, None)
-    for number in range(20):
+    for number in range(70):
         glossary = Glossary([("Haus", "house"), (f"das {number}", "the")])
         assert model_glossary(glossary, tokenizer, None) is model_glossary(glossary, tokenizer, None)
     assert model_glossary(Glossary([("Haus", "house")]), tokenizer, None) is not first

@@ -587,7 +587,7 @@ class TestProbabilities:
             model.score(["das", "das"], ["das"])
         long = "das rote Haus und"
         for pair, what in (((long, "das"), "source"), (("das", long), "target")):
-            with pytest.raises(LengthError, match=rf"^text 2: a {what} of 5 tokens is longer than the 4 positions"):
+            with pytest.raises(LengthError, match=rf"^text 2: a {what} of 5 tokens is too long: this model reads at most 4;"):
                 model.score(["das", pair[0]], ["das", pair[1]])
         with pytest.raises(LengthError, match="a target of 5 tokens"):
             model.alternatives("das", long)

@@ -30,8 +30,10 @@ from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
 _MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maxima of a batch
-_MAX_MASKS = 20
-_MIN_BEAM = 10  # fillings that are kept after each hidden word
+MAX_MASKS = 20
+MIN_BEAM = 10  # fillings that are kept after each hidden word
+
+_Query = tuple[tuple[int, ...], int]  # the ids of a text, and the position at which a token is predicted
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,9 @@ class MaskedLanguageModel:
         refuse_surrogates(text, 1)
         text = self.bundle.normalized(text)
         parts = text.split(MASK)
-        if not 2 <= len(parts) <= _MAX_MASKS + 1:
+        if not 2 <= len(parts) <= MAX_MASKS + 1:
             raise DataError(
-                f"the text has {len(parts) - 1 or 'no'} {MASK}; expected from 1 to {_MAX_MASKS}, such as "
+                f"the text has {len(parts) - 1 or 'no'} {MASK}; expected from 1 to {MAX_MASKS}, such as "
                 f"'Paris is the {MASK} of France.'"
             )
         if top < 1:
@@ -149,7 +151,7 @@ class MaskedLanguageModel:
         ids, after_space = self._template(parts)
         partials = [_Partial(ids)]
         for spaced in after_space:
-            beam = max(top, _MIN_BEAM)
+            beam = max(top, MIN_BEAM)
             if candidates is None:
                 partials = self._best_tokens(partials, beam)
             else:
@@ -288,8 +290,8 @@ class MaskedLanguageModel:
         self, partials: Sequence[_Partial], candidates: Sequence[tuple[int, ...]], beam: int
     ) -> list[_Partial]:
         """Return the ``beam`` best ways to fill in the first mask of ``partials`` with a candidate."""
-        # for each length: index of each (row, position)
-        queries: dict[int, dict[tuple[tuple[int, ...], int], int]] = defaultdict(dict)
+        # for each length: the tokens whose probabilities are needed at a position of a row
+        queries: dict[int, dict[_Query, set[int]]] = defaultdict(lambda: defaultdict(set))
         parts = [
             (
                 partial,
@@ -299,21 +301,26 @@ class MaskedLanguageModel:
             for partial in partials
             for word in candidates
         ]
-        for _, _, asked in parts:
-            for row, place in asked:
-                self._check_length(len(row))
-                queries[len(row)].setdefault((row, place), len(queries[len(row)]))
-        predicted = {
-            length: self._log_probs(
-                torch.tensor([row for row, _ in rows]), torch.tensor([position for _, position in rows])
-            )
-            for length, rows in queries.items()
-        }
-        extended = []
-        for partial, word, asked in parts:
-            rows = (predicted[len(query[0])][queries[len(query[0])][query]] for query in asked)
-            log_probs = tuple(float(row[token]) for row, token in zip(rows, word, strict=True))
-            extended.append(self._extended(partial, word, log_probs))
+        for _, word, asked_for in parts:
+            for query, token in zip(asked_for, word, strict=True):
+                self._check_length(len(query[0]))
+                queries[len(query[0])][query].add(token)
+        predicted: dict[tuple[_Query, int], float] = {}
+        for length, wanted in queries.items():
+            asked, batch = list(wanted), self._rows(length)
+            for first in range(0, len(asked), batch):  # so that few distributions over the vocabulary are in memory
+                some = asked[first : first + batch]
+                rows, places = zip(*some, strict=True)
+                for query, log_probs in zip(
+                    some, self._log_probs(torch.tensor(rows), torch.tensor(places)), strict=True
+                ):
+                    tokens = sorted(wanted[query])
+                    values = log_probs[torch.tensor(tokens)].tolist()
+                    predicted |= {(query, token): value for token, value in zip(tokens, values, strict=True)}
+        extended = [
+            self._extended(partial, word, tuple(predicted[pair] for pair in zip(asked_for, word, strict=True)))
+            for partial, word, asked_for in parts
+        ]
         return sorted(extended, key=lambda partial: -partial.total)[:beam]
 
     def _extended(self, partial: _Partial, word: tuple[int, ...], log_probs: tuple[float, ...]) -> _Partial:
@@ -334,7 +341,7 @@ class MaskedLanguageModel:
         )
 
 
-def _query(ids: tuple[int, ...], position: int, word: tuple[int, ...], num_filled: int) -> tuple[tuple[int, ...], int]:
+def _query(ids: tuple[int, ...], position: int, word: tuple[int, ...], num_filled: int) -> _Query:
     """Return ``ids`` with ``word`` in place of the mask at ``position``, and the position of its next token to predict.
 
     Only the first ``num_filled`` tokens of the word are filled in. The others are masks.

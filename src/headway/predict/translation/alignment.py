@@ -84,10 +84,12 @@ def alignment_module(model: TranslationModel, layer: int | None) -> nn.Module:
     return attentions[chosen]
 
 
-def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]) -> Alignment:
+def hard_alignment(
+    attention: Float[Tensor, "T S"], source_tokens: Sequence[str], *, keep_attention: bool = True
+) -> Alignment:
     """Align each target token to the source token with the largest weight."""
     best = attention.argmax(1).tolist() if source_tokens else []
-    rows = tuple(tuple(row) for row in attention.tolist())
+    rows = tuple(tuple(row) for row in attention.tolist()) if keep_attention else ()
     return Alignment(tuple(source_tokens), tuple((source, target) for target, source in enumerate(best)), rows)
 
 
@@ -96,19 +98,31 @@ def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Al
 
     Its attention is the product of target x pivot and pivot x source. The tokens of the pivot may differ between the
     models: a source token of the second model attends like the first model's target tokens with which it shares
-    characters, in proportion to their number.
+    characters, in proportion to their number. If an alignment has no attention, its pairs take the place of it, and the
+    result has none, either.
 
     Args:
         first: The alignment of the pivot.
         pivot_tokens: The tokens of the pivot as the first model displays them.
         second: The alignment of the translation of the pivot.
     """
-    source_tokens, target_length = first.source_tokens, len(second.attention)
+    source_tokens, target_length = first.source_tokens, len(second.pairs) or len(second.attention)
     if not (source_tokens and pivot_tokens and second.source_tokens and target_length):
         return Alignment(source_tokens, (), tuple(() for _ in range(target_length)))
     shared = _shared_characters(second.source_tokens, pivot_tokens)
     share = shared / shared.sum(1, keepdim=True).clamp(min=1)
-    return hard_alignment(torch.tensor(second.attention) @ share @ torch.tensor(first.attention), source_tokens)
+    composed = _weights(second) @ share @ _weights(first)
+    return hard_alignment(composed, source_tokens, keep_attention=bool(first.attention and second.attention))
+
+
+def _weights(alignment: Alignment) -> Float[Tensor, "T S"]:
+    """Return the attention of an alignment, or a weight of 1 for each pair if it has none."""
+    if alignment.attention:
+        return torch.tensor(alignment.attention)
+    weights = torch.zeros(len(alignment.pairs), len(alignment.source_tokens))
+    for source, target in alignment.pairs:
+        weights[target, source] = 1
+    return weights
 
 
 def _shared_characters(tokens: Sequence[str], others: Sequence[str]) -> Float[Tensor, "_ _"]:

@@ -28,7 +28,8 @@ class TranslationCall:
         alignment_model: Returns the form of the model that gives alignments. It is called if a text needs one.
         alignment_layer: The decoder block whose attention gives alignments; see
             :func:`headway.predict.translation.alignment.alignment_module`.
-        keep_attention: Whether alignments contain the attention weights.
+        max_attention: Maximum number of attention weights that the alignments of all texts contain together: first
+            those of the best candidate of each text, then those of the others. None means no limit.
         calibration: The distribution from which the flag ``unlikely`` is computed. Without it, the flag is None.
     """
 
@@ -36,7 +37,7 @@ class TranslationCall:
     finder: CandidateFinder
     alignment_model: Callable[[], TranslationModel]
     alignment_layer: int | None
-    keep_attention: bool
+    max_attention: int | None
     calibration: Calibration | None
 
     def translate(self, units: Sequence[TranslationUnit]) -> list[Translation | HeadwayError]:
@@ -64,12 +65,14 @@ class TranslationCall:
     ) -> list[list[Candidate]]:
         """Return the candidates of each part, with alignments where they are needed."""
         model, settings, special = self.alignment_model(), self.settings, self.settings.special_tokens
-        pairs = [
-            (part, candidate)
+        ranked = [
+            (rank, part, candidate)
             for part, of_part, needed in zip(parts, candidates, needs_alignment, strict=True)
             if needed
-            for candidate in of_part
+            for rank, candidate in enumerate(of_part)
         ]
+        pairs = [(part, candidate) for _, part, candidate in ranked]
+        keeping = self._keeping_attention([(rank, len(part.source_ids) * len(one.ids)) for rank, part, one in ranked])
         longer = [max(part.request.source, candidate.ids, key=len) for part, candidate in pairs]
         alignments: dict[int, Alignment] = {}
         for batch in length_batches(longer, settings.max_batch_tokens, settings.max_batch_tokens):
@@ -79,13 +82,24 @@ class TranslationCall:
             for index, attention in zip(batch, maps, strict=True):
                 ids, start = pairs[index][0].source_ids, len(special.source_prefix)
                 attention = attention[len(special.target_prefix) :, start : start + len(ids)]
-                alignment = hard_alignment(attention, self._source_tokens(pairs[index][0]))
-                alignments[index] = alignment if self.keep_attention else alignment.without_attention()
+                source_tokens = self._source_tokens(pairs[index][0])
+                alignments[index] = hard_alignment(attention, source_tokens, keep_attention=index in keeping)
         aligned = iter(replace(pair[1], alignment=alignments[index]) for index, pair in enumerate(pairs))
         return [
             [next(aligned) for _ in of_part] if needed else list(of_part)
             for of_part, needed in zip(candidates, needs_alignment, strict=True)
         ]
+
+    def _keeping_attention(self, sizes: Sequence[tuple[int, int]]) -> set[int]:
+        """Return the indices of the alignments that keep their attention, given the rank and the size of each."""
+        if self.max_attention is None:
+            return set(range(len(sizes)))
+        keeping, used = set[int](), 0
+        for index in sorted(range(len(sizes)), key=lambda index: sizes[index][0]):
+            if used + sizes[index][1] <= self.max_attention:
+                keeping.add(index)
+                used += sizes[index][1]
+        return keeping
 
     def _source_tokens(self, part: PartRequest) -> Sequence[str]:
         """Return the source tokens as displayed, in the spelling of the text, which the model may have read normalized.

@@ -17,7 +17,7 @@ import hashlib
 import re
 import textwrap
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +26,10 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from headway.data.readers import read_lines
-from headway.decode import Phrase
-from headway.errors import ConfigError, DataError, HeadwayError, LengthError
+from headway.decode import Phrase, give_way
+from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.phrases import MAX_PHRASE_TOKENS, WordPhrase, tokenize_phrases
+from headway.predict.shared_weights import once
 from headway.text.base import UNK, TextTokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import split_words
@@ -46,6 +47,10 @@ TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 
 _HEADERS = (["source", "target"], ["source", "target", "case"])
 _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
+_SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
+_ENCODED_TOGETHER = 500  # target phrases
+# The glossaries that are kept for each tokenizer: their number, and that of all their entries.
+_MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,16 @@ class Glossary:
         """One trie over words for each case rule: nested dictionaries in which the key None maps to an entry."""
         tries: dict[CaseRule, dict[str, Any]] = {"exact": {}, "ignore": {}}
         for entry in self.entries:
+            give_way()
             node: dict[Any, Any] = tries[entry.case]
-            for word in split_words(normalize(entry.source)):
-                node = node.setdefault(word if entry.case == "exact" else word.casefold(), {})
+            words = split_words(normalize(entry.source))
+            for word in words if entry.case == "exact" else map(str.casefold, words):
+                following = node.get(word)
+                if following is None:
+                    following = node[word] = {}
+                node = following
             other = node.setdefault(None, entry)
-            if set(map(normalize, other.targets)) != set(map(normalize, entry.targets)):
+            if other is not entry and set(map(normalize, other.targets)) != set(map(normalize, entry.targets)):
                 raise DataError(
                     f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
                     f"{'|'.join(other.targets)!r} in {other.location}",
@@ -184,37 +194,49 @@ class ModelGlossary:
     Args:
         glossary: The glossary.
         tokenizer: The model's target tokenizer.
-        max_phrase_tokens: Maximum number of tokens of a target phrase.
 
     Raises:
-        HeadwayError: An entry has no usable alternative: each contains characters that the vocabulary lacks, or is too
-            long.
+        HeadwayError: An entry has no usable alternative: each contains characters that the vocabulary lacks, or has
+            more than 50 tokens.
     """
 
-    def __init__(self, glossary: Glossary, tokenizer: TextTokenizer, max_phrase_tokens: int) -> None:
+    def __init__(self, glossary: Glossary, tokenizer: TextTokenizer) -> None:
         self._glossary = glossary
         self._tokenizer = weakref.ref(tokenizer)  # weak, so that the cache does not keep the tokenizer alive
         self._tokens: dict[GlossaryEntry, tuple[Phrase, ...]] = {}
-        pairs = [(entry, WordPhrase.parse(target).text) for entry in glossary.entries for target in entry.targets]
-        problems: dict[GlossaryEntry, HeadwayError | None] = {}
-        for (entry, target), ids in zip(pairs, tokenizer.encode_batch([text for _, text in pairs]), strict=True):
-            problem: HeadwayError | None = None
-            if UNK in ids:
-                problem = ConfigError(
-                    f"{target!r} contains characters or words that this model's vocabulary does not have",
-                    where=entry.location,
-                    hint="leave the entry out, or spell it as the training text does",
-                )
-            elif len(ids) > max_phrase_tokens:
-                problem = LengthError(
-                    f"{textwrap.shorten(target, _SHOWN_CHARACTERS, placeholder='…')!r} has {len(ids)} tokens",
-                    where=entry.location,
-                    accepted=f"at most {max_phrase_tokens}",
-                    hint="shorten the entry, or raise max_length (--max-length) if it is lower than 50",
-                )
-            problems[entry] = problem and problems.get(entry, problem)
-        if problem := next(filter(None, problems.values()), None):
-            raise problem
+        # the entry whose shortest alternative is the longest, this alternative, and its number of tokens
+        self._longest: tuple[GlossaryEntry, str, int] | None = None
+        for first in range(0, len(glossary.entries), _ENCODED_TOGETHER):
+            give_way()
+            entries = glossary.entries[first : first + _ENCODED_TOGETHER]
+            targets = [[WordPhrase.parse(target).text for target in entry.targets] for entry in entries]
+            encoded = iter(tokenizer.encode_batch([target for alternatives in targets for target in alternatives]))
+            for entry, alternatives in zip(entries, targets, strict=True):
+                self._add(entry, [(target, next(encoded)) for target in alternatives])
+        self.check_length(MAX_PHRASE_TOKENS)
+
+    def _add(self, entry: GlossaryEntry, alternatives: Sequence[tuple[str, Sequence[int]]]) -> None:
+        usable = [(target, len(ids)) for target, ids in alternatives if UNK not in ids]
+        if not usable:
+            raise ConfigError(
+                f"{alternatives[0][0]!r} contains characters or words that this model's vocabulary does not have",
+                where=entry.location,
+                hint="leave the entry out, or spell it as the training text does",
+            )
+        target, length = min(usable, key=lambda alternative: alternative[1])
+        if self._longest is None or length > self._longest[2]:
+            self._longest = entry, target, length
+
+    def check_length(self, max_phrase_tokens: int) -> None:
+        """Raise :class:`LengthError` if all alternatives of an entry have more than this number of tokens."""
+        if self._longest is not None and self._longest[2] > max_phrase_tokens:
+            entry, target, length = self._longest
+            raise LengthError(
+                f"{textwrap.shorten(target, _SHOWN_CHARACTERS, placeholder='…')!r} has {length} tokens",
+                where=entry.location,
+                accepted=f"at most {max_phrase_tokens}",
+                hint="shorten the entry, or raise max_length (--max-length) if it is lower than 50",
+            )
 
     def matches(self, text: str) -> list[tuple[GlossaryEntry, tuple[Phrase, ...]]]:
         """Return the entries that apply to a text. The target must contain one of the phrases of each entry."""
@@ -231,24 +253,36 @@ class ModelGlossary:
 def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
     """Return the glossary prepared for a model. The last ones of each tokenizer that is in use are cached.
 
-    A target phrase may have at most ``max_phrase_tokens`` tokens, and never more than 50.
+    If several threads need a glossary, one of them prepares it. Only those that need this glossary wait for it.
+
+    Args:
+        glossary: The glossary.
+        tokenizer: The model's target tokenizer.
+        max_phrase_tokens: Maximum number of tokens of a target phrase, which has never more than 50.
+
+    Raises:
+        HeadwayError: An entry has no usable alternative.
     """
-    with _PREPARING:  # if several threads need a glossary, one of them prepares it and the others wait
-        key = glossary, min(MAX_PHRASE_TOKENS, max_phrase_tokens or MAX_PHRASE_TOKENS)
+    with _CACHE_LOCK:
         prepared = _PREPARED.setdefault(tokenizer, {})
-        prepared[key] = prepared_glossary = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
-        while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or _num_entries(prepared) > _MAX_PREPARED_ENTRIES):
+        reference = weakref.ref(tokenizer)
+        prepared[glossary] = prepare = prepared.pop(glossary, None) or once(lambda: _prepare(glossary, reference))
+        while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or sum(map(len, prepared)) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
-        return prepared_glossary
+    model_glossary = prepare()
+    if max_phrase_tokens is not None:
+        model_glossary.check_length(max_phrase_tokens)
+    return model_glossary
 
 
-_PREPARING = Lock()
-_MAX_PREPARED, _MAX_PREPARED_ENTRIES = 8, 50_000
-_PREPARED: WeakKeyDictionary[Any, dict[tuple[Glossary, int], ModelGlossary]] = WeakKeyDictionary()
+_CACHE_LOCK = Lock()
+_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Callable[[], ModelGlossary]]] = WeakKeyDictionary()
 
 
-def _num_entries(prepared: dict[tuple[Glossary, int], ModelGlossary]) -> int:
-    return sum(len(glossary) for glossary, _ in prepared)
+def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
+    tokenizer = reference()
+    assert tokenizer is not None  # the caller of model_glossary has it
+    return ModelGlossary(glossary, tokenizer)
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
@@ -259,11 +293,12 @@ def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
             accepted="a source phrase, a target phrase and optionally a case rule",
             hint="separate columns by tabs; in a .csv by commas, with double quotes around phrases that contain commas",
         )
+    give_way()
     targets = [target.strip() for target in row[1].split("|")]
     if not row[0].strip() or not all(targets):
         raise DataError("a phrase is empty", where=where, accepted="words in each column and on each side of |")
-    for pattern, text in ((SOURCE_PATTERN, row[0]), (TARGET_PATTERN, row[1])):
-        if not re.search(pattern, text) or re.search("[\ud800-\udfff]", text):
+    for pattern, text in ((_SOURCE, row[0]), (_TARGET, row[1])):
+        if not pattern.search(text) or _SURROGATE.search(text):
             raise DataError(f"{text!r} contains a control character", where=where, accepted="one line of text")
     case = row[2] if len(row) > 2 and row[2] else "ignore"
     if case not in CASE_RULES:

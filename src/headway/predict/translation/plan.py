@@ -32,7 +32,7 @@ from headway.text.special_tokens import SpecialTokens
 from headway.text.words import end_word_bits, start_word_bits
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
-_MAX_ATTENTION = 1_000_000  # weights of a merged alignment
+_MAX_ATTENTION = 1_000_000  # weights of all merged alignments of a text
 # Maximum beam size x number of phrases of which a text must contain some: each hypothesis is extended by each phrase.
 _MAX_PHRASE_EXTENSIONS = 10_000
 
@@ -249,10 +249,16 @@ def merge_parts(
         return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),), unlikely)
     count = max(map(len, part_candidates))
     chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in part_candidates] for k in range(count))
-    return Translation(plan.source.text, tuple(_merge(plan, parts) for parts in chosen), unlikely)
+    merged, remaining = list[Candidate](), _MAX_ATTENTION
+    for parts in chosen:
+        candidate = _merge(plan, parts, remaining)
+        if len(parts) > 1 and candidate.alignment is not None and candidate.alignment.attention:
+            remaining -= len(candidate.alignment.attention) * len(candidate.alignment.source_tokens)
+        merged.append(candidate)
+    return Translation(plan.source.text, tuple(merged), unlikely)
 
 
-def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
+def _merge(plan: TranslationPlan, parts: list[Candidate], max_attention: int) -> Candidate:
     whole, texts = parts[0], [part.text for part in parts]
     separators = _separators(plan, texts)
     if len(parts) > 1:
@@ -266,7 +272,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             part_lengths=tuple(len(part.tokens) for part in parts),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
             glossary=_merge_glossaries([part.glossary for part in parts if part.glossary is not None]),
-            alignment=_merge_alignments(plan, parts),
+            alignment=_merge_alignments(plan, parts, max_attention),
             pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
     text = "".join(separator + part for separator, part in zip(separators, texts, strict=True))
@@ -317,13 +323,17 @@ def _concatenate(separators: Sequence[str], tokens: Sequence[tuple[str, ...]]) -
     return tuple(token for of_part in spaced for token in of_part)
 
 
-def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate]) -> Alignment | None:
-    """Merge the alignments of parts into a block-diagonal one: no token of one part attends to another part."""
+def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate], max_attention: int) -> Alignment | None:
+    """Merge the alignments of parts into a block-diagonal one: no token of one part attends to another part.
+
+    It has no attention if that of a part is missing, or if it would have more than ``max_attention`` weights.
+    """
     alignments = [part.alignment for part in parts if part.alignment is not None]
     if not alignments:
         return None
     width = sum(len(alignment.source_tokens) for alignment in alignments)
-    if width * sum(len(alignment.attention) for alignment in alignments) > _MAX_ATTENTION:
+    is_incomplete = any(alignment.pairs and not alignment.attention for alignment in alignments)
+    if is_incomplete or width * sum(len(alignment.attention) for alignment in alignments) > max_attention:
         parts = [replace(part, alignment=part.alignment and part.alignment.without_attention()) for part in parts]
     pairs: list[tuple[int, int]] = []
     rows: list[tuple[float, ...]] = []

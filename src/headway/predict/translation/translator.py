@@ -57,6 +57,8 @@ from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
 _SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
+_SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call that shares batches
+_SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
 
 
 class Translator(TextTranslator):
@@ -118,6 +120,8 @@ class Translator(TextTranslator):
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
         self._requested_source_tokens = max_source_tokens
+        self._default_positions: int | None = None  # maximum length of a sequence if the model has no limit
+        self._max_attention: int | None = None  # maximum number of attention weights that a call returns
         chosen = search_precision(bundle.model, precision, self.device)
         plain_reason = unsupported_reason(bundle.model)
         if shortlist is not None and (plain_reason or onnx_model):
@@ -181,10 +185,16 @@ class Translator(TextTranslator):
     @property
     def max_source_tokens(self) -> int:
         """The length in tokens, with EOS and language tag, above which a text is split."""
-        limit, requested = self._model.max_length, self._requested_source_tokens
+        limit, requested = self.max_positions, self._requested_source_tokens
         if requested is None:
             requested = self.bundle.model.max_length or DEFAULT_MAX_SOURCE_TOKENS
         return requested if limit is None else min(limit, requested)
+
+    @property
+    def max_positions(self) -> int | None:
+        """The maximum length of a sequence in tokens, with EOS or BOS. None means no limit."""
+        limit: int | None = self._model.max_length
+        return self._default_positions if limit is None else limit
 
     @property
     def target_languages(self) -> tuple[str, ...]:
@@ -218,8 +228,11 @@ class Translator(TextTranslator):
     def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches.
 
-        Other batches, which hold up the steps of these searches, become small.
+        Other batches, which hold up the steps of these searches, become small. So do sequences: the time and memory of
+        attention grow with the square of their length, so a model without a limit gets one of 1,024 tokens.
+        The results of a call have at most a million attention weights.
         """
+        self._default_positions, self._max_attention = _SHARED_POSITIONS, _SHARED_ATTENTION
         self._search_all, self._search_steps = search, steps
         self.max_batch_tokens = min(self.max_batch_tokens, _SMALL_BATCH_TOKENS)
 
@@ -272,12 +285,12 @@ class Translator(TextTranslator):
             ),
             alignment_model=self._accelerated,
             alignment_layer=self.alignment_layer,
-            keep_attention=options.alignment,
+            max_attention=self._max_attention if options.alignment else 0,
             calibration=calibration,
         )
 
     def _settings(self, options: TranslateOptions, glossary: Glossary | None = None) -> CallSettings:
-        task, decoding, positions = self.bundle.task, options.decoding, self._model.max_length
+        task, decoding, positions = self.bundle.task, options.decoding, self.max_positions
         source_language = options.source_language or task.source_language
         return CallSettings(
             bundle=self.bundle,
@@ -437,7 +450,7 @@ class Translator(TextTranslator):
 
     def check_glossary(self, glossary: Glossary) -> None:
         """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""
-        self._model_glossary(glossary, PAPER_OPTIONS, self._model.max_length)
+        self._model_glossary(glossary, PAPER_OPTIONS, self.max_positions)
 
     def _framed(
         self, special: SpecialTokens, source: list[int] | HeadwayError, target: list[int] | HeadwayError
@@ -447,12 +460,12 @@ class Translator(TextTranslator):
             return source
         if isinstance(target, HeadwayError):
             return target
-        pair, limit = (special.add_to_source(source), [*special.target_prefix, *target]), self._model.max_length
+        pair, limit = (special.add_to_source(source), [*special.target_prefix, *target]), self.max_positions
         for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
             if limit is not None and length > limit:
                 return LengthError(
-                    f"a {what} of {length} tokens is longer than the {limit} positions that this model has learned; "
-                    "score its sentences one by one"
+                    f"a {what} of {length:,} tokens is too long: this model reads at most {limit:,}; "
+                    "use its sentences one by one"
                 )
         return pair
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from headway.serve.glossaries import GlossaryDigest
 from headway.serve.model_info import ModelInfo
 from headway.serve.workers.messages import Job, Pong
 
@@ -65,6 +66,10 @@ class Fleet(ABC):
 
     def private_bytes(self) -> int:
         """Return the memory of the workers that they do not share with others."""
+        return 0
+
+    def num_lacking(self, _: GlossaryDigest) -> int:
+        """Return the number of workers that have not got a glossary, or not kept it, and would have to prepare it."""
         return 0
 
     @abstractmethod

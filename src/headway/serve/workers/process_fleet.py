@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
+from headway.serve.glossaries import GlossaryDigest
 from headway.serve.model_info import ModelSpec
 from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
@@ -330,6 +331,10 @@ class ProcessFleet(Fleet):
                 sizes = [line.split()[1] for line in text.splitlines() if line.startswith("Private_")]
                 total += 1024 * sum(map(int, sizes))
         return total
+
+    def num_lacking(self, digest: GlossaryDigest) -> int:
+        """See :meth:`Fleet.num_lacking`."""
+        return sum(worker is not None and not worker.has_glossary(digest) for worker in self._workers)
 
     async def call(self, job: Job) -> Any:
         """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two workers, or the service has ended."""

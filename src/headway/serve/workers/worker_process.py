@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.glossaries import GlossaryLines, RecentGlossaries
+from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
 from headway.serve.workers.messages import AddGlossary, Part, Pong, StartJob, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
@@ -71,6 +71,10 @@ class WorkerProcess:
                 self._glossaries.add(value)
                 keywords[name] = value.digest
         self.send(replace(start, job=replace(start.job, keywords=keywords)))
+
+    def has_glossary(self, digest: GlossaryDigest) -> bool:
+        """Return whether the process keeps a glossary."""
+        return digest in self._glossaries
 
     def _send_unsent(self) -> None:
         unsent, self._unsent = self._unsent, []

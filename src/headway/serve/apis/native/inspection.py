@@ -13,6 +13,7 @@ from headway.predict import SearchEnd, SearchNode
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body
+from headway.serve.cost import cost_of_inspection
 from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
 from headway.serve.service import Service
 from headway.serve.workers.messages import ModelFunction
@@ -128,7 +129,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
     ) -> Response:
         client = client_of(request)
         direction = service.direction(body.source, body.target, body.model, direct=True)
-        work = service.call(client, direction.model, function, texts, *given, **direction.arguments)
+        cost = cost_of_inspection(texts)
+        work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.arguments)
         return Response(await unless_disconnected(request, work), media_type="application/json")
 
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})

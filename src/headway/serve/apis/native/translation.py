@@ -32,7 +32,7 @@ from headway.serve.apis.native.fields import (
 )
 from headway.serve.apis.request_fields import unless_large
 from headway.serve.clients import Client
-from headway.serve.cost import Cost, cost_of_translation
+from headway.serve.cost import Cost, cost_of_alternatives, cost_of_translation
 from headway.serve.dispatch import replay
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
@@ -173,7 +173,7 @@ def make_translate_function(
     include = tuple(phrase if isinstance(phrase, str) else tuple(phrase) for phrase in body.include)
     banned = tuple(body.ban)
     languages = body.source, body.target, body.model
-    entries = body.glossary if isinstance(body.glossary, list) else ()
+    entries: Sequence[Sequence[str]] = body.glossary if isinstance(body.glossary, list) else ()
     weights = _WEIGHTS[body.alignment]
 
     def sources(texts: Sequence[str]) -> Sequence[Source]:
@@ -183,14 +183,18 @@ def make_translate_function(
     service.sizes.check_options(cost)
     glossary = _chosen_glossary(service, client, body)
 
+    uncounted = entries  # until the first call has counted them
+
     async def translate(texts: Sequence[str]) -> list[bytes]:
+        nonlocal uncounted
+        counted, uncounted = uncounted, ()
         results, detected = await service.translate(
             client,
             sources(texts),
             *languages,
             glossary,
             options,
-            entries=entries,
+            entries=counted,
             function=translate_to_json,
             has_errors_of_texts=len(all_texts) > 1,
             weights=weights,
@@ -274,7 +278,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         direction = service.direction(body.source, body.target, body.model, direct=True)
         keywords = {"count": body.count} | direction.arguments
         texts = [body.text, body.prefix]
-        work = service.call(client, direction.model, "alternatives", texts, *texts, **keywords)
+        cost = cost_of_alternatives(*texts)
+        work = service.call(client, direction.model, "alternatives", texts, *texts, cost=cost, **keywords)
         predicted = await unless_disconnected(request, work)
         return JSONResponse({"alternatives": [asdict(token) for token in predicted]})
 
