@@ -33,7 +33,7 @@ BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
 # The glossaries that a worker keeps: their number, and that of their entries and characters.
-_MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 250_000, 20_000_000
+_MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 200_000, 20_000_000
 
 
 @dataclass(frozen=True)

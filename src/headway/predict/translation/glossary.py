@@ -6,8 +6,9 @@ a canonically equivalent spelling (:mod:`headway.text.normalization`). If entrie
 translation must then contain one of the target phrases, which have the same syntax as phrases to include
 (:mod:`headway.predict.phrases`).
 
-All source phrases are compiled into tries over words. Finding the entries of a sentence therefore takes one pass, no
-matter how many entries there are.
+All source phrases are in a dictionary, with the numbers of words of those that begin with a word. Finding the entries
+of a sentence therefore takes one pass, no matter how many entries there are. A glossary needs about 500 bytes for each
+entry.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -48,9 +50,10 @@ TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 _HEADERS = (["source", "target"], ["source", "target", "case"])
 _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
+_SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
 _ENCODED_TOGETHER = 500  # target phrases
 # The glossaries that are kept for each tokenizer: their number, and that of all their entries.
-_MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 250_000
+_MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,11 @@ class Glossary:
         if locations is None:
             locations = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
         self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
-        digest = hashlib.sha256(repr([(entry.source, entry.targets, entry.case) for entry in self.entries]).encode())
+        digest = hashlib.sha256()
+        for entry in self.entries:
+            digest.update(repr((entry.source, entry.targets, entry.case)).encode())
         self._fingerprint = digest.hexdigest()
-        _ = self._tries  # raises an error if entries contradict each other
+        _ = self._indexes  # raises an error if entries contradict each other
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
@@ -135,7 +140,7 @@ class Glossary:
         return hash(self._fingerprint)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_tries"}
+        return {name: value for name, value in self.__dict__.items() if name != "_indexes"}
 
     def matches(self, text: str) -> list[GlossaryEntry]:
         """Return the entries whose source phrases occur in a text, each once, in the order of their occurrence.
@@ -144,40 +149,28 @@ class Glossary:
         precedence, and then the first occurrence.
         """
         words = split_words(normalize_characters(text))
-        readings = [(trie, words if case == "exact" else [*map(str.casefold, words)]) for case, trie in self._tries]
-        occurrences: list[tuple[int, int, int, GlossaryEntry]] = []
-        for rank, (trie, reading) in enumerate(readings):
-            for start, word in enumerate(reading):
-                node, end = trie.get(word), start + 1
-                while node is not None:
-                    if (entry := node.get(None)) is not None:
-                        occurrences.append((start, end, rank, entry))
-                    node, end = (node.get(reading[end]) if end < len(reading) else None), end + 1
-        occurrences.sort(
-            key=lambda occurrence: (-sum(map(len, words[occurrence[0] : occurrence[1]])), occurrence[2], occurrence[0])
-        )
-        taken: set[int] = set()
+        offsets = [0, *accumulate(map(len, words))]
+        occurrences: list[tuple[int, int, int, int, GlossaryEntry]] = []
+        for rank, index in enumerate(self._indexes):
+            for start, end, entry in index.occurrences(words):
+                occurrences.append((offsets[start] - offsets[end], rank, start, end, entry))
+        occurrences.sort(key=lambda occurrence: occurrence[:3])
+        taken = bytearray(len(words))
         chosen: list[tuple[int, GlossaryEntry]] = []
-        for start, end, _, entry in occurrences:
-            if taken.isdisjoint(range(start, end)):
-                taken.update(range(start, end))
+        for _, _, start, end, entry in occurrences:
+            # Those before are not shorter, so one that overlaps contains the first or the last word.
+            if not (taken[start] or taken[end - 1]):
+                taken[start:end] = bytes([1]) * (end - start)
                 chosen.append((start, entry))
         return list(dict.fromkeys(entry for _, entry in sorted(chosen, key=lambda occurrence: occurrence[0])))
 
     @cached_property
-    def _tries(self) -> list[tuple[CaseRule, dict[str, Any]]]:
-        """One trie over words for each case rule: nested dictionaries in which the key None maps to an entry."""
-        tries: dict[CaseRule, dict[str, Any]] = {"exact": {}, "ignore": {}}
+    def _indexes(self) -> tuple[_Index, _Index]:
+        """The entries with exact case, and the others."""
+        exact, ignore = _Index("exact"), _Index("ignore")
         for entry in self.entries:
             give_way()
-            node: dict[Any, Any] = tries[entry.case]
-            words = split_words(normalize(entry.source))
-            for word in words if entry.case == "exact" else map(str.casefold, words):
-                following = node.get(word)
-                if following is None:
-                    following = node[word] = {}
-                node = following
-            other = node.setdefault(None, entry)
+            other = (exact if entry.case == "exact" else ignore).add(entry)
             if other is not entry and set(map(normalize, other.targets)) != set(map(normalize, entry.targets)):
                 raise DataError(
                     f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
@@ -185,7 +178,41 @@ class Glossary:
                     where=entry.location,
                     hint="give all alternatives in one entry, separated by |",
                 )
-        return list(tries.items())
+        return exact, ignore
+
+
+class _Index:
+    """The entries with one case rule, by the words of their source phrases."""
+
+    def __init__(self, case: CaseRule) -> None:
+        self._case = case
+        self._entries: dict[str, GlossaryEntry] = {}  # keys: the words, joined
+        self._lengths: dict[str, int] = {}  # first words: bit n is set if a phrase with this first word has n words
+
+    def add(self, entry: GlossaryEntry) -> GlossaryEntry:
+        """Add an entry, and return the first one with its source phrase."""
+        words = self._read(split_words(normalize(entry.source)))
+        if words:
+            self._lengths[words[0]] = self._lengths.get(words[0], 0) | 1 << len(words)
+        return self._entries.setdefault(_SEPARATOR.join(words), entry)
+
+    def occurrences(self, words: Sequence[str]) -> Iterator[tuple[int, int, GlossaryEntry]]:
+        """Yield the entries that occur among the words of a text, each with the first word and the one after it."""
+        words = self._read(words)
+        text = _SEPARATOR.join(words)
+        offsets = [0, *accumulate(len(word) + 1 for word in words)]
+        for start, word in enumerate(words):
+            lengths = self._lengths.get(word, 0) & (1 << (len(words) - start + 1)) - 1
+            while lengths:
+                shortest = lengths & -lengths
+                lengths ^= shortest
+                end = start + shortest.bit_length() - 1
+                entry = self._entries.get(text[offsets[start] : offsets[end] - 1])
+                if entry is not None:
+                    yield start, end, entry
+
+    def _read(self, words: Sequence[str]) -> Sequence[str]:
+        return words if self._case == "exact" else [*map(str.casefold, words)]
 
 
 class ModelGlossary:
