@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from headway.serve.errors import OverloadedError
 
 _BYTES_PER_TOKEN = 4.0
-_EXTRA_TOKENS = 4  # added to the estimate of each sentence that is translated separately
+EXTRA_TOKENS = 4  # added to the estimate of each sentence that is translated separately
 _SHORT_CHARACTERS = 200  # shorter texts are not split into sentences
 _LINE_END, _SENTENCE_ENDS, _OTHER_SENTENCE_ENDS = "\n", (". ", "! ", "? "), ("\u3002", "\uff01", "\uff1f")
 _WINDOW_S = 10.0  # time constant of the measured speed
@@ -34,7 +34,7 @@ _QUIET_CHECK_S = 0.05
 
 def estimated_tokens(text: str) -> int:
     """Return about how many tokens a text has. A character of several bytes counts as that many characters."""
-    return _EXTRA_TOKENS * num_sentences(text) + math.ceil(_num_bytes(text) / _BYTES_PER_TOKEN)
+    return EXTRA_TOKENS * num_sentences(text) + math.ceil(_num_bytes(text) / _BYTES_PER_TOKEN)
 
 
 def num_sentences(text: str) -> int:

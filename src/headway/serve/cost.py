@@ -15,7 +15,7 @@ from headway.decode.request import DecodingOptions
 from headway.predict import GenerationOptions, Source
 from headway.predict.language_modeling.masked_language_model import MAX_MASKS, MIN_BEAM
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.admission import estimated_tokens, num_sentences
+from headway.serve.admission import EXTRA_TOKENS, estimated_tokens, num_sentences
 from headway.serve.model_info import ModelInfo
 from headway.text.base import MASK
 
@@ -23,9 +23,9 @@ _USUAL_ROWS = 4  # rows of a batch for each text with the default options
 _USUAL_LONGER = 50  # a translation may have this many tokens more than its source if no maximum is given
 _PART_CHARACTERS = 500  # a longer text may be translated in parts, each with the options for a text
 _PART_TOKENS = 100  # of the maximum number of tokens, so many count for each part of a text
-# Steps with phrases to include, a prefix or a coverage penalty compute all logits: about so many usual ones.
-_STEPS_WITH_RULES, _STEPS_WITH_GLOSSARY = 4, 2
-_STEPS_ALONE = 4  # steps of a single hypothesis in float32, which shares no batch, take as long as so many usual ones
+# Steps with phrases to include, a glossary, a prefix or a coverage penalty take as long as so many usual ones.
+_STEPS_WITH_RULES = 4
+_STEPS_ALONE = 4  # a step of a single sequence, which shares no batch, takes as long as so many usual ones
 _INSPECTION_STEPS = 6  # an inspection takes as long as so many translations
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases, which extend each hypothesis
 _MAX_ENTRIES = 2000  # maximum number of entries of a glossary that a request contains
@@ -34,6 +34,7 @@ _RESULTS_PER_NEW_TOKEN = 2  # a reply may have this many times limits.new_tokens
 _CHARACTERS_PER_TOKEN = 4
 _READ_TOKENS = 16  # reading this many tokens takes about as long as decoding one
 _DETECTED_CHARACTERS_PER_TOKEN = 100  # detecting a language is much faster than translating
+_SPLIT_CHARACTERS_PER_TOKEN = 25  # so is splitting into sentences
 _PREPARED_CHARACTERS_PER_TOKEN = 100  # so is preparing a glossary, which workers do for the first request with it
 
 
@@ -86,13 +87,15 @@ def cost_of_translation(
         entries: The entries of a glossary that the request contains.
         has_glossary: Whether there is a glossary.
     """
-    decoding, characters, tokens, asked = options.decoding, 0, 0.0, 0
+    decoding, characters, tokens, results, asked = options.decoding, 0, 0.0, 0.0, 0
     rows = max(1.0, decoding.rows_per_sequence / _USUAL_ROWS)
     phrases, num_included, num_phrases, has_phrases = None, 0, 0, has_glossary
     for source in sources:
         text = source if isinstance(source, str) else source.text
-        parts = num_sentences(text) + len(text) // _PART_CHARACTERS
+        sentences = num_sentences(text)
+        parts = sentences + len(text) // _PART_CHARACTERS
         steps, read = _decoded_tokens(text, parts, decoding), len(text)
+        results += steps - EXTRA_TOKENS * (sentences - 1)
         if isinstance(source, Source) and (source.prefix or source.include or source.banned):
             if phrases is None or phrases is not source.include:
                 phrases, num_included = source.include, _num_included(source)
@@ -100,6 +103,7 @@ def cost_of_translation(
                 has_phrases |= bool(phrases)
             read += len(source.prefix) + num_phrases
             steps += (num_phrases - num_included) / _CHARACTERS_PER_TOKEN
+            results += len(source.prefix) / _CHARACTERS_PER_TOKEN
             steps += _STEPS_WITH_RULES * len(source.prefix) / _CHARACTERS_PER_TOKEN
             if source.include:
                 steps = _STEPS_WITH_RULES * (steps + num_included)
@@ -107,10 +111,10 @@ def cost_of_translation(
         tokens += steps
         asked += parts * decoding.min_length
     if has_glossary:
-        tokens *= _STEPS_WITH_GLOSSARY
+        tokens *= _STEPS_WITH_RULES
     if decoding.coverage_penalty:
         tokens *= _STEPS_WITH_RULES
-    results = tokens * decoding.n_best
+    tokens, results = max(tokens, _STEPS_ALONE * decoding.min_length), results * decoding.n_best
     if options.alignment:
         tokens += results / rows / _USUAL_ROWS  # one pass through the model for each candidate
     listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # more are refused
@@ -175,8 +179,8 @@ def cost_of_inspection(texts: Sequence[str]) -> Cost:
 def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] = ()) -> Cost:
     """Return the cost of filling the masks of texts.
 
-    The text is read once for the first mask, and for each other one once with each filling of those before it; for each
-    token of each candidate, if there are candidates.
+    The text is read once for the first mask, and for each other one once with each filling of those before it. If there
+    are candidates, it is read for each length of them, and for each of their tokens but the first.
 
     Args:
         texts: The texts.
@@ -184,13 +188,13 @@ def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] =
         candidates: The only fillings to consider, each of which is tokenized for each text.
     """
     cost, considered = cost_of_texts(texts), sum(map(len, candidates))
-    queries = max(1, sum(map(estimated_tokens, candidates)))
-    longest = max(map(estimated_tokens, candidates), default=0)
+    lengths = [max(1, len(candidate) // _CHARACTERS_PER_TOKEN) for candidate in candidates] or [1]
+    queries = sum(lengths) - len(lengths) + len(set(lengths))
     read = 0
     for text in texts:
         masks = min(text.count(MASK), MAX_MASKS)  # more are refused
         rows = 1 + max(0, masks - 1) * max(top, MIN_BEAM)
-        read += rows * queries * (estimated_tokens(text) + masks * longest)
+        read += rows * (queries * (estimated_tokens(text) + masks * max(lengths)) + len(candidates))
     return replace(
         cost,
         characters=cost.characters + len(texts) * considered,
@@ -217,6 +221,12 @@ def cost_of_detection(texts: Sequence[str]) -> Cost:
     """Return the cost of detecting the languages of texts."""
     characters = sum(map(len, texts))
     return Cost(len(texts), characters, math.ceil(characters / _DETECTED_CHARACTERS_PER_TOKEN))
+
+
+def cost_of_splitting(texts: Sequence[str]) -> Cost:
+    """Return the cost of splitting texts into sentences."""
+    characters = sum(map(len, texts))
+    return Cost(len(texts), characters, len(texts) + characters // _SPLIT_CHARACTERS_PER_TOKEN)
 
 
 def cost_of_glossary(lines: str) -> Cost:

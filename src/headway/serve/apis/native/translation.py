@@ -32,7 +32,7 @@ from headway.serve.apis.native.fields import (
 )
 from headway.serve.apis.request_fields import unless_large
 from headway.serve.clients import Client
-from headway.serve.cost import Cost, cost_of_alternatives, cost_of_translation
+from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting, cost_of_translation
 from headway.serve.dispatch import replay
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
@@ -250,7 +250,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def sentences(body: SentencesBody, request: Request) -> Response:
         """Split each text into sentences, with the white space around them."""
         client, texts = client_of(request), listed(body.text)
-        work = service.call(client, service.models[0], sentences_to_json, texts, texts, body.language)
+        cost = cost_of_splitting(texts)
+        work = service.call(client, service.models[0], sentences_to_json, (), texts, body.language, cost=cost)
         return Response(await unless_disconnected(request, work), media_type="application/json")
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
