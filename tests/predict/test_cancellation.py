@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.decode import Caller, search_as
-from headway.predict import LanguageModel, MaskedLanguageModel, Translator
+from headway.predict import Glossary, LanguageModel, MaskedLanguageModel, Translator
 from headway.predict.classification.classifier import Classifier
 from headway.predict.classification.occlusion import occlude
 
@@ -28,6 +28,8 @@ def calls(
         "score translations": lambda: translator.score(["ein"], ["a"]),
         "classify": lambda: classifier.classify("ein Haus"),
         "occlude": lambda: occlude(classifier, "ein Haus"),
+        "alternatives": lambda: translator.alternatives("ein Haus", "das"),
+        "glossary": lambda: Glossary([("Haus", "das")]),
         "score": lambda: writer.score(["ein Haus"]),
         "perplexity": lambda: writer.perplexity(["ein Haus"]),
         "pseudo-log-likelihood": lambda: filler.score(["ein Haus"]),
@@ -38,7 +40,7 @@ def calls(
 @pytest.mark.parametrize(
     "name",
     [
-        *("translate", "score translations", "classify", "occlude", "score", "perplexity"),
+        *("translate", "score translations", "alternatives", "glossary", "classify", "occlude", "score", "perplexity"),
         *("pseudo-log-likelihood", "fill"),
     ],
 )

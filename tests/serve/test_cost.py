@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
+import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import astuple
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from in_process import InProcessFleet, key_config, make_service, make_test_app
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -21,7 +25,14 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve import apis
 from headway.serve.clients import Client
 from headway.serve.config import LimitsConfig
-from headway.serve.cost import Cost, cost_of_generation, cost_of_translation, problem_of
+from headway.serve.cost import (
+    Cost,
+    cost_of_alternatives,
+    cost_of_fillings,
+    cost_of_generation,
+    cost_of_translation,
+    problem_of,
+)
 from headway.serve.errors import UnavailableError
 
 pytest_plugins = ["small_model"]  # the fixtures of that file
@@ -235,6 +246,52 @@ def test_larger_values_of_counted_fields_cost_more(models: dict[str, Any], monke
     assert not free, "count these in headway.serve.cost"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_entries_of_a_request_count_once(models: dict[str, Any], stream: bool) -> None:
+    service = make_service(models)
+    http = TestClient(make_test_app(service), "http://localhost")
+    body = {"text": ["a"] * 3, **_EN_DE, "stream": stream, "glossary": [["x" * 10, "y" * 10]]}
+    assert http.post("/api/v1/translate", json=body).status_code == 200
+    assert service.clients.characters_used(Client("anyone")) == 3 + 20
+
+
+def test_a_glossary_counts_while_a_worker_lacks_it(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparing it takes long, so the first request with it costs more, once for each worker."""
+    service, costs, lacking = make_service(models), list[int](), [1]
+    http, enter = TestClient(make_test_app(service), "http://localhost"), service.admission.enter
+    monkeypatch.setattr(
+        service.admission,
+        "enter",
+        lambda tokens, *rest, **more: (costs.append(tokens), enter(tokens, *rest, **more))[1],
+    )
+    monkeypatch.setattr(InProcessFleet, "num_lacking", lambda *_: lacking[0])
+    body = {"text": ["a"] * 3, **_EN_DE, "glossary": [["x" * 900, "y"], ["z" * 900, "y"]]}
+    assert http.post("/api/v1/translate", json=body).status_code == 200
+    assert http.post("/api/v1/translate", json={**body, "stream": True}).status_code == 200
+    lacking[0] = 0
+    assert http.post("/api/v1/translate", json=body).status_code == 200
+    whole, *of_stream, later = costs
+    assert whole == later + 19, "1,805 characters"
+    assert sum(of_stream) == whole, "one of the texts of a stream counts it"
+    assert not service._preparing
+
+
+def test_openapi_is_written_in_a_thread_once(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+    monkeypatch.setattr(FastAPI, "openapi", lambda _: threads.append(threading.get_ident()) or {})
+    app = make_test_app(make_service(models))
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+            replies = await asyncio.gather(*(http.get("/api/v1/openapi.json") for _ in range(3)))
+        assert all(reply.json() == {} for reply in replies)
+        return threading.get_ident()
+
+    loop_thread = asyncio.run(ask())
+    assert len(threads) == 1
+    assert threads[0] != loop_thread
+
+
 def _exceeds(cost: Cost) -> bool:
     return problem_of(cost, LimitsConfig()) is not None
 
@@ -273,6 +330,41 @@ def test_what_is_read_with_each_text_counts_for_each_text(source: Source) -> Non
     plain = cost_of_translation(["a"] * 10, TranslateOptions())
     assert ten.characters == 10 * one.characters >= 200 * 10
     assert ten.tokens > 5 * plain.tokens
+
+
+def _tokens(source: str | Source, has_glossary: bool = False, **options: Any) -> int:
+    decoding = DecodingOptions.parse(options, "test")
+    return cost_of_translation([source], TranslateOptions(decoding=decoding), has_glossary=has_glossary).tokens
+
+
+def test_parts_of_a_text_cost_as_much_as_texts() -> None:
+    """A line, and a sentence of a long text, are sequences of their own, with the options of a text."""
+    assert _tokens("a\n" * 100) > 80 * _tokens("a")
+    assert _tokens("\u732b\u3002" * 200) > 100 * _tokens("a")
+    assert _tokens("a\n" * 100, min_length=50, max_length=60) >= 100 * 50
+    assert _tokens("a" * 10_000, min_length=50, max_length=60) >= 20 * 50
+    assert _tokens("a\n" * 100, max_length=60) >= 100 * 60
+    assert _exceeds(cost_of_translation(["a\n" * 200], TranslateOptions(decoding=DecodingOptions(min_length=900))))
+
+
+def test_steps_that_take_longer_cost_more() -> None:
+    usual = _tokens("ein Hund")
+    assert _tokens("ein Hund", has_glossary=True) == _tokens("ein Hund", coverage_penalty=0.2) == 4 * usual
+    assert _tokens("ein Hund", length_penalty=2) >= usual + 50
+    assert _tokens(Source("a", prefix="x" * 100)) > _tokens("x" * 100)
+    assert _tokens(Source("a", include=("x" * 100,))) > 10 * _tokens(Source("a", banned=("x" * 100,)))
+    assert _tokens("a", min_length=900, max_length=900) > 2 * 900
+    assert cost_of_alternatives("a", "x" * 100).tokens > 2 * _tokens("x" * 100)
+
+
+def test_fillings_cost_the_texts_that_are_read() -> None:
+    """Each mask but the first is filled in each filling of those before it, by each token of each candidate."""
+    one, ten, more = (cost_of_fillings([text], 100).tokens for text in ("[MASK]", "[MASK] " * 10, "[MASK] " * 50))
+    assert ten > 50 * one
+    assert cost_of_fillings(["[MASK] " * 10], 10).tokens < ten / 5
+    assert cost_of_fillings(["[MASK] " * 10], 100, ["x" * 50] * 20).tokens > 50 * ten
+    assert more < 20 * ten, "a text with more than 20 masks is refused before any work"
+    assert _exceeds(cost_of_fillings(["[MASK] " * 20], 100, ["x" * 50] * 20))
 
 
 def test_requests_that_are_too_large() -> None:

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from headway.decode import DecodingOptions, Sampling
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict import Glossary, GlossaryTerm, Source, Translator
 from headway.predict.phrases import WordPhrase
+from headway.predict.translation import glossary as glossary_module
 from headway.predict.translation.glossary import model_glossary
 from headway.text.words import contains_words
 
@@ -254,6 +257,43 @@ def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: model_glossary(Glossary(rows), tokenizer, None), range(8)))
     assert all(each is found[0] for each in found)
+
+
+def test_no_thread_waits_for_a_glossary_that_it_does_not_need(
+    make_translator: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, began, may_end = make_translator().bundle.target_tokenizer, Event(), Event()
+    prepare = glossary_module._prepare
+
+    def slow(glossary: Glossary, *rest: Any) -> Any:
+        if len(glossary) > 1:
+            began.set()
+            assert may_end.wait(60)
+        return prepare(glossary, *rest)
+
+    monkeypatch.setattr(glossary_module, "_prepare", slow)
+    with ThreadPoolExecutor(1) as pool:
+        large = pool.submit(model_glossary, Glossary([("a", "Haus"), ("b", "das")]), tokenizer, None)
+        assert began.wait(60)
+        model_glossary(Glossary([("a", "das")]), tokenizer, None)
+        may_end.set()
+        large.result()
+
+
+def test_every_maximum_length_uses_the_same_prepared_glossary(make_translator: Make) -> None:
+    tokenizer, glossary = make_translator().bundle.target_tokenizer, Glossary([("das", "xyz")])
+    assert model_glossary(glossary, tokenizer, 40) is model_glossary(glossary, tokenizer, None)
+    with pytest.raises(LengthError, match="expected at most 2"):
+        model_glossary(glossary, tokenizer, 2)
+
+
+@given(text=st.lists(st.sampled_from(["a", "b", "c", " ", "-"]), max_size=14).map("".join))
+@settings(derandomize=True, max_examples=50)
+def test_overlapping_occurrences_do_not_both_apply(text: str) -> None:
+    """The longest applies first, and no two of those that apply share a word."""
+    glossary = Glossary([(source, "x", "exact") for source in ("a", "a a", "a a b", "b c", "c-a", "b", "c a a")])
+    words = sum(len(entry.source.split()) for entry in glossary.matches(text))
+    assert words <= len(text.replace("-", " ").split())
 
 
 def test_the_cache_is_bounded_and_keeps_no_tokenizer_alive(make_translator: Make) -> None:

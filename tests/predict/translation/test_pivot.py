@@ -167,6 +167,13 @@ def test_the_composition_of_two_alignments_worked_by_hand() -> None:
     assert found.source_tokens == ("ab", " c")
 
 
+def test_without_attention_the_pairs_are_composed() -> None:
+    first = Alignment(("ab", " c"), ((0, 0), (1, 1)), ())
+    second = Alignment(("u", "v", " w"), ((0, 0), (2, 1), (1, 2)), ())
+    found = compose_alignments(first, ("uv", " w"), second)
+    assert found == Alignment(("ab", " c"), ((0, 0), (1, 1), (0, 2)), ())
+
+
 def test_a_text_that_the_first_model_refuses_is_an_error_of_its_own(pivot: PivotTranslator) -> None:
     good, bad = pivot.translate_each(["ein Haus", "\ud800"])
     assert isinstance(good, Translation)

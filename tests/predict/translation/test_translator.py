@@ -587,10 +587,50 @@ class TestProbabilities:
             model.score(["das", "das"], ["das"])
         long = "das rote Haus und"
         for pair, what in (((long, "das"), "source"), (("das", long), "target")):
-            with pytest.raises(LengthError, match=rf"^text 2: a {what} of 5 tokens is too long: this model reads at most 4;"):
+            with pytest.raises(
+                LengthError, match=rf"^text 2: a {what} of 5 tokens is too long: this model reads at most"
+            ):
                 model.score(["das", pair[0]], ["das", pair[1]])
         with pytest.raises(LengthError, match="a target of 5 tokens"):
             model.alternatives("das", long)
+
+
+class TestSharedBatches:
+    """A translator whose calls share batches with those of others."""
+
+    @pytest.fixture
+    def shared(self, make_translator: Make) -> Translator:
+        model = make_translator("whitespace")
+        model.replace_search(SEARCH.search_all, SEARCH.search_steps)
+        return model
+
+    def test_limits_the_length_of_sequences(self, shared: Translator) -> None:
+        """Attention takes time and memory that grow with the square of the length."""
+        long = "das " * 1024
+        for call in (
+            lambda: shared.score([long], ["das"]),
+            lambda: shared.score(["das"], [long]),
+            lambda: shared.alternatives("das", long),
+            lambda: shared.alternatives(long),
+            lambda: shared.translate(Source("das", prefix=long)),
+        ):
+            with pytest.raises(LengthError, match=r"1,?02[45] tokens"):
+                call()
+        with pytest.raises(ConfigError, match="at most 1023 target tokens"):
+            shared.translate("das", DecodingOptions(min_length=2000, max_length=2000))
+
+    def test_limits_the_attention_of_all_results(self, shared: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The best candidates have it first."""
+        texts, options = ["das rote Haus", "ein Baum"], DecodingOptions(n_best=3)
+        whole = [each.candidates for each in shared.translate(texts, options, alignment=True)]
+        alignments = [[each.alignment for each in candidates] for candidates in whole]
+        size = sum(len(one.source_tokens) * len(one.pairs) for one, *_ in alignments if one is not None)
+        monkeypatch.setattr(shared, "_max_attention", size)
+        found = shared.translate(texts, options, alignment=True)
+        for translation, expected in zip(found, alignments, strict=True):
+            best, *others = [each.alignment for each in translation.candidates]
+            assert best == expected[0]
+            assert others == [one and one.without_attention() for one in expected[1:]]
 
 
 class TestEnsembles:
