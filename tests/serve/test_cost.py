@@ -259,11 +259,12 @@ def test_a_glossary_counts_while_a_worker_lacks_it(models: dict[str, Any], monke
     """Preparing it takes long, so the first request with it costs more, once for each worker."""
     service, costs, lacking = make_service(models), list[int](), [1]
     http, enter = TestClient(make_test_app(service), "http://localhost"), service.admission.enter
-    monkeypatch.setattr(
-        service.admission,
-        "enter",
-        lambda tokens, *rest, **more: (costs.append(tokens), enter(tokens, *rest, **more))[1],
-    )
+
+    def enter_and_note(tokens: int, *rest: Any, **more: Any) -> Any:
+        costs.append(tokens)
+        return enter(tokens, *rest, **more)
+
+    monkeypatch.setattr(service.admission, "enter", enter_and_note)
     monkeypatch.setattr(InProcessFleet, "num_lacking", lambda *_: lacking[0])
     body = {"text": ["a"] * 3, **_EN_DE, "glossary": [["x" * 900, "y"], ["z" * 900, "y"]]}
     assert http.post("/api/v1/translate", json=body).status_code == 200
@@ -278,7 +279,12 @@ def test_a_glossary_counts_while_a_worker_lacks_it(models: dict[str, Any], monke
 
 def test_openapi_is_written_in_a_thread_once(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     threads = list[int]()
-    monkeypatch.setattr(FastAPI, "openapi", lambda _: threads.append(threading.get_ident()) or {})
+
+    def describe(_: FastAPI) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return {}
+
+    monkeypatch.setattr(FastAPI, "openapi", describe)
     app = make_test_app(make_service(models))
 
     async def ask() -> int:
