@@ -36,6 +36,7 @@ def test_a_language_has_one_segmenter_under_all_its_codes(code: str) -> None:
         ("hun_Latn", "A 6. Kerület szép. "),
         ("nob_Latn", "Den 6. januar kom hr. Berg. "),
         ("swe_Latn", "Den 6. januari kom han. "),
+        ("bul_Cyrl", "Той дойде на 6. януари. "),
         ("fin_Latn", "Hän tuli 6. tammikuuta. "),
         ("isl_Latn", "Þann 6. janúar kom hann. "),
         ("est_Latn", "Ta tuli 6. jaanuaril. "),
@@ -84,3 +85,7 @@ def test_long_texts_are_split_piece_by_piece_and_lose_nothing(text: str) -> None
     assert max(map(len, sentences)) <= 30_000
     if "Satz" in text:
         assert set(sentences) == {"Ein Satz. ", "Noch einer! "}
+
+
+def test_letters_of_georgian_have_no_case() -> None:
+    assert split_sentences("ეს არის 5. ის მოვიდა.", "ka") == ["ეს არის 5. ", "ის მოვიდა."]

@@ -7,8 +7,8 @@ are joined again, by three rules:
 - after an initial, such as "M. Dupont" and "J. R. R. Tolkien";
 - after a title or another abbreviation that a name or a number follows, such as "Mme. Dupont" and "Św. Jan". Some need
   the number ("No. 5"), because they are often words at the end of a sentence ("I said no.");
-- after an ordinal number, in languages that write it with a period: before a word in lower case ("den 6. januar",
-  "1999. godine"), and before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
+- after a number before a word in lower case ("den 6. januar", "1999. godine"); in languages that write ordinal numbers
+  with a period, also before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
 
 A sentence too few is split later if it is too long; one too many tears a phrase apart.
 """
@@ -129,10 +129,10 @@ def _is_one_sentence(before: str, after: str, language: str) -> bool:
     if len(word) == 1 and word.isupper():
         return letter.isupper() and (language, word) != ("en", "I")
     if word.isdecimal():
-        if language not in _ORDINALS or letter.isdecimal():
+        if letter.islower() and language != "ka":  # Georgian has letters in lower case only
+            return True
+        if language not in _ORDINALS or letter.isdecimal() or len(word) > 3:  # a year is rarely one before a name
             return False
-        if letter.islower() or len(word) > 3:  # a year is rarely an ordinal before a name
-            return letter.islower()
         begins_text = end.start() == 0 and not previous and len(before) <= 80
         return begins_text or previous in _BEFORE_ORDINALS.get(language, ())
     is_title = word.casefold() in _TITLES.get(language, ())
