@@ -177,6 +177,19 @@ def test_flags_in_tokenizer_config_replace_those_in_tokenizer_json(tmp_path: Pat
         read_prompt_tokenizer(tmp_path, "gpt2")
 
 
+def test_tokens_of_qwen2_follow_its_class_whatever_the_folder_names(tmp_path: Path) -> None:
+    theirs = causal_tokenizer("qwen2")
+    theirs.add_tokens(["QQ"])
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    token = {"content": "QQ", **dict.fromkeys(FLAGS, False), "special": False}
+    decoder = {str(theirs.convert_tokens_to_ids("QQ")): token}
+    changes = {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": decoder}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(BundleError, match="without which Qwen2Tokenizer of transformers numbers it differently"):
+        read_prompt_tokenizer(tmp_path, "qwen2")
+
+
 def test_added_tokens_after_special_ones_keep_their_ids(tmp_path: Path) -> None:
     theirs = masked_tokenizer("modernbert")
     theirs.add_tokens(["QQ", "<Ent>"])

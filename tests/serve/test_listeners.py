@@ -51,6 +51,22 @@ def test_without_both_families_the_address_names_the_only_one(host: str, monkeyp
 
 
 @needs_ipv6
+@needs_ipv6
+def test_an_address_may_be_in_brackets() -> None:
+    with open_sockets(["[::1]"], 0, 0o600) as (listener,):
+        assert listener.address.startswith("http://[::1]:")
+    assert ServeConfig(host="[::1]").host_names == ServeConfig(host="::1").host_names
+
+
+@pytest.mark.parametrize("host", ["", "unix:"])
+def test_a_host_without_an_address_is_refused(host: str) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"expected an address, a name, \*, or unix: and a path"),
+        open_sockets([host], 0, 0o600),
+    ):
+        pass
+
+
 def test_several_hosts_have_the_same_port() -> None:
     with open_sockets(["127.0.0.1", "::1", "127.0.0.1"], 0, 0o600) as listeners:
         first, second = listeners

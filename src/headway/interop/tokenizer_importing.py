@@ -127,6 +127,8 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
         BundleError: A file is missing, damaged or not supported.
     """
     config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
+    if family == "qwen2":  # the class that transformers uses, whatever the folder names
+        config["tokenizer_class"] = "Qwen2Tokenizer"
     library = read_json(path)
     if library is not None:
         _add_tokens(library, folder, config)
@@ -539,8 +541,7 @@ def _check_list_is_complete(config: dict[str, Any], contents: Iterable[str], fol
     if missing := [content for content in contents if content not in named]:
         raise BundleError(
             f"{folder / 'tokenizer_config.json'}: the added token {missing[0]!r} of tokenizer.json is not in "
-            f"added_tokens_decoder, without which {kind} of transformers numbers it differently; add it, or set "
-            "tokenizer_class to PreTrainedTokenizerFast to use tokenizer.json as it is"
+            f"added_tokens_decoder, without which {kind} of transformers numbers it differently; add it"
         )
 
 

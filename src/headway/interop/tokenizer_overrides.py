@@ -80,7 +80,7 @@ def _tokenizer_class(config: Mapping[str, Any], family: str, folder: Path) -> st
     if family not in _DEFAULT_CLASSES:
         return _GENERIC
     named = config.get("tokenizer_class") or (read_json(folder / "config.json") or {}).get("tokenizer_class")
-    if named is None or family == "qwen2":  # the classes that Qwen2 folders name are often wrong
+    if named is None:
         return _DEFAULT_CLASSES[family]
     return str(named).removesuffix("Fast")
 

@@ -199,7 +199,7 @@ class ServeConfig(Config):
     def host_names(self) -> tuple[str, ...]:
         """The addresses to listen on, as the Host header of a request has them."""
         named = [host for host in self.hosts if host != ANY_HOST and not host.startswith(UNIX_PREFIX)]
-        return tuple(f"[{host}]" if ":" in host else host for host in named)
+        return tuple(f"[{host.strip('[]')}]" if ":" in host else host for host in named)
 
     def specs(self) -> list[ModelSpec]:
         """Return the models to load."""

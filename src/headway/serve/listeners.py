@@ -42,6 +42,8 @@ def open_sockets(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[li
     listeners: list[ServerSocket] = []
     with contextlib.ExitStack() as stack:
         for host in dict.fromkeys(hosts):
+            if not host.removeprefix(UNIX_PREFIX):
+                raise ConfigError(f"host {host!r}: expected an address, a name, *, or {UNIX_PREFIX} and a path")
             if host.startswith(UNIX_PREFIX):
                 listeners.append(stack.enter_context(_unix_socket(Path(host.removeprefix(UNIX_PREFIX)), unix_mode)))
                 continue
@@ -80,7 +82,9 @@ def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _addresses(host: str) -> list[tuple[int, str]]:
-    """Return the families and addresses of a host."""
+    """Return the families and addresses of a host. An address of IPv6 may be in brackets, as in URLs."""
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if host == ANY_HOST:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
