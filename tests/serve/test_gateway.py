@@ -402,10 +402,14 @@ def test_large_replies_are_sent_in_pieces() -> None:
 
 
 def test_json_that_takes_long_to_parse_is_refused(http: TestClient) -> None:
-    bodies = ['{"q": [' + ",".join(["[]"] * 1_000_000) + "]}", "{" + ",".join(['"a" :1'] * 500_000) + "}"]
+    bodies = ['{"q": [' + ",".join(["[]"] * 400_000) + "]}", "{" + ",".join(['"a" :1'] * 500_000) + "}"]
     for path, body in product(("/translate", "/api/v1/translate", "/v1/completions"), bodies):
         reply = http.post(path, content=body, headers={"content-type": "application/json"})
         assert (reply.status_code, "lists, objects or fields" in reply.text) == (400, True), reply.text
+    for path, field in (("/translate", "q"), ("/api/v1/translate", "text"), ("/api/v1/jobs", "options")):
+        body = '{"' + field + '": [' + ",".join(["1"] * 1_000_000) + "]}"
+        reply = http.post(path, content=body, headers={"content-type": "application/json"})
+        assert (reply.status_code, "commas" in reply.text) == (400, True), reply.text
 
 
 def test_tasks_take_turns_in_each_iteration_of_the_loop() -> None:
