@@ -166,7 +166,7 @@ def attacks() -> list[Attack]:
     number = "1" + ",1" * 999_999
     tags = '{"text":"a","target":"de","markup":{"kind":"xml","ignore_tags":[' + number + "]}}"
     chat = '{"model":"x","messages":[{"role":"user","content":[' + number[:800_000].rstrip(",") + "]}]}"
-    nested = json.dumps({"q": "a", "source": [[]] * 1_300_000}).encode()
+    nested = b'{"q":"a","source":[' + b"[]," * 1_390_000 + b"[]]}"  # less than limits.body_bytes
     words = [f"wort {number} haus" for number in range(200)]
     paragraph = "<w:p>{}<w:r><w:t>a word</w:t></w:r></w:p>"
     field_begin = '<w:r><w:fldChar w:fldCharType="begin"/></w:r>'
@@ -270,6 +270,7 @@ def attacks() -> list[Attack]:
                     source="en",
                     target="de",
                 ),
+                upload("/api/v1/documents", "a.json", b"[" + b'"a",' * 1_000_000 + b'"a"]', source="en", target="de"),
             ),
         ),
         Attack(

@@ -74,9 +74,9 @@ _OTHER_APIS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/completions", _object(model=_STRING, prompt=_TEXTS, n=_COUNT, best_of=_COUNT, max_tokens=_COUNT,
                                 stop=_STRINGS, echo=_FLAG, logprobs=_COUNT, stream=_FLAG)),
     ("/v1/chat/completions", _object(n=_COUNT, max_tokens=_COUNT, stream=_FLAG, messages=_MESSAGES)),
-    ("/models/model", _object(inputs=_TEXTS, parameters=_object(max_new_tokens=_COUNT, num_beams=_COUNT, top_k=_COUNT,
+    ("/models/{model}", _object(inputs=_TEXTS, parameters=_object(max_new_tokens=_COUNT, num_beams=_COUNT, top_k=_COUNT,
                                                                 src_lang=_CODE, tgt_lang=_CODE, do_sample=_FLAG))),
-    ("/v2/models/model/infer", _object(inputs={"type": "array", "items": _object(
+    ("/v2/models/{model}/infer", _object(inputs={"type": "array", "items": _object(
         name={"enum": ["text", "source"]}, shape={"type": "array", "items": _COUNT}, datatype={"enum": ["BYTES"]},
         data=_STRINGS)}, parameters=_object(source=_CODE, target=_CODE))),
 )  # fmt: skip
@@ -85,8 +85,8 @@ _OTHER_APIS: tuple[tuple[str, dict[str, Any]], ...] = (
 class _Generator:
     """Makes random values of JSON schemas."""
 
-    def __init__(self, seed: int, definitions: dict[str, Any]) -> None:
-        self._random, self._definitions = random.Random(seed), definitions
+    def __init__(self, seed: int, definitions: dict[str, Any], models: list[str]) -> None:
+        self._random, self._definitions, self._models = random.Random(seed), definitions, models
 
     def text(self) -> str:
         """Return a text of one or two repeated pieces: short, long, or beyond the limits."""
@@ -108,7 +108,7 @@ class _Generator:
             case "string":
                 if name in ("source", "target", "language") and rand() < 0.9:
                     return choice(("en", "de", "auto", "xx"))
-                return "model" if name == "model" else self.text()
+                return choice(self._models) if name == "model" else self.text()
             case "integer" | "number":
                 return choice(_NUMBERS)
             case "boolean":
@@ -139,7 +139,7 @@ class _Generator:
         body = self.value(schema) if schema else None
         if isinstance(body, dict) and "options" in body:
             body["options"] = self.options()
-        return method, re.sub(r"\{\w+\}", "model", path), body
+        return method, re.sub(r"\{\w+\}", self._random.choice(self._models), path), body
 
 
 def _routes(description: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -201,7 +201,8 @@ async def _measure(url: str, pid: int, count: int, seed: int, connections: int) 
         health.clear()
         beta.clear()
         description = (await http.get("/api/v1/openapi.json", headers=_BEARER["alpha"])).json()
-        generator = _Generator(seed, description["components"]["schemas"])
+        names = [model["name"] for model in (await http.get("/api/v1/models", headers=_BEARER["alpha"])).json()]
+        generator = _Generator(seed, description["components"]["schemas"], names)
         routes, statuses = _routes(description), collections.Counter[str]()
         slow, failed = list[tuple[float, str]](), list[str]()
         remaining = iter(range(count))

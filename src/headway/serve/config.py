@@ -66,8 +66,9 @@ class LimitsConfig(Config):
         256.0,
         gt=0,
         description="Memory for what has arrived of all requests that are not answered yet, in megabytes. Beyond it "
-        "requests get 429. Requests whose key is not known yet may take an eighth of it, the first 8 kB of each "
-        "request do not count, and a single request is always accepted.",
+        "requests get 429. A key may take as much as is left for others, so at most half; so may an address, if there "
+        "are no keys. Requests whose key is not known yet share an eighth in the same way by their addresses. The "
+        "first 8 kB of each request do not count, and a single request is always accepted.",
     )
     texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")

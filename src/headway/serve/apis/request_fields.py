@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -31,6 +32,7 @@ _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
 _MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:
 _MIN_BYTES = 16
 _MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists
+_parser = ThreadPoolExecutor(1, "parser")
 _FIELD = re.compile(rb'"\s*:')
 
 
@@ -164,8 +166,13 @@ async def check_size_of_json(body: bytes) -> None:
 
 
 async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
-    """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile."""
-    return function(data) if len(data) <= _LARGE else await asyncio.to_thread(function, data)
+    """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile.
+
+    There is one thread for all: several that parse would take the interpreter's lock from the event loop in turns.
+    """
+    if len(data) <= _LARGE:
+        return function(data)
+    return await asyncio.get_running_loop().run_in_executor(_parser, function, data)
 
 
 def read_json(body: bytes) -> Any:

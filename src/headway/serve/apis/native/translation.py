@@ -46,7 +46,8 @@ from headway.serve.translation_json import (
     translation_value,
 )
 
-_VALIDATED_ENTRIES = 20_000  # of a glossary; the cost of a request allows far fewer, and says what to do instead
+# The cost of a request allows far fewer entries, and its error says what to do instead.
+_SOME_ENTRIES = Field(min_length=1, max_length=20_000, fail_fast=True)
 
 
 class TranslationBody(Body):
@@ -71,9 +72,7 @@ class TranslationBody(Body):
         max_length=MAX_PHRASES,
     )
     ban: Phrases = Field([], description="Phrases that no translation contains.")
-    glossary: (
-        str | Annotated[list[Strings], Field(min_length=1, max_length=_VALIDATED_ENTRIES, fail_fast=True)] | None
-    ) = Field(
+    glossary: str | Annotated[list[Strings], _SOME_ENTRIES] | None = Field(
         None,
         description="The id of a glossary that has a dictionary for the languages; or the entries themselves, as in "
         "the dictionaries of a glossary, if source is not auto; a request contains at most 2,000.",
