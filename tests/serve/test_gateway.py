@@ -412,6 +412,15 @@ def test_json_that_takes_long_to_parse_is_refused(http: TestClient) -> None:
         assert (reply.status_code, "commas" in reply.text) == (400, True), reply.text
 
 
+def test_only_glossaries_have_many_rows(http: TestClient) -> None:
+    rows = [["a", f"b{number}"] for number in range(30_000)]
+    reply = http.post("/api/v1/translate", json={"text": "a", "target": "de", "glossary": rows})
+    assert (reply.status_code, "create a glossary" in reply.text) == (400, True)
+    dictionaries = [{"source": "en", "target": "de", "entries": rows}]
+    reply = http.post("/api/v1/glossaries", json={"name": "a", "dictionaries": dictionaries})
+    assert "create a glossary" not in reply.text
+
+
 def test_tasks_take_turns_in_each_iteration_of_the_loop() -> None:
     async def run() -> list[int]:
         turns, iteration, begun = LoopTurns(3), 0, []

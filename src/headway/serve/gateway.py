@@ -38,6 +38,7 @@ from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service, used_pivots
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_GLOSSARIES_PATH = "/api/v1/glossaries"
 _UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
 _FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
@@ -160,7 +161,7 @@ class Gateway:
             self._check_queue(request)
         body = await request.receive_body(limit)
         if request.api == NATIVE and request.path not in _UPLOAD_PATHS:
-            await check_size_of_json(body)
+            await check_size_of_json(body, may_have_rows=request.path.startswith(_GLOSSARIES_PATH))
         if shared:
             request.api = await api_of_body(body)
             self._check_queue(request)

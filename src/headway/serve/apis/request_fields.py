@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -32,6 +33,8 @@ _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
 _MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:
 _MIN_BYTES = 16
 _MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists
+_MAX_ROWS = 20_000  # lists that follow lists, which only requests that create glossaries have in such numbers
+_ROW = re.compile(rb"\]\s*,\s*\[")
 _parser = ThreadPoolExecutor(1, "parser")
 _FIELD = re.compile(rb'"\s*:')
 
@@ -160,9 +163,9 @@ async def parse_json(body: bytes) -> Any:
     return await unless_large(read_json, body)
 
 
-async def check_size_of_json(body: bytes) -> None:
+async def check_size_of_json(body: bytes, *, may_have_rows: bool) -> None:
     """Raise :class:`BadRequestError` if a JSON body has more lists, objects and fields than are parsed quickly."""
-    await unless_large(_check_size_of_json, body)
+    await unless_large(partial(_check_size_of_json, may_have_rows=may_have_rows), body)
 
 
 async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
@@ -186,13 +189,17 @@ def read_json(body: bytes) -> Any:
     return value
 
 
-def _check_size_of_json(body: bytes) -> None:
+def _check_size_of_json(body: bytes, *, may_have_rows: bool = True) -> None:
     if body.count(b",") > _MAX_COMMAS:
         raise BadRequestError(f"the body has more than {_MAX_COMMAS:,} commas between values or in texts")
     bound = max(_MAX_CONTAINERS, len(body) // _MIN_BYTES)
     is_large = body.count(b"[") + body.count(b"{") > bound
     if is_large or (body.count(b":") > bound and sum(1 for _ in _FIELD.finditer(body)) > bound):
         raise BadRequestError(f"the body has more than {bound:,} lists, objects or fields")
+    if not may_have_rows and sum(1 for _ in itertools.islice(_ROW.finditer(body), _MAX_ROWS + 1)) > _MAX_ROWS:
+        raise BadRequestError(
+            f"the body has a list of more than {_MAX_ROWS:,} lists; create a glossary for many entries"
+        )
 
 
 def _parse_form(text: str) -> list[tuple[str, str]]:
