@@ -273,5 +273,6 @@ def test_a_length_with_many_digits_is_refused(translator: Translator) -> None:
 )
 def test_which_language_is_unknown(translator: Translator, source: str, target: str, side: str) -> None:
     http = application({"model": translator})
-    reply = http.post("/language/translate/v2", json={"q": "a", "source": source, "target": target})
+    fields = {"contents": ["a"], "sourceLanguageCode": source, "targetLanguageCode": target}
+    reply = http.post("/v3/projects/one/locations/global:translateText", json=fields)
     assert f"{side} language is invalid" in reply.text
