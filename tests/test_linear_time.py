@@ -16,6 +16,7 @@ from hostile_texts import assert_linear, atoms, hostile_texts
 
 import headway
 from headway.documents import DocumentError, fill_document
+from headway.predict.markup.markdown_dialects import find_constructs
 
 PACKAGE = Path(headway.__file__).parent
 READERS = ("bundle", "cli", "config", "data", "documents", "interop", "predict", "serve", "text")
@@ -93,6 +94,12 @@ def check_patterns(num_atoms: int, count: int) -> None:
 
 def test_regular_expressions_take_linear_time() -> None:
     check_patterns(4, 3)
+
+
+@pytest.mark.parametrize("beginning", ["export function", "import 'x'", "export default async", "export class a"])
+@pytest.mark.parametrize("end", [".x", "(y", "y"])
+def test_scripts_in_markdown_are_found_in_linear_time(beginning: str, end: str) -> None:
+    assert_linear(find_constructs, lambda size: beginning + " " * (size - len(beginning)) + end, "find_constructs")
 
 
 @pytest.mark.slow

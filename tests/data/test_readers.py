@@ -171,7 +171,11 @@ class TestLines:
     @pytest.mark.parametrize(
         ("name", "data", "message"),
         [
-            ("a.txt", gzip.compress(b"text\n", mtime=0), r"compressed with gzip; rename it so that its name ends in \.gz"),
+            (
+                "a.txt",
+                gzip.compress(b"text\n", mtime=0),
+                r"compressed with gzip; rename it so that its name ends in \.gz",
+            ),
             ("a.gz", zstandard.compress(b"text\n"), r"compressed with Zstandard; rename it .* in \.zst"),
             ("a.txt.xz", lzma.compress(b"text\n"), "compressed with xz; decompress it, or use gzip or zstd"),
             ("a.txt", bz2.compress(b"text\n"), "compressed with bzip2; decompress it"),

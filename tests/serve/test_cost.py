@@ -246,6 +246,20 @@ def test_larger_values_of_counted_fields_cost_more(models: dict[str, Any], monke
     assert not free, "count these in headway.serve.cost"
 
 
+@pytest.mark.parametrize(
+    ("texts", "options", "has_glossary"),
+    [
+        (["Das ist ein gewöhnlicher Satz mit einigen Wörtern. " * 1900], {"max_length": 512, "n_best": 2}, False),
+        (["Hallo."] * 300, {"max_length": 512}, True),
+        (["这是一个普通的句子，其中有几个词。" * 5800], {"beam_size": 8}, True),
+    ],
+)
+def test_ordinary_large_requests_are_accepted(texts: list[str], options: dict[str, int], has_glossary: bool) -> None:
+    decoding = DecodingOptions(**{"beam_size": 4, **options})
+    cost = cost_of_translation(texts, TranslateOptions(decoding=decoding), has_glossary=has_glossary)
+    assert problem_of(cost, LimitsConfig()) is None
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_entries_of_a_request_count_once(models: dict[str, Any], stream: bool) -> None:
     service = make_service(models)

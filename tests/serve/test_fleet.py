@@ -7,15 +7,18 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from running_service import unpack_model
 
 from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
+from headway.serve.glossaries import GlossaryDigest
 from headway.serve.model_info import ModelSpec
 from headway.serve.workers.messages import Job
-from headway.serve.workers.process_fleet import ProcessFleet
+from headway.serve.workers.process_fleet import ProcessFleet, _next_worker
+from headway.serve.workers.worker_process import PendingJob, WorkerProcess
 
 _PATIENCE_S = 60.0
 JOB = Job("model", "translate_each", (["Good morning"],))
@@ -114,3 +117,17 @@ def test_jobs_fail_at_once_when_no_worker_can_be_started_again(tmp_path: Path) -
         await fleet.close()
 
     asyncio.run(check())
+
+
+def test_a_job_goes_to_an_idle_worker_that_has_its_glossary() -> None:
+    class Worker(WorkerProcess):
+        def __init__(self, num_jobs: int, has: bool) -> None:
+            self.pending, self._has = dict.fromkeys(range(num_jobs), cast(PendingJob, None)), has
+
+        def has_glossary(self, _: GlossaryDigest) -> bool:
+            return self._has
+
+    workers = [Worker(1, True), Worker(0, False), Worker(0, True)]
+    assert _next_worker(workers, [GlossaryDigest(b"one")]) is workers[2]
+    assert _next_worker(workers, []) is workers[1]
+    assert _next_worker(workers[:2], [GlossaryDigest(b"one")]) is workers[1]

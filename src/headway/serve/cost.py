@@ -29,7 +29,7 @@ _STEPS_ALONE = 4  # a step of a single sequence, which shares no batch, takes as
 _INSPECTION_STEPS = 6  # an inspection takes as long as so many translations
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases, which extend each hypothesis
 _MAX_ENTRIES = 2000  # maximum number of entries of a glossary that a request contains
-_MAX_TOKENS = 600_000  # maximum work of a request; more takes longer than limits.request_seconds
+_MAX_TOKENS = 1_000_000  # maximum work of a request; most requests with more take longer than limits.request_seconds
 _RESULTS_PER_NEW_TOKEN = 2  # a reply may have this many times limits.new_tokens
 _CHARACTERS_PER_TOKEN = 4
 _READ_TOKENS = 16  # reading this many tokens takes about as long as decoding one
@@ -95,7 +95,7 @@ def cost_of_translation(
         sentences = num_sentences(text)
         parts = sentences + len(text) // _PART_CHARACTERS
         steps, read = _decoded_tokens(text, parts, decoding), len(text)
-        results += steps - EXTRA_TOKENS * (sentences - 1)
+        results += _result_tokens(text, sentences, parts, decoding)
         if isinstance(source, Source) and (source.prefix or source.include or source.banned):
             if phrases is None or phrases is not source.include:
                 phrases, num_included = source.include, _num_included(source)
@@ -262,6 +262,18 @@ def _decoded_tokens(text: str, parts: int, decoding: DecodingOptions) -> float:
     if longest > len(text) / parts + _USUAL_LONGER:
         usual = max(usual, longest, parts * min(longest, _PART_TOKENS))
     return max(usual, parts * decoding.min_length)
+
+
+def _result_tokens(text: str, sentences: int, parts: int, decoding: DecodingOptions) -> float:
+    """Return about how many tokens a translation has: like its text, if the search does not continue up to the maximum.
+
+    The maximum counts once for a text, because its parts rarely reach it.
+    """
+    usual = estimated_tokens(text) - EXTRA_TOKENS * (sentences - 1)
+    if decoding.length_penalty > 1:
+        return _decoded_tokens(text, parts, decoding) - EXTRA_TOKENS * (sentences - 1)
+    longest = decoding.max_length or 0
+    return max(usual, parts * decoding.min_length, longest if longest > len(text) / parts + _USUAL_LONGER else 0)
 
 
 def _num_included(source: Source) -> int:

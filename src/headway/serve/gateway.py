@@ -135,7 +135,7 @@ class Gateway:
                 await (self._metrics_turns if request.path == "/metrics" else self._turns).take()
             request.receive = replay([{"type": "http.request", "body": b""}], _wait_forever)
             return None
-        key = keys.in_head(request.head)
+        key = keys.in_head(request.head) if has_keys or keys.is_required or shared else None
         if has_keys and not (key and service.clients.has_key(key)):
             await self._turns.take()  # so that requests with a known key do not wait for these
         if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:

@@ -12,6 +12,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from headway.serve.config import LimitsConfig
 from headway.serve.errors import OverloadedError
@@ -106,6 +107,7 @@ class ReceivedRequest:
         self._size = self._counted = 0
 
 
+@lru_cache(maxsize=1024)
 def sender_at(address: str | None) -> str:
     """Return the sender of requests from an address, for IPv6 from its network. None is the peer of a Unix socket."""
     try:

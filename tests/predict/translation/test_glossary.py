@@ -280,6 +280,20 @@ def test_no_thread_waits_for_a_glossary_that_it_does_not_need(
         large.result()
 
 
+def test_a_glossary_that_cannot_be_prepared_is_not_kept(make_translator: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, glossary = make_translator().bundle.target_tokenizer, Glossary([("a", "das")])
+
+    def fail(*_: Any) -> Any:
+        raise DataError("no", where="test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(glossary_module, "_prepare", fail)
+        with pytest.raises(DataError):
+            model_glossary(glossary, tokenizer, None)
+    assert glossary not in glossary_module._PREPARED[tokenizer]
+    model_glossary(glossary, tokenizer, None)
+
+
 def test_every_maximum_length_uses_the_same_prepared_glossary(make_translator: Make) -> None:
     tokenizer, glossary = make_translator().bundle.target_tokenizer, Glossary([("das", "xyz")])
     assert model_glossary(glossary, tokenizer, 40) is model_glossary(glossary, tokenizer, None)

@@ -50,10 +50,10 @@ _CONTENTS = re.compile(r"@?\[\[?_?toc_?\]\]?\s*\Z", re.IGNORECASE)
 _SCRIPT = re.compile(  # prose can begin with these words, too
     r"""
       import\s+(?:type\s+)?(?:[\w$*{][\w$*{},\s]*\sfrom\s*)?["'][^"'\n]+["']
-          (?:\s+(?:with|assert)\s*\{[^{}\n]*\})?[ \t]*;?[ \t]*(?://[^\n]*)?(?=[\r\n]|\Z)
+          (?:\s+(?:with|assert)\s*\{[^{}\n]*\})?[ \t]*+(?:;[ \t]*+)?(?://[^\n]*+)?(?=[\r\n]|\Z)
     | import\s+(?:[\w$*]+\s*,\s*)?\{[^{}\n]*(?=\n|\}\s*from\b)
     | export\s+(?:const|let|var)\s+(?:[\w$]+\s*[=:;]|[{[])
-    | export\s+(?:default\s+)?(?:async\s+)?function\b\s*\*?\s*[\w$]*\s*[(<]
+    | export\s+(?:default\s+)?(?:async\s+)?function\b\s*+(?:\*\s*+)?[\w$]*+\s*+[(<]
     | export\s+(?:default\s+)?(?:abstract\s+)?class\s+(?:[\w$]+\s*)?(?:extends\s+[\w$.]+\s*)?\{
     | export\s+(?:type|interface|enum)\s+[\w$]+\s*[=<{]
     | export\s+default\s+(?:

@@ -202,11 +202,13 @@ class _Index:
         text = _SEPARATOR.join(words)
         offsets = [0, *accumulate(len(word) + 1 for word in words)]
         for start, word in enumerate(words):
-            lengths = self._lengths.get(word, 0) & (1 << (len(words) - start + 1)) - 1
+            lengths = self._lengths.get(word, 0)
             while lengths:
                 shortest = lengths & -lengths
                 lengths ^= shortest
                 end = start + shortest.bit_length() - 1
+                if end > len(words):
+                    break
                 entry = self._entries.get(text[offsets[start] : offsets[end] - 1])
                 if entry is not None:
                     yield start, end, entry
@@ -296,7 +298,13 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
         prepared[glossary] = prepare = prepared.pop(glossary, None) or once(lambda: _prepare(glossary, reference))
         while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or sum(map(len, prepared)) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
-    model_glossary = prepare()
+    try:
+        model_glossary = prepare()
+    except BaseException:
+        with _CACHE_LOCK:
+            if prepared.get(glossary) is prepare:
+                del prepared[glossary]
+        raise
     if max_phrase_tokens is not None:
         model_glossary.check_length(max_phrase_tokens)
     return model_glossary

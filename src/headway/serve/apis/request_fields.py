@@ -32,7 +32,8 @@ _PIECE = 32_768  # bytes of a form that are parsed at a time
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
 _MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:
 _MIN_BYTES = 16
-_MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists
+_MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists; or one for so many bytes, if that is more:
+_BYTES_PER_COMMA = 8
 _MAX_ROWS = 20_000  # lists that follow lists, which only requests that create glossaries have in such numbers
 _ROW = re.compile(rb"\]\s*,\s*\[")
 _parser = ThreadPoolExecutor(1, "parser")
@@ -190,8 +191,9 @@ def read_json(body: bytes) -> Any:
 
 
 def _check_size_of_json(body: bytes, *, may_have_rows: bool = True) -> None:
-    if body.count(b",") > _MAX_COMMAS:
-        raise BadRequestError(f"the body has more than {_MAX_COMMAS:,} commas between values or in texts")
+    commas = max(_MAX_COMMAS, len(body) // _BYTES_PER_COMMA)
+    if body.count(b",") > commas:
+        raise BadRequestError(f"the body has more than {commas:,} commas between values or in texts")
     bound = max(_MAX_CONTAINERS, len(body) // _MIN_BYTES)
     is_large = body.count(b"[") + body.count(b"{") > bound
     if is_large or (body.count(b":") > bound and sum(1 for _ in _FIELD.finditer(body)) > bound):

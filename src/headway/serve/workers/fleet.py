@@ -69,7 +69,7 @@ class Fleet(ABC):
         return 0
 
     def num_lacking(self, _: GlossaryDigest) -> int:
-        """Return the number of workers that have not got a glossary, or not kept it, and would have to prepare it."""
+        """Return the number of workers without a glossary, or 0 if the worker that gets the next job has it."""
         return 0
 
     @abstractmethod

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
-from headway.serve.glossaries import GlossaryDigest
+from headway.serve.glossaries import GlossaryDigest, GlossaryLines
 from headway.serve.model_info import ModelSpec
 from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
@@ -334,6 +334,9 @@ class ProcessFleet(Fleet):
 
     def num_lacking(self, digest: GlossaryDigest) -> int:
         """See :meth:`Fleet.num_lacking`."""
+        ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
+        if ready and _next_worker(ready, [digest]).has_glossary(digest):
+            return 0
         return sum(worker is not None and not worker.has_glossary(digest) for worker in self._workers)
 
     async def call(self, job: Job) -> Any:
@@ -369,7 +372,7 @@ class ProcessFleet(Fleet):
         return pending
 
     def _assign_job(self, pending: PendingJob) -> None:
-        """Give a job to the worker with the fewest jobs."""
+        """Give a job to a worker."""
         ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
         if not ready:
             if self._is_lost:
@@ -377,7 +380,8 @@ class ProcessFleet(Fleet):
             else:
                 self._waiting.append(pending)
             return
-        worker = min(ready, key=lambda worker: len(worker.pending))
+        glossaries = [value.digest for value in pending.start.job.keywords.values() if isinstance(value, GlossaryLines)]
+        worker = _next_worker(ready, glossaries)
         worker.pending[pending.start.number] = pending
         worker.send_job(pending.start)
 
@@ -436,3 +440,10 @@ class ProcessFleet(Fleet):
         else:
             _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)
             worker.kill()
+
+
+def _next_worker(ready: Sequence[WorkerProcess], glossaries: Sequence[GlossaryDigest]) -> WorkerProcess:
+    """Return one of the workers with the fewest jobs, if possible one that has the glossaries of the next job."""
+    fewest = min(len(worker.pending) for worker in ready)
+    idlest = [worker for worker in ready if len(worker.pending) == fewest]
+    return next((worker for worker in idlest if all(map(worker.has_glossary, glossaries))), idlest[0])
