@@ -39,7 +39,7 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 _THREADS = int(os.environ.get("HEADWAY_TEST_THREADS", "1"))
-_CHECKED_CALLS = 20
+_CHECKED_CALLS = 4
 _calls: Counter[CodeType] = Counter()
 _jaxtyped: Any = jaxtyping.jaxtyped
 _check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))  # as in mypy and recipes, 2 is a float, too
