@@ -220,7 +220,7 @@ def test_clients_in_python(service: RunningService, translator: Translator, tmp_
     for own in (second, third):
         for name, message in {
             "unknown target": "Target language is invalid.",
-            "unknown source": "Bad language pair: zz|en" if own is second else "Source language is invalid.",
+            "unknown source": "Bad language pair: zz|de" if own is second else "Source language is invalid.",
             "wrong key": "API key not valid. Please pass a valid API key.",
         }.items():
             assert own[name][:2] == ["BadRequest", 400]
