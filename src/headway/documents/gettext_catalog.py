@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, EncodedText, ReadingOptions, read_text
 from headway.documents.encodings import python_encoding
-from headway.documents.messages import Message
+from headway.documents.messages import CONTROL, Message
 from headway.errors import MissingPackageError
 from headway.predict.markup.placeholders import has_words
 
@@ -35,7 +35,7 @@ _STRINGS = re.compile(_STRING)
 _ESCAPE = re.compile(r"(?P<bytes>(?:\\[0-7]{1,3}|\\x[0-9A-Fa-f]{1,2})+)|\\(?P<control>[abfv])|\\.")
 _BYTE = re.compile(r"\\x?([0-9A-Fa-f]+)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = re.compile(CONTROL)
 _ESCAPES = {character: f"\\{letter}" for letter, character in _CONTROLS.items()}
 
 

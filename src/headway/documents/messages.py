@@ -12,8 +12,10 @@ from headway.predict.markup.document import BOUNDARY
 from headway.predict.markup.entities import ENTITY
 from headway.predict.markup.icu_messages import find_arguments
 
+CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+"""A pattern of a control character that is no white space of a line."""
 # Tags, sequences that color the text of terminals, and other control characters.
-_TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+_TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL}"
 _TAGS = re.compile(_TAG)
 # A printf directive of C or Python: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(

@@ -23,7 +23,7 @@ _USUAL_ROWS = 4  # rows of a batch for each text with the default options
 _USUAL_LONGER = 50  # a translation may have this many tokens more than its source if no maximum is given
 _PART_CHARACTERS = 500  # a longer text may be translated in parts, each with the options for a text
 _PART_TOKENS = 100  # of the maximum number of tokens, so many count for each part of a text
-# Steps with phrases to include, a glossary, a prefix or a coverage penalty take as long as so many usual ones.
+# A step with phrases to include, a glossary, a prefix or a coverage penalty takes as long as this many usual steps.
 _STEPS_WITH_RULES = 4
 _STEPS_ALONE = 4  # a step of a single sequence, which shares no batch, takes as long as so many usual ones
 _INSPECTION_STEPS = 6  # an inspection takes as long as so many translations
@@ -94,8 +94,16 @@ def cost_of_translation(
         text = source if isinstance(source, str) else source.text
         sentences = num_sentences(text)
         parts = sentences + len(text) // _PART_CHARACTERS
-        steps, read = _decoded_tokens(text, parts, decoding), len(text)
-        results += _result_tokens(text, sentences, parts, decoding)
+        usual, read = estimated_tokens(text), len(text)
+        longest = decoding.max_length or 0
+        if longest <= len(text) / parts + _USUAL_LONGER:  # not more than the parts of the text need
+            longest = 0
+        steps: float = _decoded_tokens(usual, parts, longest, decoding)
+        overhead = EXTRA_TOKENS * (sentences - 1)
+        if decoding.length_penalty > 1:
+            results += steps - overhead
+        else:  # the maximum counts once for a text, because its parts rarely reach it
+            results += max(usual - overhead, parts * decoding.min_length, longest)
         if isinstance(source, Source) and (source.prefix or source.include or source.banned):
             if phrases is None or phrases is not source.include:
                 phrases, num_included = source.include, _num_included(source)
@@ -254,26 +262,18 @@ def problem_of(cost: Cost, limits: Any) -> str | None:
     return None
 
 
-def _decoded_tokens(text: str, parts: int, decoding: DecodingOptions) -> float:
-    """Return about how many tokens are decoded for a text that is translated in a number of parts."""
-    usual, longest = estimated_tokens(text), decoding.max_length or 0
+def _decoded_tokens(usual: int, parts: int, longest: int, decoding: DecodingOptions) -> int:
+    """Return about how many tokens are decoded for a text that is translated in a number of parts.
+
+    Args:
+        usual: The estimated number of tokens of the text.
+        parts: The number of parts.
+        longest: The maximum length of a translation, or 0 if it is not more than the text needs.
+        decoding: The options.
+    """
     if decoding.length_penalty > 1:  # searches continue up to the maximum length
         usual += parts * _USUAL_LONGER
-    if longest > len(text) / parts + _USUAL_LONGER:
-        usual = max(usual, longest, parts * min(longest, _PART_TOKENS))
-    return max(usual, parts * decoding.min_length)
-
-
-def _result_tokens(text: str, sentences: int, parts: int, decoding: DecodingOptions) -> float:
-    """Return about how many tokens a translation has: like its text, if the search does not continue up to the maximum.
-
-    The maximum counts once for a text, because its parts rarely reach it.
-    """
-    usual = estimated_tokens(text) - EXTRA_TOKENS * (sentences - 1)
-    if decoding.length_penalty > 1:
-        return _decoded_tokens(text, parts, decoding) - EXTRA_TOKENS * (sentences - 1)
-    longest = decoding.max_length or 0
-    return max(usual, parts * decoding.min_length, longest if longest > len(text) / parts + _USUAL_LONGER else 0)
+    return max(usual, longest, parts * min(longest, _PART_TOKENS), parts * decoding.min_length)
 
 
 def _num_included(source: Source) -> int:

@@ -74,10 +74,14 @@ class UnknownLanguageError(Exception):
         """Return the error for a text whose language was detected."""
         error = UnknownLanguageError(str(self), self.side, self.source, self.target)
         error.detected_index = index
-        if num_texts > 1:
-            error.place = f"text {index + 1}: "
-            error.args = (f"{error.place}{self}",)
+        error.place = place_of_text(index, num_texts)
+        error.args = (f"{error.place}{self}",)
         return error
+
+
+def place_of_text(index: int, num_texts: int) -> str:
+    """Return the beginning of a message about one of several texts: "text N: ", counted from 1; "" for a single one."""
+    return f"text {index + 1}: " if num_texts > 1 else ""
 
 
 class UnknownModelError(Exception):

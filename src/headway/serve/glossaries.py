@@ -32,7 +32,7 @@ from headway.text.languages import base_language
 BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
-# The glossaries that a worker keeps: their number, and that of their entries and characters.
+# What a worker keeps at most: glossaries, their entries and their characters.
 _MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 200_000, 20_000_000
 
 

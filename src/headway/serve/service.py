@@ -433,7 +433,8 @@ class Service:
             yield cost_of_glossary(glossary.text).tokens
         finally:
             self._preparing[glossary.digest] -= 1
-            self._preparing += Counter()  # drops zeros
+            if not self._preparing[glossary.digest]:
+                del self._preparing[glossary.digest]
 
     @asynccontextmanager
     async def _admitted(

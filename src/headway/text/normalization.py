@@ -46,13 +46,13 @@ _OTHER_SPACE_RANGES: _Ranges = (
 )  # fmt: skip
 
 
-def _characters(ranges: _Ranges) -> str:
+def _character_class(ranges: _Ranges) -> str:
     """Return the content of a character class."""
     return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ranges)
 
 
-def _all_but(ranges: _Ranges) -> re.Pattern[str]:
-    """Return a pattern of text without some characters.
+def _run_without(ranges: _Ranges) -> re.Pattern[str]:
+    """Return a pattern of a run of characters outside of the ranges.
 
     It lists the ranges between them, which ``re`` matches several times as fast as a negated class.
     """
@@ -60,10 +60,10 @@ def _all_but(ranges: _Ranges) -> re.Pattern[str]:
     starts = [0, *(last + 1 for _, last in ends)]
     stops = [*(first - 1 for first, _ in ends), sys.maxunicode]
     between = tuple((start, stop) for start, stop in zip(starts, stops, strict=True) if start <= stop)
-    return re.compile(f"[{_characters(between)}]*")
+    return re.compile(f"[{_character_class(between)}]*")
 
 
-_INVISIBLE = _characters(_INVISIBLE_RANGES)
+_INVISIBLE = _character_class(_INVISIBLE_RANGES)
 # Scripts whose letters join or form conjuncts, which joiners and non-joiners control.
 _JOINING = (
     "Arab Syrc Mong Nkoo Mand Mani Phag Adlm Rohg Deva Beng Guru Gujr Orya Taml Telu Knda Mlym Sinh Khmr Mymr Tibt "
@@ -73,14 +73,14 @@ _WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
 
 _NEVER_NEEDED = frozenset(map(chr, (*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))))
 _NEVER_NEEDED |= frozenset("\u00ad\u200e\u200f\u2060\ufeff")  # frequent ones, so that the pattern need not be tried
-_VISIBLE = _all_but(_INVISIBLE_RANGES)
-_VISIBLE_WITHOUT_OTHER_SPACE = _all_but((*_INVISIBLE_RANGES, *_OTHER_SPACE_RANGES))
+_VISIBLE = _run_without(_INVISIBLE_RANGES)
+_VISIBLE_WITHOUT_OTHER_SPACE = _run_without((*_INVISIBLE_RANGES, *_OTHER_SPACE_RANGES))
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
 # Latin letters, punctuation and emoji, which are in normal form in every context.
 _LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€\U0001f300-\U0001faff]*")
 _ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
 _WIDE = "\t\u1680\u2000-\u2006\u2008\u205f"  # tabs, and spaces that differ from U+0020 in their width only
-_RUN = re.compile(f"[ {_characters(_OTHER_SPACE_RANGES)}]{{2,}}|[{_WIDE}]")
+_RUN = re.compile(f"[ {_character_class(_OTHER_SPACE_RANGES)}]{{2,}}|[{_WIDE}]")
 _HAS_ORDINARY = re.compile(f"[ {_WIDE}]")
 
 
@@ -100,12 +100,12 @@ def normalize_characters(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     if not _VISIBLE.fullmatch(text):
-        text = _without_needless(text)
+        text = _remove_needless(text)
     return unicodedata.normalize("NFC", text)
 
 
-def _without_needless(text: str) -> str:
-    """Remove the invisible characters that are not needed where they stand.
+def _remove_needless(text: str) -> str:
+    """Remove the invisible characters that their context does not need.
 
     The result is that of ``_needed_or_invisible().sub``, which is slower, because it tries its pattern everywhere.
     """

@@ -52,7 +52,7 @@ _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
 _SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
 _ENCODED_TOGETHER = 500  # target phrases
-# The glossaries that are kept for each tokenizer: their number, and that of all their entries.
+# What is kept for each tokenizer at most: glossaries, and their entries.
 _MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
 
 
@@ -170,11 +170,11 @@ class Glossary:
         exact, ignore = _Index("exact"), _Index("ignore")
         for entry in self.entries:
             give_way()
-            other = (exact if entry.case == "exact" else ignore).add(entry)
-            if other is not entry and set(map(normalize, other.targets)) != set(map(normalize, entry.targets)):
+            earlier = (exact if entry.case == "exact" else ignore).add(entry)
+            if earlier is not entry and set(map(normalize, earlier.targets)) != set(map(normalize, entry.targets)):
                 raise DataError(
                     f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
-                    f"{'|'.join(other.targets)!r} in {other.location}",
+                    f"{'|'.join(earlier.targets)!r} in {earlier.location}",
                     where=entry.location,
                     hint="give all alternatives in one entry, separated by |",
                 )
@@ -191,14 +191,14 @@ class _Index:
 
     def add(self, entry: GlossaryEntry) -> GlossaryEntry:
         """Add an entry, and return the first one with its source phrase."""
-        words = self._read(split_words(normalize(entry.source)))
+        words = self._folded(split_words(normalize(entry.source)))
         if words:
             self._lengths[words[0]] = self._lengths.get(words[0], 0) | 1 << len(words)
         return self._entries.setdefault(_SEPARATOR.join(words), entry)
 
     def occurrences(self, words: Sequence[str]) -> Iterator[tuple[int, int, GlossaryEntry]]:
         """Yield the entries that occur among the words of a text, each with the first word and the one after it."""
-        words = self._read(words)
+        words = self._folded(words)
         text = _SEPARATOR.join(words)
         offsets = [0, *accumulate(len(word) + 1 for word in words)]
         for start, word in enumerate(words):
@@ -213,7 +213,7 @@ class _Index:
                 if entry is not None:
                     yield start, end, entry
 
-    def _read(self, words: Sequence[str]) -> Sequence[str]:
+    def _folded(self, words: Sequence[str]) -> Sequence[str]:
         return words if self._case == "exact" else [*map(str.casefold, words)]
 
 
@@ -299,15 +299,15 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
         while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or sum(map(len, prepared)) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
     try:
-        model_glossary = prepare()
+        prepared_glossary = prepare()
     except BaseException:
         with _CACHE_LOCK:
             if prepared.get(glossary) is prepare:
                 del prepared[glossary]
         raise
     if max_phrase_tokens is not None:
-        model_glossary.check_length(max_phrase_tokens)
-    return model_glossary
+        prepared_glossary.check_length(max_phrase_tokens)
+    return prepared_glossary
 
 
 _CACHE_LOCK = Lock()

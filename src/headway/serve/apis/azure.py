@@ -32,7 +32,7 @@ from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, read_json, unless_large
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_translation
-from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
+from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError, place_of_text
 from headway.serve.languages import DetectedLanguage, english_name, find_language, is_right_to_left, native_name
 from headway.serve.service import Service
 
@@ -240,7 +240,7 @@ class _Azure:
         client = self._service.checked_client(client, cost)
 
         def place(job: _Job) -> str:
-            return f"text {job.index + 1}: " if jobs[-1].index else ""
+            return place_of_text(job.index, jobs[-1].index + 1)
 
         async def translate(source: str, target: str, is_html: bool, group: Sequence[_Job]) -> list[_Done]:
             texts = [job.text for job in group]

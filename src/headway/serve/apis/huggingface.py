@@ -34,7 +34,7 @@ from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_fillings, cost_of_generation
-from headway.serve.errors import BadRequestError
+from headway.serve.errors import BadRequestError, place_of_text
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.text.base import EOS, MASK
@@ -300,8 +300,7 @@ class _HuggingFace:
         texts, answers = call.fields.texts, []
         for index, text in enumerate(texts):
             if text.count(MASK) != 1:
-                place = f"text {index + 1}: " if len(texts) > 1 else ""
-                raise BadRequestError(f"{place}inputs: expected one {MASK} in each text")
+                raise BadRequestError(f"{place_of_text(index, len(texts))}inputs: expected one {MASK} in each text")
         cost = cost_of_fillings(texts, parameters.top_k, parameters.targets or ())
         async with self._service.admitted(call.client, call.model, cost) as admitted:
             for index, text in enumerate(texts):
@@ -394,7 +393,7 @@ def _length_errors(num_texts: int = 1) -> Iterator[None]:
     try:
         yield
     except ContextLengthError as error:
-        place = f"text {error.number}: " if num_texts > 1 else ""
+        place = place_of_text(error.number - 1, num_texts)
         raise BadRequestError(
             f"{place}`inputs` must have less than {error.context_length} tokens, the model's context. Given: "
             f"{error.num_tokens}"

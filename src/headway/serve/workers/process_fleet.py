@@ -310,7 +310,10 @@ class ProcessFleet(Fleet):
     @property
     def num_ready(self) -> int:
         """The number of workers that can take jobs."""
-        return sum(worker is not None and worker.is_ready for worker in self._workers)
+        return len(self._ready_workers())
+
+    def _ready_workers(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker is not None and worker.is_ready]
 
     @property
     def states(self) -> list[Pong]:
@@ -334,7 +337,7 @@ class ProcessFleet(Fleet):
 
     def num_lacking(self, digest: GlossaryDigest) -> int:
         """See :meth:`Fleet.num_lacking`."""
-        ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
+        ready = self._ready_workers()
         if ready and _next_worker(ready, [digest]).has_glossary(digest):
             return 0
         return sum(worker is not None and not worker.has_glossary(digest) for worker in self._workers)
@@ -373,7 +376,7 @@ class ProcessFleet(Fleet):
 
     def _assign_job(self, pending: PendingJob) -> None:
         """Give a job to a worker."""
-        ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
+        ready = self._ready_workers()
         if not ready:
             if self._is_lost:
                 self._fail(pending)
