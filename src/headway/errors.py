@@ -136,6 +136,7 @@ class MissingPackageError(HeadwayError):
         "prometheus_client": "serve",
         "py3langid": "serve",
         "pyppmd": "quickstart",
+        "ray": "ray",
         "sacremoses": "moses",
         "sentencepiece": "sentencepiece",
         "tensorboard": "tensorboard",

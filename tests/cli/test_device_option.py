@@ -30,6 +30,7 @@ from headway.predict import shared_weights
 WITHOUT = {
     *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import"),
     "doctor",  # describes the device that auto means
+    *("corpus work", "corpus status", "corpus join"),  # the job contains the device
 }
 pytest_plugins = ["model_folders"]  # the fixtures of that file
 OF_TRAINING = {"train", "distill", "quickstart"}
@@ -53,8 +54,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_runs_a_model_has_the_option(command: str) -> None:
-    name = command + "_" * iskeyword(command)
-    function = getattr(import_module(f"headway.cli.commands.{name}"), name)
+    *group, name = command.split()
+    name += "_" * iskeyword(name)
+    function = getattr(import_module(".".join(["headway.cli.commands", *group, name])), name)
     hint = get_type_hints(function).get("device")
     assert (hint is None) == (command in WITHOUT), "add options.DeviceOption, or name the command in WITHOUT"
     expected = {"serve": (str | None, None), **dict.fromkeys(("train", "distill"), (Device | None, None))}
@@ -69,8 +71,9 @@ def called(call: str, folders: dict[str, Path], *more: str) -> Ended:
 
 
 def test_every_command_is_called() -> None:
-    elsewhere = {"experiment", "serve", *OF_TRAINING}
-    assert {call.split()[0] for call in CALLS} == set(COMMANDS) - WITHOUT - elsewhere
+    elsewhere = {"experiment", "serve", "corpus", *OF_TRAINING}
+    names = {command.split()[0] for command in COMMANDS}
+    assert {call.split()[0] for call in CALLS} == names - WITHOUT - elsewhere
 
 
 @pytest.mark.slow_but_every(3)

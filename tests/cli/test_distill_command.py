@@ -17,8 +17,8 @@ from command_line import assert_refused, run, write_lines
 from test_commands import LINES, TARGETS, write_recipe
 
 from headway.bundle import Bundle
-from headway.cli.line_io import one_line
 from headway.config import read_toml
+from headway.corpus.lines import one_line
 from headway.tasks import parse_recipe
 
 

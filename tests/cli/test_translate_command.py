@@ -18,7 +18,8 @@ import pytest
 from command_line import assert_refused, run, write_lines
 
 from headway.cli import line_io
-from headway.cli.commands.translate import _Writer
+from headway.corpus.lines import one_line
+from headway.corpus.translation import TranslationSettings, TranslationWriter
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import (
     Candidate,
@@ -82,7 +83,7 @@ class TestMarkup:
     def test_lines_are_those_of_python(self, folder: Path, words: list[object], keywords: dict[str, Any]) -> None:
         found = run("translate", folder / "bytes", *words, stdin=stdin(*MARKED)).out.splitlines()
         expected = load_translator(folder / "bytes").translate(MARKED, **keywords)
-        assert found == [line_io.one_line(each.text) for each in expected]
+        assert found == [one_line(each.text) for each in expected]
 
 
 class TestOptions:
@@ -285,7 +286,8 @@ class TestOutput:
 
     def test_a_tab_in_a_translation_is_no_column(self, model: Translator) -> None:
         found = Translation("x", (Candidate("a\tb\nc", -1.0, -1.0, ("a",)),))
-        assert [_Writer(model, "text", listed=listed).lines(7, Source("x"), found) for listed in (True, False)] == [
+        settings = [TranslationSettings(model="", search=DecodingOptions(n_best=n_best)) for n_best in (2, 1)]
+        assert [TranslationWriter(model, one).lines(7, Source("x"), found) for one in settings] == [
             "7\t-1.0000\ta b c\n",
             "a\tb c\n",
         ]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 
 import typer
 
@@ -40,17 +41,30 @@ _SOON_S = 0.01  # how long to wait before a lost interrupt is repeated
 
 
 def _register_commands() -> tuple[str, ...]:
-    """Register the command of each file in ``commands/``, and return the names in the order of the help."""
-    files = sorted(file.name for file in iter_modules(commands.__path__))
-    modules = {name: import_module(f"{commands.__name__}.{name}") for name in files}
-    names = sorted(modules, key=lambda name: list(CommandGroup).index(modules[name].GROUP))
-    for name in names:
+    """Register the command of each file in ``commands/``, and return the names in the order of the help.
+
+    A package in ``commands/`` is a group of commands: ``corpus/join.py`` is ``headway corpus join``.
+    """
+    modules = {file.name: import_module(f"{commands.__name__}.{file.name}") for file in iter_modules(commands.__path__)}
+    names = list[str]()
+    for name in sorted(modules, key=lambda name: (list(CommandGroup).index(modules[name].GROUP), name)):
         module = modules[name]
-        register = app.command(
-            name.rstrip("_"), cls=vars(module).get("COMMAND_CLASS"), rich_help_panel=str(module.GROUP)
-        )
-        register(with_utf8_results(getattr(module, name)))
-    return tuple(name.rstrip("_") for name in names)
+        if "__path__" not in vars(module):  # not a package
+            _register(app, name, module, str(module.GROUP))
+            names.append(name.rstrip("_"))
+            continue
+        group = typer.Typer(help=module.__doc__, no_args_is_help=True, add_completion=False)
+        app.add_typer(group, name=name, rich_help_panel=str(module.GROUP))
+        for file in sorted(inner.name for inner in iter_modules(vars(module)["__path__"])):
+            _register(group, file, import_module(f"{module.__name__}.{file}"), None)
+            names.append(f"{name} {file}")
+    return tuple(names)
+
+
+def _register(group: typer.Typer, name: str, module: ModuleType, panel: str | None) -> None:
+    command_class = vars(module).get("COMMAND_CLASS")
+    register = group.command(name.rstrip("_"), cls=command_class, rich_help_panel=panel)
+    register(with_utf8_results(getattr(module, name)))
 
 
 COMMANDS = _register_commands()  # the names of all commands

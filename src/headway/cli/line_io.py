@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import codecs
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from io import BufferedIOBase
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import IO, Any, Literal, TypeVar, cast
 
 from headway.errors import ConfigError, DataError, HeadwayError
-
-if TYPE_CHECKING:
-    from headway.predict import Source
 
 _STANDARD = Path("-")
 _BATCH_LINES = 2048  # number of lines read at a time, so that sentences of similar length are translated together
@@ -120,11 +116,6 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
     except OSError as error:
         error.filename = error.filename or str(path)  # for a device such as /dev/full, Python sets no file name
         raise
-
-
-def one_line(text: str) -> str:
-    """Return ``text`` as a single line, with line breaks replaced by spaces."""
-    return text.replace("\r", " ").replace("\n", " ")
 
 
 @contextmanager
@@ -241,80 +232,6 @@ def convert_all(
     return results
 
 
-class LineReader:
-    """Parses lines into sources. A JSON line may add its own phrases and replace the prefix.
-
-    Args:
-        name: Name of the input, for messages.
-        line_format: "text" if each line is a text, "jsonl" if each line is a JSON object.
-        prefix: Text that a translation begins with, unless its line gives another prefix.
-        include: Phrases that every translation must contain. ``a|b`` requires at least one of the two.
-        banned: Phrases that no translation may contain.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        line_format: Literal["text", "jsonl"],
-        prefix: str = "",
-        include: Sequence[str] = (),
-        banned: Sequence[str] = (),
-    ) -> None:
-        self._name, self._format = name, line_format
-        self._prefix, self._banned = prefix, tuple(banned)
-        self._include = tuple(tuple(phrase.split("|")) for phrase in include)
-
-    def parse(self, lines: Sequence[bytes | str], first_line_number: int) -> list[Source | HeadwayError]:
-        """Return the source or the error of each line; ``first_line_number`` is the number of the first line."""
-        return [self._source(line, number) for number, line in enumerate(lines, start=first_line_number)]
-
-    def _source(self, line: bytes | str, number: int) -> Source | HeadwayError:
-        from headway.data.readers import decode_lines
-        from headway.predict import Source
-
-        try:
-            text = line if isinstance(line, str) else decode_lines(line, self._name, number - 1)
-            if self._format == "jsonl":
-                return self._record(text, f"{self._name}, line {number}")
-            return Source(text, self._prefix, self._include, self._banned)
-        except HeadwayError as error:  # LineReport.add_results adds the line number again
-            return type(error)(str(error).removeprefix(f"{self._name}, line {number}: "))
-
-    def _record(self, line: str, where: str) -> Source:
-        from headway.predict import Source
-
-        try:
-            data = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not valid JSON ({error}); expected an object with the key 'text'") from None
-        if not isinstance(data, dict):
-            raise DataError(f"expected an object with the key 'text', got {line[:40]!r}")
-        record = _record_model().parse(data, where)
-        return Source(
-            record.text,
-            record.prefix or self._prefix,
-            (*self._include, *record.include),
-            (*self._banned, *record.banned),
-        )
-
-
-@cache
-def _record_model() -> Any:
-    """Return the schema of a JSON line.
-
-    It is built only once, because building it takes longer than reading hundreds of lines.
-    """
-    from headway.config import Config
-
-    class Record(Config):
-        text: str
-        prefix: str = ""
-        include: tuple[str | tuple[str, ...], ...] = ()
-        banned: tuple[str, ...] = ()
-
-    return Record
-
-
 class LineReport:
     """Counts lines, and reports on standard error which lines failed and how many look suspicious.
 
@@ -323,6 +240,7 @@ class LineReport:
         on_error: "stop" raises the error of the first line that fails; "mark" reports and counts failed lines.
         get_flags: Function that returns the names of all signs that a result may be wrong.
         details: The option or command that shows which lines are suspicious.
+        first_line: Number of the first line.
     """
 
     def __init__(
@@ -331,10 +249,13 @@ class LineReport:
         on_error: Literal["stop", "mark"],
         get_flags: Callable[[Any], Iterable[str]],
         details: str = "--format json",
+        *,
+        first_line: int = 1,
     ) -> None:
-        self.num_lines = 0
+        self.num_lines = first_line - 1
         self._name, self._on_error, self._get_flags, self._details = name, on_error, get_flags, details
         self._failed = 0
+        self._lines_before = first_line - 1
         self._flags: Counter[str] = Counter()
 
     def add_results(self, results: Sequence[object]) -> None:
@@ -353,10 +274,17 @@ class LineReport:
     def finish(self) -> None:
         """Report the totals if any line failed or looks suspicious."""
         if self._failed:
-            self._say(f"{self._failed:,} of {self.num_lines:,} lines failed and are empty in the output")
-        if self._flags:
-            counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self._flags.most_common())
-            self._say(f"lines to look at ({self._details} shows which): {counts}")
+            self._say(
+                f"{self._failed:,} of {self.num_lines - self._lines_before:,} lines failed and are empty in the output"
+            )
+        say_flags(self._flags, self._details)
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)
+
+
+def say_flags(flags: Counter[str], details: str = "--format json") -> None:
+    """Report on standard error how many lines look suspicious, if any do, and what shows which lines."""
+    if flags:
+        counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in flags.most_common())
+        print(f"headway: lines to look at ({details} shows which): {counts}", file=sys.stderr)

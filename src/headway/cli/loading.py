@@ -47,16 +47,21 @@ def load_ensemble(
     If a model searches in its own form instead of an optimized one, say why, except in worker processes: each of them
     would repeat it.
     """
-    from multiprocessing import parent_process
-
     from headway.predict import Translator, load_translator
 
     others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
     translators = [load(), *others]
-    if parent_process() is None:
-        for reason in dict.fromkeys(loaded.plain_search_reason for loaded in translators if loaded.plain_search_reason):
-            print(f"headway: {reason}", file=sys.stderr)
+    for reason in dict.fromkeys(loaded.plain_search_reason for loaded in translators if loaded.plain_search_reason):
+        say_in_main_process(reason)
     return Translator.ensemble(translators)
+
+
+def say_in_main_process(message: str) -> None:
+    """Print a message on standard error, except in worker processes: each of them would repeat it."""
+    from multiprocessing import parent_process
+
+    if parent_process() is None:
+        print(f"headway: {message}", file=sys.stderr)
 
 
 def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -63,3 +64,9 @@ def terms_summary(used: Counter[tuple[str, bool]]) -> str:
     rest = ["..."] if len(unmet) > _UNMET_SHOWN else []
     details = f"; not met: {', '.join(worst + rest)}" if worst else ""
     return f"glossary terms met: {num_met(used):,} of {used.total():,}{details}"
+
+
+def report_terms(used: Counter[tuple[str, bool]]) -> None:
+    """Report on standard error how many glossary terms were met and which were not, if any applied."""
+    if used:
+        print(f"headway: {terms_summary(used)}", file=sys.stderr)

@@ -18,6 +18,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -396,24 +397,31 @@ def _blocks(path: Path, *, whole_lines: bool = True) -> Iterator[tuple[int, byte
     """
     done, split = 0, line_blocks if whole_lines else _bounded_blocks
     is_empty = True
-    try:
+    with _readable(path, lambda: f"line {done:,}"):
         for block in split(_chunks(path)):
             if is_empty:
                 block, is_empty = block.removeprefix(codecs.BOM_UTF8), False
             yield done, block
             done += block.count(b"\n") + whole_lines
+    if is_empty:
+        raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
+
+
+@contextmanager
+def _readable(path: Path, position: Callable[[], str]) -> Iterator[None]:
+    """Raise :class:`DataError` if the file cannot be read. ``position`` says how far it was read."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected UTF-8 text, plain or as .gz or .zst") from None
     except IsADirectoryError:
         raise DataError(f"{path}: a folder; expected a file of UTF-8 text") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read after line {done:,} ({error.strerror})") from None
+        raise DataError(f"{path}: cannot be read after {position()} ({error.strerror})") from None
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise DataError(
-            f"{path}: damaged or incomplete after line {done:,} ({error}); download or compress the file again"
+            f"{path}: damaged or incomplete after {position()} ({error}); download or compress the file again"
         ) from None
-    if is_empty:
-        raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
 
 
 class TextSize(NamedTuple):
@@ -435,6 +443,19 @@ def text_size(path: Path) -> TextSize:
         return TextSize(0, 0)
     is_open = last != b"\n"  # the last line need not end in a newline
     return TextSize(lines + is_open, num_bytes + is_open)
+
+
+def read_content(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in blocks of any size, decompressed if its name ends in .gz or .zst.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    done = 0
+    with _readable(path, lambda: f"byte {done:,}"):
+        for chunk in _chunks(path):
+            yield chunk
+            done += len(chunk)
 
 
 def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:

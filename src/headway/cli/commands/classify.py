@@ -11,8 +11,9 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.labels import format_label_line
-from headway.cli.line_io import LineReader, LineReport, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.corpus.labels import format_label_line
+from headway.corpus.lines import LineReader
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:

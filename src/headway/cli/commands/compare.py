@@ -14,11 +14,11 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.labels import read_labeled_file
 from headway.cli.line_io import convert_all, input_lines, output_file
 from headway.cli.loading import device_for_workers, language_of_file, open_language_model, target_language_of
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
+from headway.corpus.labels import read_labeled_file
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.labels import format_label_line, read_labeled_file
-from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
+from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, output_file
 from headway.cli.loading import device_for_workers, load_ensemble, open_language_model, target_language_of
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
+from headway.corpus.labels import format_label_line, read_labeled_file
+from headway.corpus.lines import one_line
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:

@@ -16,16 +16,15 @@ from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import GenerationCommand, generation_options
 from headway.cli.line_io import (
-    LineReader,
     LineReport,
     input_name,
-    one_line,
     output_file,
     process_lines,
     reads_terminal,
     text_batches,
 )
 from headway.cli.loading import open_language_model
+from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:

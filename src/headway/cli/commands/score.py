@@ -17,8 +17,9 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReader, LineReport, process_lines, read_line_batches, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_line_batches, text_batches
 from headway.cli.loading import load_ensemble, open_language_model
+from headway.corpus.lines import LineReader
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.text.visible_tokens import make_visible
 

@@ -11,7 +11,8 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReader, LineReport, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.corpus.lines import LineReader
 from headway.errors import ConfigError, HeadwayError
 from headway.text.visible_tokens import make_visible
 

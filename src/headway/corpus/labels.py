@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from headway.cli.line_io import one_line
+from headway.corpus.lines import one_line
 from headway.errors import escape_unprintable
 
 if TYPE_CHECKING:

@@ -1,0 +1,62 @@
+"""``headway corpus classify``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headway.cli import corpus_jobs as jobs
+from headway.cli import options
+
+
+def classify(
+    model: options.ModelFolder,
+    files: jobs.CorpusFiles,
+    output: jobs.NewJobFolder,
+    field: jobs.FieldOption = None,
+    result_field: jobs.ResultFieldOption = None,
+    device: options.DeviceOption = "auto",
+    format_: Annotated[
+        options.OutputFormat,
+        typer.Option("--format", help="text: label and probability, separated by a tab; json: one object per line."),
+    ] = "text",
+    workers: jobs.WorkersOption = None,
+    chunk_lines: jobs.ChunkLinesOption = None,
+    lease_seconds: jobs.LeaseOption = 180,
+    mixed_processors: jobs.MixedProcessorsOption = False,
+    slurm: jobs.SlurmOption = None,
+    slurm_options: jobs.SlurmOptionsOption = "",
+    slurm_rounds: jobs.SlurmRoundsOption = 3,
+    ray: jobs.RayOption = None,
+) -> None:
+    """Classify the lines of files as a job.
+
+    Lines that cannot be done are marked, and stay in their places. The exit code is then 3. Write the result with
+    headway corpus join.
+    """
+    from headway.corpus.model_maps import ModelSettings
+    from headway.corpus.records import record_format
+
+    fields = field.split(",") if field else []
+    records = record_format(files, fields, result_field or "label")
+    settings = ModelSettings(
+        model=str(model.resolve()),
+        device=device,
+        format=format_,
+    )
+    jobs.run_job(
+        "classify",
+        settings,
+        jobs.input_groups(files),
+        output,
+        records,
+        workers=workers,
+        chunk_lines=chunk_lines,
+        lease_seconds=lease_seconds,
+        mixed_processors=mixed_processors,
+        slurm=slurm,
+        slurm_options=slurm_options,
+        slurm_rounds=slurm_rounds,
+        ray=ray,
+    )

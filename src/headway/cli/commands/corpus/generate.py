@@ -1,0 +1,68 @@
+"""``headway corpus generate``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headway.cli import corpus_jobs as jobs
+from headway.cli import options
+from headway.cli.decoding import GenerationCommand, generation_options
+
+COMMAND_CLASS = GenerationCommand
+
+
+def generate(
+    model: options.ModelFolder,
+    files: jobs.CorpusFiles,
+    output: jobs.NewJobFolder,
+    field: jobs.FieldOption = None,
+    result_field: jobs.ResultFieldOption = None,
+    device: options.DeviceOption = "auto",
+    precision: options.PrecisionOption = "auto",
+    format_: Annotated[
+        options.OutputFormat,
+        typer.Option("--format", help="text: prompt and continuation; json: one object per prompt, with tokens."),
+    ] = "text",
+    workers: jobs.WorkersOption = None,
+    chunk_lines: jobs.ChunkLinesOption = None,
+    lease_seconds: jobs.LeaseOption = 180,
+    mixed_processors: jobs.MixedProcessorsOption = False,
+    slurm: jobs.SlurmOption = None,
+    slurm_options: jobs.SlurmOptionsOption = "",
+    slurm_rounds: jobs.SlurmRoundsOption = 3,
+    ray: jobs.RayOption = None,
+) -> None:
+    """Continue the lines of files with a language model, as a job.
+
+    Lines that cannot be done are marked, and stay in their places. The exit code is then 3. Write the result with
+    headway corpus join.
+    """
+    from headway.corpus.model_maps import ModelSettings
+    from headway.corpus.records import record_format
+
+    fields = field.split(",") if field else []
+    records = record_format(files, fields, result_field or "continuation")
+    settings = ModelSettings(
+        model=str(model.resolve()),
+        device=device,
+        precision=precision,
+        format=format_,
+        generation=generation_options(),
+    )
+    jobs.run_job(
+        "generate",
+        settings,
+        jobs.input_groups(files),
+        output,
+        records,
+        workers=workers,
+        chunk_lines=chunk_lines,
+        lease_seconds=lease_seconds,
+        mixed_processors=mixed_processors,
+        slurm=slurm,
+        slurm_options=slurm_options,
+        slurm_rounds=slurm_rounds,
+        ray=ray,
+    )

@@ -1,0 +1,43 @@
+"""``headway corpus join``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli import corpus_jobs as jobs
+
+
+def join(
+    folder: jobs.JobFolder,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="The file to write, compressed if it ends in .gz or .zst; or a folder, which gets one file for each "
+            "input.",
+        ),
+    ],
+    failed: Annotated[
+        Path | None,
+        typer.Option(
+            "--failed", help="Also write the lines that have failed, as JSON objects with file, line and reason."
+        ),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare all results with their checksums.")] = False,
+) -> None:
+    """Write the results of a finished job as one file in the order of the input, or one for each input.
+
+    The folder of the job stays. The exit code is 3 if lines have failed.
+    """
+    from headway.jobs.join import join as join_results
+    from headway.jobs.plan import Plan
+
+    joined = join_results(Plan(folder), output, verify=verify, failures=failed)
+    print(f"headway: {output}: {joined.num_lines:,} lines, of which {joined.num_failed:,} have failed", file=sys.stderr)
+    if joined.num_failed:
+        raise typer.Exit(jobs.FAILED_LINES)

@@ -1,0 +1,101 @@
+"""``headway corpus translate``."""
+
+from __future__ import annotations
+
+from headway.cli import corpus_jobs as jobs
+from headway.cli import options
+from headway.cli import translation_options as shared
+from headway.cli.decoding import DecodingCommand, decoding_options
+
+COMMAND_CLASS = DecodingCommand
+
+
+def translate(
+    model: options.ModelFolder,
+    files: jobs.CorpusFiles,
+    output: jobs.NewJobFolder,
+    field: jobs.FieldOption = None,
+    result_field: jobs.ResultFieldOption = None,
+    to: options.TargetLanguageOption = None,
+    from_: options.SourceLanguageOption = None,
+    other_models: options.EnsembleOption = None,
+    pivot: shared.PivotOption = None,
+    pivot_candidates: shared.PivotCandidatesOption = 1,
+    pivot_language: shared.PivotLanguageOption = None,
+    prefix: shared.PrefixOption = "",
+    include: shared.IncludeOption = None,
+    ban: shared.BanOption = None,
+    glossary: shared.GlossaryOption = None,
+    markup: shared.MarkupOption = None,
+    protect: shared.ProtectOption = True,
+    mbr: shared.MbrOption = False,
+    alignment: shared.AlignmentOption = False,
+    alignment_layer: shared.AlignmentLayerOption = None,
+    guard: shared.GuardOption = True,
+    max_source_tokens: shared.MaxSourceTokensOption = None,
+    device: options.DeviceOption = "auto",
+    precision: options.PrecisionOption = "auto",
+    shortlist: options.ShortlistOption = False,
+    input_format: shared.InputFormatOption = "text",
+    format_: shared.TranslationFormatOption = "text",
+    workers: jobs.WorkersOption = None,
+    chunk_lines: jobs.ChunkLinesOption = None,
+    lease_seconds: jobs.LeaseOption = 180,
+    mixed_processors: jobs.MixedProcessorsOption = False,
+    slurm: jobs.SlurmOption = None,
+    slurm_options: jobs.SlurmOptionsOption = "",
+    slurm_rounds: jobs.SlurmRoundsOption = 3,
+    ray: jobs.RayOption = None,
+) -> None:
+    """Translate the lines of files as a job: the same command resumes after an interruption.
+
+    Lines that cannot be translated are marked, and stay in their places. The exit code is then 3. Write the result with
+    headway corpus join.
+    """
+    from headway.cli.long_files import with_whole_paths
+    from headway.corpus.records import record_format
+    from headway.corpus.translation import TranslationSettings
+
+    fields = field.split(",") if field else []
+    records = None if input_format == "jsonl" else record_format(files, fields, result_field or "translation")
+    settings = TranslationSettings(
+        model=str(model),
+        other_models=tuple(map(str, other_models or ())),
+        pivot=None if pivot is None else str(pivot),
+        pivot_candidates=pivot_candidates,
+        pivot_language=pivot_language,
+        target_language=to,
+        source_language=from_,
+        prefix=prefix,
+        include=tuple(include or ()),
+        ban=tuple(ban or ()),
+        glossary=None if glossary is None else str(glossary),
+        markup=markup,
+        protect=protect,
+        mbr=mbr,
+        alignment=alignment,
+        alignment_layer=alignment_layer,
+        guard=guard,
+        max_source_tokens=max_source_tokens,
+        device=device,
+        precision=precision,
+        shortlist=shortlist,
+        input_format=input_format,
+        format=format_,
+        search=decoding_options(),
+    )
+    jobs.run_job(
+        "translate",
+        with_whole_paths(settings),
+        jobs.input_groups(files),
+        output,
+        records,
+        workers=workers,
+        chunk_lines=chunk_lines,
+        lease_seconds=lease_seconds,
+        mixed_processors=mixed_processors,
+        slurm=slurm,
+        slurm_options=slurm_options,
+        slurm_rounds=slurm_rounds,
+        ray=ray,
+    )

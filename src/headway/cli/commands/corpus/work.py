@@ -1,0 +1,21 @@
+"""``headway corpus work``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headway.cli import corpus_jobs as jobs
+
+
+def work(
+    folder: jobs.JobFolder,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Number of processes, which share the model's memory.")
+    ] = 1,
+) -> None:
+    """Work on a job that exists, from any machine that sees its folder, until all of its lines are done."""
+    from headway.jobs.plan import Plan
+
+    jobs.work_here(Plan(folder), workers)

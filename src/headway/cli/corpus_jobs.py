@@ -1,0 +1,198 @@
+"""What the commands ``headway corpus …`` share: their options, and making and running a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.long_files import run_with_progress
+from headway.errors import ConfigError, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.corpus.records import RecordFormat
+    from headway.corpus.work import Settings
+    from headway.jobs.plan import Plan
+
+FAILED_LINES = 3  # exit code if all chunks are done, but some lines have failed
+_RENEWALS = 9  # of a lease before it expires
+
+CorpusFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Files with a text per line (.txt or any other name), a JSON object per line (.jsonl) or columns "
+        "separated by tabs (.tsv), plain or compressed (.gz, .zst)."
+    ),
+]
+JobFolder = Annotated[Path, typer.Argument(help="The folder of a job.")]
+NewJobFolder = Annotated[
+    Path, typer.Option("-o", "--output", help="The folder of the job. If it exists, the job is resumed.")
+]
+FieldOption = Annotated[
+    str | None,
+    typer.Option("--field", help="The field with the text: a name in .jsonl files, a number from 1 in .tsv files."),
+]
+ResultFieldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--result-field",
+        help="The new field for the result in .jsonl files. Default: translation, score, label or continuation. In "
+        ".tsv files the result is a new last column.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Number of processes, which share the model's memory. Default: all cores.",
+    ),
+]
+ChunkLinesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk-lines",
+        min=1,
+        help="Number of lines that a worker takes at a time. Default: up to 16,384, depending on the input's size.",
+    ),
+]
+LeaseOption = Annotated[
+    float,
+    typer.Option(
+        "--lease-seconds",
+        min=1,
+        help="A worker on another machine that has shown no sign of life for so long is replaced.",
+    ),
+]
+MixedProcessorsOption = Annotated[
+    bool,
+    typer.Option(
+        "--mixed-processors",
+        help="Allow machines that compute differently. Which machine has done a line may then change its result.",
+    ),
+]
+SlurmOption = Annotated[
+    int | None,
+    typer.Option("--slurm", min=1, help="Submit an array of so many workers to SLURM, instead of working here."),
+]
+SlurmOptionsOption = Annotated[
+    str,
+    typer.Option(
+        "--slurm-options", help="Options of sbatch, such as '--partition cpu --time 4:00:00 --cpus-per-task 8'."
+    ),
+]
+SlurmRoundsOption = Annotated[
+    int,
+    typer.Option(
+        "--slurm-rounds",
+        min=1,
+        help="Number of arrays that follow each other, for jobs that take longer than the time limit. One without work "
+        "ends at once.",
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", help="Work on the Ray cluster at this address; auto: the one that runs here."
+    ),
+]
+
+
+def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) -> list[list[Path]]:
+    """Return the inputs: each file, with its partner if there are partners.
+
+    Raises:
+        ConfigError: A file is missing, or the numbers of files differ.
+    """
+    if partners is not None and len(partners) != len(files):
+        raise ConfigError(f"{len(files)} files, but {len(partners)} files of --target; give one for each, in order")
+    for path in (*files, *(partners or ())):
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file")
+    return [[*group] for group in (zip(files, partners, strict=True) if partners else ((file,) for file in files))]
+
+
+def run_job(
+    operation: str,
+    settings: Settings,
+    inputs: Sequence[Sequence[Path]],
+    folder: Path,
+    records: RecordFormat | None,
+    *,
+    workers: int | None,
+    chunk_lines: int | None,
+    lease_seconds: float,
+    mixed_processors: bool,
+    slurm: int | None,
+    slurm_options: str,
+    slurm_rounds: int,
+    ray: str | None,
+) -> None:
+    """Make the job in ``folder`` or resume it, and work on it here or submit workers.
+
+    Raises:
+        Exit: With exit code 3 if lines have failed, and with 130 or 143 if the command was told to stop.
+    """
+    from headway.corpus.work import job_request
+    from headway.jobs.plan import make_plan
+    from headway.jobs.protocol import Timing
+
+    if slurm is not None and ray is not None:
+        raise ConfigError("--slurm and --ray cannot be combined; give one of them")
+    timing = Timing(lease_seconds / _RENEWALS, lease_seconds, min(5.0, lease_seconds / _RENEWALS))
+    request = job_request(
+        operation,
+        settings,
+        inputs,
+        records=records,
+        mixed_processors=mixed_processors,
+        chunk_lines=chunk_lines,
+        timing=timing,
+    )
+    plan = make_plan(folder, request)
+    print(f"headway: {folder}: {plan.num_lines:,} lines in {plan.num_chunks:,} chunks", file=sys.stderr)
+    if slurm is not None:
+        from headway.corpus.slurm import submit
+
+        for line in submit(plan, slurm, slurm_options, slurm_rounds):
+            print(f"headway: {line}", file=sys.stderr)
+        return
+    if ray is not None:
+        from headway.corpus.ray_workers import work_on_ray
+
+        work_on_ray(plan, ray)
+        report_end(plan)
+        return
+    work_here(plan, workers)
+
+
+def work_here(plan: Plan, workers: int | None) -> None:
+    """Work on a job with processes of this machine, and report its end."""
+    from headway.cores import num_cores
+
+    run_with_progress(plan, workers or num_cores(), plan.operation, one_thread=True)
+    report_end(plan)
+
+
+def report_end(plan: Plan) -> None:
+    """Report on standard error what a finished job has done.
+
+    Raises:
+        Exit: With exit code 3 if lines have failed.
+    """
+    from headway.jobs.status import read_status
+
+    status = read_status(plan)
+    for failure in status.failures[:5]:
+        print(f"headway: {HeadwayError(failure.reason, where=f'{failure.file}, line {failure.line}')}", file=sys.stderr)
+    end = f"headway: done; write the result with: headway corpus join {plan.folder} -o FILE"
+    if status.failed_chunks:
+        num_failed = len(status.failures)
+        more = " or more" if num_failed >= 1000 else ""
+        print(f"headway: {num_failed:,}{more} lines have failed (headway corpus status {plan.folder})", file=sys.stderr)
+        print(end, file=sys.stderr)
+        raise typer.Exit(FAILED_LINES)
+    print(end, file=sys.stderr)

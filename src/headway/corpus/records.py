@@ -1,0 +1,141 @@
+"""Lines with fields: objects of JSON, and columns separated by tabs. All fields are kept, and a result is added.
+
+A field of a JSON object may also be a list of texts, such as the sentences of a document. Its result is then a list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headway.config import spelling_hint
+from headway.corpus.lines import one_line
+from headway.data.readers import decode_lines
+from headway.errors import ConfigError, DataError, HeadwayError
+
+RecordKind = Literal["jsonl", "tsv"]
+_KINDS: dict[str, RecordKind] = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+
+
+@dataclass(frozen=True)
+class CorpusRecord:
+    """A line with fields.
+
+    Attributes:
+        texts: For each text of the record, its value in each of the requested fields.
+        is_list: Whether the field is a list of texts.
+        with_result: Returns the line of output with a result; None if the record has failed.
+    """
+
+    texts: tuple[tuple[str, ...], ...]
+    is_list: bool
+    with_result: Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """How lines with fields are read and written.
+
+    Attributes:
+        kind: "jsonl" or "tsv".
+        fields: The fields that are read: names, or numbers of columns counted from 1.
+        result: The name of the field for the result. In TSV it is a new last column.
+    """
+
+    kind: RecordKind
+    fields: tuple[str, ...]
+    result: str
+
+    def parse(self, line: bytes) -> CorpusRecord:
+        """Return the record of a line.
+
+        Raises:
+            DataError: It has no such record.
+        """
+        try:
+            text = decode_lines(line, "record", 0)
+        except HeadwayError as error:
+            raise DataError(str(error).removeprefix("record, line 1: ")) from None
+        return self._parse_object(text) if self.kind == "jsonl" else self._parse_columns(text)
+
+    def _parse_object(self, line: str) -> CorpusRecord:
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"not valid JSON ({error}); expected an object") from None
+        if not isinstance(data, dict):
+            raise DataError(f"expected a JSON object, got {line[:40]!r}")
+        values = []
+        for name in self.fields:
+            if name not in data:
+                raise DataError(f"field {name!r} is missing; {spelling_hint(name, data)}")
+            values.append(data[name])
+        is_list = len(values) == 1 and isinstance(values[0], list)
+        texts = [(text,) for text in values[0]] if is_list else [tuple(values)]
+        if not all(isinstance(text, str) for of_text in texts for text in of_text):
+            shown = json.dumps(values[0] if is_list else values)[:60]
+            raise DataError(f"field {', '.join(self.fields)} is {shown}; expected a string or a list of strings")
+        return CorpusRecord(tuple(texts), is_list, lambda result: _json_line({**data, self.result: result}))
+
+    def _parse_columns(self, line: str) -> CorpusRecord:
+        columns = line.split("\t")
+        needed = max(map(int, self.fields))
+        if len(columns) < needed:
+            raise DataError(f"{len(columns)} columns, but {needed} needed; columns are separated by one tab")
+        texts = tuple(columns[int(name) - 1] for name in self.fields)
+        return CorpusRecord((texts,), False, lambda result: f"{line}\t{_cell(result)}\n")
+
+    def failed_line(self) -> str:
+        """Return the line of output for a line that is no record."""
+        return "null\n" if self.kind == "jsonl" else "\n"
+
+
+def record_format(
+    paths: Sequence[Path], fields: Sequence[str], result: str, *, num_fields: int = 1
+) -> RecordFormat | None:
+    """Return the format of the records in input files, or None if each line is a text.
+
+    Raises:
+        ConfigError: Fields are missing, or do not apply.
+    """
+    kinds = {_KINDS.get((path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix) for path in paths}
+    if kinds == {None} or not kinds:
+        if fields:
+            raise ConfigError("--field applies to .jsonl and .tsv files (which may be compressed); leave it out")
+        return None
+    if len(kinds) > 1:
+        raise ConfigError("the input files have different formats; make a job for the files of each format")
+    (kind,) = kinds
+    assert kind is not None
+    if len(fields) != num_fields:
+        example = "--field text" if kind == "jsonl" else "--field 1"
+        raise ConfigError(
+            f"{paths[0]}: lines have fields; name "
+            + (
+                f"one with --field, such as {example}"
+                if num_fields == 1
+                else f"{num_fields} with --field, separated by ,"
+            )
+        )
+    if kind == "tsv" and not all(name.isascii() and name.isdecimal() and int(name) > 0 for name in fields):
+        raise ConfigError(f"--field {','.join(fields)}: columns of .tsv files are numbers, counted from 1")
+    return RecordFormat(kind, tuple(fields), result)
+
+
+def _json_line(data: dict[str, Any]) -> str:
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can represent
+        text = json.dumps(data)
+    return text + "\n"
+
+
+def _cell(result: Any) -> str:
+    if result is None:
+        return ""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return one_line(text).replace("\t", " ")

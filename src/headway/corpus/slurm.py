@@ -1,0 +1,90 @@
+"""Submit the workers of a job to SLURM: an array, in rounds that follow each other.
+
+The script stays in the folder of the job, where a person can read it, change it and submit it again. A worker that gets
+SIGTERM 90 seconds before the time limit gives its chunk back. Each round begins when all workers of the previous one
+have ended, whatever the reason. A round that finds no work ends at once.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from headway.errors import ConfigError, HeadwayError
+from headway.jobs.plan import Plan
+from headway.storage import atomic_write_text
+
+SCRIPT_FILE = "workers.sbatch"
+_SCRIPT = """#!/bin/bash
+# Workers of the job in {folder}. Each task of the array uses one process for each of its processors.
+# Submit more of them with: sbatch {options}{script}
+#SBATCH --job-name=headway
+#SBATCH --array=1-{count}
+#SBATCH --signal=B:TERM@90
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={logs}/%A_%a.log
+exec {python} -m headway corpus work {folder} --workers "${{SLURM_CPUS_PER_TASK:-1}}"
+"""
+
+
+def submit(plan: Plan, count: int, options: str, rounds: int) -> list[str]:
+    """Write the script, and submit it ``rounds`` times. Return what to tell the user.
+
+    Args:
+        plan: The plan of the job.
+        count: Number of tasks of each array.
+        options: Options of sbatch.
+        rounds: Number of arrays.
+
+    Raises:
+        ConfigError: SLURM does not allow arrays of this size, or is not installed.
+        HeadwayError: sbatch has refused the script.
+    """
+    _check_array_size(count)
+    folder = plan.folder.resolve()
+    (folder / "logs").mkdir(exist_ok=True)
+    script = folder / SCRIPT_FILE
+    text = _SCRIPT.format(
+        folder=shlex.quote(str(folder)),
+        script=shlex.quote(str(script)),
+        options=f"{options} " if options else "",
+        count=count,
+        logs=str(folder / "logs").replace("%", "%%"),
+        python=shlex.quote(sys.executable),
+    )
+    atomic_write_text(script, text)
+    said, previous = [f"wrote {script}"], ""
+    for number in range(1, rounds + 1):
+        dependency = [f"--dependency=afterany:{previous}"] if previous else []
+        previous = (
+            _run(["sbatch", "--parsable", *dependency, *shlex.split(options), str(script)]).partition(";")[0].strip()
+        )
+        said.append(f"round {number}: SLURM job {previous} with {count:,} tasks")
+    return [*said, f"follow it with: headway corpus status {plan.folder} --watch"]
+
+
+def _check_array_size(count: int) -> None:
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE)
+    if match and count > int(match[1]) - 1:
+        raise ConfigError(
+            f"--slurm {count}: this SLURM allows arrays of up to {int(match[1]) - 1:,} tasks (MaxArraySize); use "
+            "fewer, with more --cpus-per-task in --slurm-options"
+        )
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{command[0]} is not installed here; call this on a machine from which SLURM takes jobs"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise HeadwayError(
+            f"{command[0]}: {' '.join(error.stderr.split()) or f'exit code {error.returncode}'}"
+        ) from None
+    return done.stdout

@@ -1,0 +1,164 @@
+"""The job of an operation on a corpus: its request, and the processes that work on it.
+
+``python -m headway.corpus.work FOLDER WORKERS`` is the process that loads the operation and forks the workers. The job
+in the folder says everything else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from headway.corpus.model_maps import ClassifyOperation, GenerateOperation, ModelSettings, ScoreOperation
+from headway.corpus.records import RecordFormat
+from headway.corpus.text_map import TextMap
+from headway.corpus.translation import TranslateOperation, TranslationSettings
+from headway.data.store import fingerprint
+from headway.errors import BundleError
+from headway.jobs.join import missing_chunks
+from headway.jobs.plan import JobRequest, Plan
+from headway.jobs.processes import run_workers, supervise
+from headway.jobs.protocol import Timing
+from headway.storage import checksum
+
+Settings = TranslationSettings | ModelSettings
+_MODEL_CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class _OperationKind:
+    """The classes of an operation."""
+
+    settings: type[Settings]
+    operation: Callable[[Any], Any]
+
+
+OPERATIONS = {
+    "translate": _OperationKind(TranslationSettings, TranslateOperation),
+    "score": _OperationKind(ModelSettings, ScoreOperation),
+    "classify": _OperationKind(ModelSettings, ClassifyOperation),
+    "generate": _OperationKind(ModelSettings, GenerateOperation),
+}
+
+
+def job_request(
+    operation: str,
+    settings: Settings,
+    inputs: Sequence[Sequence[Path]],
+    *,
+    records: RecordFormat | None = None,
+    on_error: Literal["stop", "mark"] = "mark",
+    mixed_processors: bool = False,
+    chunk_lines: int | None = None,
+    timing: Timing | None = None,
+) -> JobRequest:
+    """Return the request for a job.
+
+    Args:
+        operation: A key of :data:`OPERATIONS`.
+        settings: The options of the operation.
+        inputs: The files of each input.
+        records: The format of lines with fields. None means that each line is a text.
+        on_error: What happens if a line fails.
+        mixed_processors: Whether machines may compute differently.
+        chunk_lines: Number of lines of a chunk. None means that it depends on the size of the inputs.
+        timing: Times of the protocol.
+
+    Raises:
+        ConfigError: The options do not fit together.
+        BundleError: A model or a file does not exist.
+    """
+    settings.check()
+    paths = [path.resolve() for path in settings.paths]
+    return JobRequest(
+        operation=operation,
+        options={
+            "settings": settings.model_dump(mode="json"),
+            "records": None if records is None else [records.kind, list(records.fields), records.result],
+            "on_error": on_error,
+            "mixed_processors": mixed_processors,
+        },
+        contents={str(path): content_hash(path) for path in paths},
+        inputs=inputs,
+        chunk_lines=chunk_lines,
+        timing=timing or Timing(),
+    )
+
+
+def content_hash(path: Path) -> str:
+    """Return the hash of a file, or of all files of a model folder but its model card.
+
+    Raises:
+        BundleError: It does not exist.
+    """
+    if path.is_file():
+        return checksum(path)
+    if not path.is_dir():
+        raise BundleError(f"{path}: no such model folder or file")
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != _MODEL_CARD)
+    return fingerprint([(str(file.relative_to(path)), checksum(file)) for file in files])
+
+
+def load_line_map(plan: Plan, num_workers: int = 1) -> TextMap[Any, Any]:
+    """Load the operation of a job, and use it once. Several workers compute on the CPU.
+
+    Raises:
+        BundleError: A model has changed since the job was made.
+    """
+    from headway.hardware import keep_freed_memory
+
+    for name, planned in plan.contents.items():
+        if content_hash(Path(name)) != planned:
+            raise BundleError(
+                f"{name}: has changed since the job in {plan.folder} was made; restore it, or start another job"
+            )
+    kind, options = OPERATIONS[plan.operation], plan.options
+    records = None
+    if options["records"] is not None:
+        form, fields, result = options["records"]
+        records = RecordFormat(form, tuple(fields), result)
+    keep_freed_memory()
+    settings = kind.settings.parse(options["settings"], str(plan.folder))
+    if num_workers > 1:
+        settings = settings.model_copy(update={"device": "cpu"})
+    operation = kind.operation(settings)
+    operation.warm_up()
+    return TextMap(operation, records, options["on_error"])
+
+
+def work(
+    plan: Plan,
+    num_workers: int,
+    *,
+    one_thread: bool = True,
+    on_chunk: Callable[[int], None] = lambda lines: None,
+) -> None:
+    """Work on a job with processes of this machine until all of its chunks have a result.
+
+    Args:
+        plan: The plan of the job.
+        num_workers: Number of processes.
+        one_thread: Whether each process uses one thread, unless the environment says otherwise.
+        on_chunk: Is called with the number of lines of each chunk that they finish.
+
+    Raises:
+        HeadwayError: The job cannot continue.
+        WorkersStopped: The process has got SIGTERM.
+    """
+    if missing_chunks(plan):
+        command = ["-m", "headway.corpus.work", str(plan.folder), str(num_workers)]
+        run_workers(command, one_thread=one_thread, on_chunk=on_chunk)
+
+
+def main() -> NoReturn:
+    """Load the operation of the job in the folder that the first argument names, and supervise its workers."""
+    plan, num_workers = Plan(Path(sys.argv[1])), int(sys.argv[2])
+    supervise(plan, partial(load_line_map, plan, num_workers), num_workers)
+
+
+if __name__ == "__main__":
+    main()

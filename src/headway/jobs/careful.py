@@ -1,0 +1,95 @@
+"""Convert the lines of a chunk whose workers have died, and find the line at fault.
+
+A line may end the process that converts it: a kernel fails, or the system kills it for its memory. The lines are
+converted in a forked process. If it dies, each half of the lines is converted in another one, until a single line is
+left. It has failed if it ends two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+
+from headway.errors import HeadwayError
+from headway.jobs.line_map import ConvertedBatch, Line, LineMap
+
+_ATTEMPTS = 2  # for a single line, because a process may also be killed for another reason
+_children = set[int]()
+
+
+def convert_carefully(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
+    """Return what ``line_map.convert`` returns, except that lines that end the process have failed."""
+    cause = ""
+    for _ in range(_ATTEMPTS if len(lines) == 1 else 1):
+        batch = _in_child(line_map, lines, first_line, location)
+        if isinstance(batch, ConvertedBatch):
+            return batch
+        cause = batch
+    if len(lines) == 1:
+        reason = f"ends the process that works on it ({cause})"
+        return ConvertedBatch([line_map.failed_line(lines[0], first_line, location, reason)])
+    half = len(lines) // 2
+    first = convert_carefully(line_map, lines[:half], first_line, location)
+    second = convert_carefully(line_map, lines[half:], first_line + half, location)
+    return ConvertedBatch([*first.lines, *second.lines], first.counts + second.counts)
+
+
+def end_children() -> None:
+    """End the forked processes of this process."""
+    for child in _children:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def _in_child(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch | str:
+    """Convert lines in a forked process. Return why the process has died if it has.
+
+    Raises:
+        HeadwayError: The operation raised it.
+    """
+    receiving, sending = os.pipe()
+    with warnings.catch_warnings():
+        # The thread that renews the lease is alive. The child uses none of what it may have locked.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        os.close(receiving)
+        _become_child(line_map, lines, first_line, location, sending)
+    _children.add(child)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        content = pipe.read()
+    _, status = os.waitpid(child, 0)
+    _children.discard(child)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return signal.Signals(-code).name
+    if code:
+        return f"exit code {code}"
+    outcome = pickle.loads(content)
+    if isinstance(outcome, Exception):
+        raise outcome
+    assert isinstance(outcome, ConvertedBatch)
+    return outcome
+
+
+def _become_child(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str, sending: int) -> None:
+    """Convert lines, send the outcome, and end this process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        outcome: object
+        try:
+            outcome = line_map.convert(lines, first_line, location)
+        except HeadwayError as error:
+            outcome = error
+        with os.fdopen(sending, "wb") as pipe:
+            pickle.dump(outcome, pipe)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)

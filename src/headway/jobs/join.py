@@ -1,0 +1,155 @@
+"""The results of a finished job as one file, or as one file for each input, in the order of the input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import zstandard
+
+from headway.errors import CheckpointError, DataError, OutputError
+from headway.jobs.files import LocalFiles
+from headway.jobs.plan import JobChunk, Plan
+from headway.jobs.protocol import FOLDER_CHUNKS, finished_chunks, result_name
+from headway.jobs.results import DamagedResultError, decode
+from headway.jobs.status import FailedLine, failed_lines
+from headway.storage import atomic_write
+
+_SHOWN = 5
+_COMPRESSION_LEVEL = 3
+
+
+@dataclass
+class JoinedResults:
+    """What :func:`join` has written.
+
+    Attributes:
+        num_lines: Number of lines of the inputs.
+        num_failed: Number of lines that could not be done.
+        failures: The first of them, with reasons.
+        counts: What the operation has counted.
+    """
+
+    num_lines: int = 0
+    num_failed: int = 0
+    failures: list[FailedLine] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def missing_chunks(plan: Plan) -> int:
+    """Return the number of chunks that have no result."""
+    files = LocalFiles(plan.folder)
+    folders = range(-(-plan.num_chunks // FOLDER_CHUNKS))
+    return plan.num_chunks - sum(len(finished_chunks(files, f"{number:04d}")) for number in folders)
+
+
+def join(
+    plan: Plan,
+    output: Path,
+    *,
+    verify: bool = False,
+    failures: Path | None = None,
+    on_lines: Callable[[int], None] = lambda lines: None,
+) -> JoinedResults:
+    """Write the results of a finished job.
+
+    Args:
+        plan: The plan of the job.
+        output: A file, which is compressed if its name ends in .gz or .zst. A folder gets one file for each input, with
+            the name of the input's first file.
+        verify: Whether to compare each result with its checksum.
+        failures: A file for the lines that could not be done, as JSON objects with file, line and reason.
+        on_lines: Is called with the number of lines of each chunk that was written.
+
+    Raises:
+        CheckpointError: The job is not finished.
+        DataError: A result is damaged.
+        OutputError: A file cannot be written.
+    """
+    if missing := missing_chunks(plan):
+        raise CheckpointError(
+            f"{plan.folder}: {missing:,} of {plan.num_chunks:,} chunks have no result yet; continue with "
+            f"headway corpus work {plan.folder}"
+        )
+    joined = JoinedResults()
+    chunks = plan.chunks()
+    if output.is_dir():
+        for item, path in zip(plan.inputs, _outputs_in(output, plan), strict=True):
+            _write(plan, path, (next(chunks) for _ in range(item.num_chunks)), joined, verify, on_lines)
+    else:
+        _write(plan, output, chunks, joined, verify, on_lines)
+    if failures is not None:
+        with atomic_write(failures) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+            for line in _all_failures(plan):
+                record = {"file": line.file, "line": line.line, "reason": line.reason}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    return joined
+
+
+def _outputs_in(folder: Path, plan: Plan) -> list[Path]:
+    """Return a file in a folder for each input, with the name of the input's first file."""
+    names = [Path(item.files[0].path).name for item in plan.inputs]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise OutputError(f"{folder}: several inputs are named {twice[0]}; join them to one file")
+    return [folder / name for name in names]
+
+
+def _all_failures(plan: Plan) -> Iterator[FailedLine]:
+    for number in range(-(-plan.num_chunks // FOLDER_CHUNKS)):
+        names = LocalFiles(plan.folder).list(f"failed/{number:04d}")
+        for chunk in sorted(int(name.partition(".")[0]) for name in names):
+            yield from failed_lines(plan, chunk)
+
+
+def _write(
+    plan: Plan,
+    path: Path,
+    chunks: Iterable[JobChunk],
+    joined: JoinedResults,
+    verify: bool,
+    on_lines: Callable[[int], None],
+) -> None:
+    with atomic_write(path) as new, _compressed(new, path.suffix) as file:
+        for chunk in chunks:
+            header, output = _read_result(plan, chunk, verify)
+            file.write(output)
+            joined.num_lines += chunk.num_lines
+            joined.num_failed += header["failed"]
+            joined.counts.update(header["counts"])
+            if header["failed"] and len(joined.failures) < _SHOWN:
+                joined.failures = [*joined.failures, *failed_lines(plan, chunk.index)][:_SHOWN]
+            on_lines(chunk.num_lines)
+
+
+def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, Any], bytes]:
+    path = plan.folder / result_name(chunk.index)
+    try:
+        header, output = decode(path.read_bytes(), verify=verify)
+        if header["lines"] != chunk.num_lines:
+            raise DamagedResultError(f"it has {header['lines']} lines instead of {chunk.num_lines}")
+    except DamagedResultError as error:
+        raise DataError(
+            f"{path}: damaged: {error}; remove the file and the leases of the chunk "
+            f"({plan.folder}/leases/*/{chunk.index}.*), and continue the job"
+        ) from None
+    return header, output
+
+
+@contextmanager
+def _compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
+    """Open a file for writing, which is compressed if ``suffix`` says so."""
+    with path.open("wb") as raw:
+        if suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
+                yield cast("BinaryIO", file)
+        elif suffix == ".zst":
+            with zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).stream_writer(raw, closefd=False) as writer:
+                yield cast("BinaryIO", writer)
+        else:
+            yield raw

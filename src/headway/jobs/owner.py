@@ -1,0 +1,70 @@
+"""The identity of a process that works on a chunk, and whether that process has died on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process that works on chunks.
+
+    Attributes:
+        id: A random name, which no other process has.
+        host: The name of its machine, for people.
+        machine: Identifies the machine since it was started, and the set of processes that see each other there. Empty
+            if the system does not say.
+        pid: The number of the process.
+        started: When the process was started, in the system's units: numbers of processes are used again.
+    """
+
+    id: str
+    host: str
+    machine: str
+    pid: int
+    started: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """Return the identity of this process, with a new random name."""
+        pid = os.getpid()
+        host = platform.node() or "unknown"
+        return cls(f"{host}-{pid}-{secrets.token_hex(6)}", host, _machine(), pid, _started(pid))
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Owner:
+        """Return the owner that :meth:`as_dict` describes."""
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the attributes as values of JSON."""
+        return asdict(self)
+
+    def has_died(self) -> bool:
+        """Return whether the process is known to have ended: it ran on this machine, and exists no more."""
+        return bool(self.machine) and self.machine == _machine() and _started(self.pid) != self.started
+
+
+@cache
+def _machine() -> str:
+    """Return what identifies the running system and the namespace of its processes: a container has another one."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Return when a process was started, or "" if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]  # proc(5): fields 3 (state) and 22 (starttime)

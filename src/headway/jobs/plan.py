@@ -1,0 +1,406 @@
+"""The plan of a job: the operation, the inputs, and a table of chunks.
+
+The folder of a job contains::
+
+    job.json     the operation with all options, the content hashes of models and inputs, the number of lines and chunks
+    chunks.bin   for each chunk: its input, lines, byte ranges and a hash; rows of equal size, which are read one by one
+    input/       inputs that were compressed, rewritten with a Zstandard frame for each chunk
+
+and the files of the protocol (:mod:`headway.jobs.protocol`). The plan depends only on the request. It is made once:
+``job.json`` is written last, and a plan without it is made again.
+
+An *input* is a file, or several files in step: line n of one belongs to line n of the others. A chunk has whole lines
+of one input. If the request gives no number of lines, chunks have up to 16,384 lines and between 128 KiB and 1 MiB,
+depending on the size of all inputs, so that small jobs have enough chunks for several workers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import zstandard
+
+from headway.config import flat_items
+from headway.errors import CheckpointError, ConfigError, DataError
+from headway.jobs.inputs import LineStream, chunk_digest, count_lines, read_range, split_lines
+from headway.jobs.protocol import Timing
+from headway.storage import atomic_write_text, lock_file
+
+FORMAT_VERSION = 1
+JOB_FILE = "job.json"
+_TABLE_FILE = "chunks.bin"
+_ROW = struct.Struct("<4q")  # input, first line, number of lines, digest
+_RANGE = struct.Struct("<2q")  # offset and size in a file
+_UNFINISHED_PLAN = {_TABLE_FILE, "input", "plan.lock"}
+_MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 1 << 17, 1 << 20
+_SMALL_JOB_CHUNKS = 64  # the number of chunks that small jobs have, if chunks of the smallest size are enough
+_MAX_CHUNK_LINES = 16_384
+_COMPRESSION_RATIO = 4  # usual for text
+_COMPRESSED = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of an input.
+
+    Attributes:
+        path: The file.
+        num_bytes: Its size.
+        modified_ns: Its modification time. While size and time are unchanged, the content is not hashed again.
+        blake2b: Hash of its content, decompressed.
+        stored: The file in the folder of the job with the rewritten content, or None if the file is read in place.
+    """
+
+    path: str
+    num_bytes: int
+    modified_ns: int
+    blake2b: str
+    stored: str | None = None
+
+    def is_unchanged(self) -> bool:
+        """Return whether the file has the content that was planned.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        path = Path(self.path)
+        if path.is_file():
+            status = path.stat()
+            if (status.st_size, status.st_mtime_ns) == (self.num_bytes, self.modified_ns):
+                return True
+        stream = LineStream(path)
+        while stream.take(_MAX_CHUNK_LINES):
+            pass
+        return stream.hash.hexdigest() == self.blake2b
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file, or several files in step."""
+
+    files: tuple[InputFile, ...]
+    num_lines: int
+    num_chunks: int
+
+
+@dataclass(frozen=True)
+class JobChunk:
+    """Consecutive lines of an input.
+
+    Attributes:
+        index: Number of the chunk, counted from 0.
+        input: Number of its input, counted from 0.
+        first_line: Number of its first line in the input, counted from 1.
+        num_lines: Number of lines.
+        digest: Hash of the content in all files.
+        ranges: Offset and size in each file of the input.
+    """
+
+    index: int
+    input: int
+    first_line: int
+    num_lines: int
+    digest: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a job should do.
+
+    Attributes:
+        operation: The name of the operation.
+        options: Its options, as values of JSON.
+        contents: For each model and file that the operation uses, its path and the hash of its content.
+        inputs: The files of each input.
+        chunk_lines: Number of lines of a chunk, or None to choose it by the size of the inputs.
+        timing: Times of the protocol.
+    """
+
+    operation: str
+    options: Mapping[str, Any]
+    contents: Mapping[str, str]
+    inputs: Sequence[Sequence[Path]]
+    chunk_lines: int | None = None
+    timing: Timing = field(default_factory=Timing)
+
+
+class Plan:
+    """The plan of the job in ``folder``.
+
+    Attributes:
+        folder: The folder of the job.
+        operation: The name of the operation.
+        options: Its options.
+        contents: Hashes of the models and files that it uses.
+        inputs: The inputs.
+        num_chunks: Number of chunks.
+        num_lines: Number of lines.
+        timing: Times of the protocol.
+
+    Raises:
+        CheckpointError: There is no plan, or it is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / JOB_FILE
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{folder}: no job, because it has no {JOB_FILE}; make one, for example with "
+                f"headway corpus translate MODEL FILE -o {folder}"
+            ) from None
+        except ValueError as error:
+            raise CheckpointError(f"{path}: damaged ({error})") from None
+        if data["format"] != FORMAT_VERSION:
+            raise CheckpointError(f"{path}: format {data['format']}; this version of Headway reads {FORMAT_VERSION}")
+        self._data = data
+        self.operation: str = data["operation"]
+        self.options: dict[str, Any] = data["options"]
+        self.contents: dict[str, str] = data["contents"]
+        self.inputs = [
+            Input(tuple(InputFile(**file) for file in item["files"]), item["num_lines"], item["num_chunks"])
+            for item in data["inputs"]
+        ]
+        self.num_chunks: int = data["chunks"]
+        self.num_lines: int = data["lines"]
+        self.timing = Timing(**data["timing"])
+        self._num_files = max((len(item.files) for item in self.inputs), default=0)
+        self._row_bytes = _ROW.size + self._num_files * _RANGE.size
+
+    def chunk(self, index: int) -> JobChunk:
+        """Return a chunk. Only its row of the table is read."""
+        with (self.folder / _TABLE_FILE).open("rb") as table:
+            table.seek(index * self._row_bytes)
+            return self._parse_row(index, table.read(self._row_bytes))
+
+    def chunks(self) -> Iterator[JobChunk]:
+        """Yield all chunks in order."""
+        with (self.folder / _TABLE_FILE).open("rb") as table:
+            for index in range(self.num_chunks):
+                yield self._parse_row(index, table.read(self._row_bytes))
+
+    def _parse_row(self, index: int, row: bytes) -> JobChunk:
+        if len(row) != self._row_bytes:
+            raise CheckpointError(f"{self.folder / _TABLE_FILE}: incomplete; remove the folder, and make the job again")
+        number, first_line, num_lines, digest = _ROW.unpack_from(row)
+        count = len(self.inputs[number].files)
+        ranges = tuple(_RANGE.unpack_from(row, _ROW.size + part * _RANGE.size) for part in range(count))
+        return JobChunk(index, number, first_line, num_lines, digest, ranges)
+
+    def read_lines(self, chunk: JobChunk) -> list[tuple[bytes, ...]]:
+        """Return the lines of a chunk: for each line, its text in each file of the input.
+
+        Raises:
+            DataError: An input is missing, or has changed.
+        """
+        files, parts = self.inputs[chunk.input].files, list[bytes]()
+        for file, (offset, size) in zip(files, chunk.ranges, strict=True):
+            path = Path(file.path) if file.stored is None else self.folder / file.stored
+            parts.append(read_range(path, offset, size, is_frame=file.stored is not None))
+        if chunk_digest(b"\0".join(parts)) != chunk.digest:
+            raise DataError(
+                f"{' or '.join(file.path for file in files)}: changed while the job runs; restore what was planned, or "
+                "start another job"
+            )
+        return list(zip(*map(split_lines, parts), strict=True))
+
+    def location(self, chunk: JobChunk) -> str:
+        """Return the name of the input of a chunk, for messages."""
+        return " and ".join(file.path for file in self.inputs[chunk.input].files)
+
+    def check_request(self, request: JobRequest, advice: str) -> None:
+        """Check that the plan is the plan of a request. If it is not, the error ends with ``advice``.
+
+        Raises:
+            CheckpointError: It is not. The message says what differs.
+        """
+        ours, theirs = dict(flat_items(self._request_data())), dict(flat_items(_request_data(request)))
+        differences = [
+            f"{name} was {_shown(ours.get(name))} and is {_shown(theirs.get(name))}"
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        ]
+        if not differences:
+            for item in self.inputs:
+                differences += [f"{file.path} has changed" for file in item.files if not file.is_unchanged()]
+        if differences:
+            raise CheckpointError(f"{self.folder}: the job there is another one: {'; '.join(differences)}; {advice}")
+
+    def _request_data(self) -> dict[str, Any]:
+        return {key: self._data[key] for key in ("operation", "options", "contents", "files", "chunk_lines", "timing")}
+
+
+def _shown(value: object) -> str:
+    return "not given" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _request_data(request: JobRequest) -> dict[str, Any]:
+    """Return what identifies a request, as values of JSON."""
+    data = {
+        "operation": request.operation,
+        "options": request.options,
+        "contents": request.contents,
+        "files": [[str(path.resolve()) for path in paths] for paths in request.inputs],
+        "chunk_lines": request.chunk_lines,
+        "timing": asdict(request.timing),
+    }
+    normalized: dict[str, Any] = json.loads(json.dumps(data))  # tuples become lists
+    return normalized
+
+
+def make_plan(
+    folder: Path,
+    request: JobRequest,
+    *,
+    advice: str = "repeat its command to continue it, or choose another folder",
+    on_progress: Callable[[int], None] = lambda lines: None,
+) -> Plan:
+    """Return the plan of a job in ``folder``, which is made if it does not exist.
+
+    Args:
+        folder: The folder of the job.
+        request: What the job should do.
+        advice: What to do if the folder has the plan of another request.
+        on_progress: Is called with the number of lines that were read since the last call.
+
+    Raises:
+        CheckpointError: The folder has the plan of another request, or other files.
+        DataError: An input cannot be read, or files in step have different numbers of lines.
+    """
+    if not request.inputs:
+        raise ConfigError("no input files")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
+    if JOB_FILE not in names and names - _UNFINISHED_PLAN:
+        raise CheckpointError(f"{folder}: neither empty nor a job; choose another folder")
+    with lock_file(folder / "plan.lock"):  # of several equal commands, one makes the plan
+        if (folder / JOB_FILE).exists():
+            plan = Plan(folder)
+            plan.check_request(request, advice)
+            return plan
+        _write_plan(folder, request, on_progress)
+    return Plan(folder)
+
+
+def _write_plan(folder: Path, request: JobRequest, on_progress: Callable[[int], None]) -> None:
+    shutil.rmtree(folder / "input", ignore_errors=True)
+    max_lines, max_bytes = _chunk_size(request)
+    width = max(map(len, request.inputs)) * _RANGE.size + _ROW.size
+    with (folder / _TABLE_FILE).open("wb") as table:
+
+        def write_row(row: bytes, num_lines: int) -> None:
+            table.write(row.ljust(width, b"\0"))
+            on_progress(num_lines)
+
+        items = [
+            _plan_input(folder, number, [path.resolve() for path in paths], max_lines, max_bytes, write_row)
+            for number, paths in enumerate(request.inputs)
+        ]
+    _write_job(folder, request, items)
+
+
+def _write_job(folder: Path, request: JobRequest, items: Sequence[Input]) -> None:
+    data = {
+        "format": FORMAT_VERSION,
+        **_request_data(request),
+        "lines": sum(item.num_lines for item in items),
+        "chunks": sum(item.num_chunks for item in items),
+        "inputs": [asdict(item) for item in items],
+    }
+    atomic_write_text(folder / JOB_FILE, json.dumps(data, indent=1) + "\n")
+
+
+def write_line_numbers(folder: Path, num_lines: int, chunk_lines: int) -> Plan:
+    """Make the plan of a job that has only numbers of lines, and no files: for measurements of large jobs."""
+    folder.mkdir(parents=True)
+    num_chunks = 0
+    with (folder / _TABLE_FILE).open("wb") as table:
+        for first in range(1, num_lines + 1, chunk_lines):
+            table.write(_ROW.pack(0, first, min(chunk_lines, num_lines + 1 - first), 0))
+            num_chunks += 1
+    _write_job(folder, JobRequest("numbers", {}, {}, [], chunk_lines), [Input((), num_lines, num_chunks)])
+    return Plan(folder)
+
+
+def _chunk_size(request: JobRequest) -> tuple[int, int | None]:
+    """Return the maximum number of lines of a chunk, and the number of bytes that ends it."""
+    if request.chunk_lines is not None:
+        if request.chunk_lines < 1:
+            raise ConfigError(f"--chunk-lines {request.chunk_lines}: expected 1 or more")
+        return request.chunk_lines, None
+    total = 0
+    for paths in request.inputs:
+        for path in paths[:1]:
+            size = path.stat().st_size if path.is_file() else 0
+            total += size * (_COMPRESSION_RATIO if path.suffix in _COMPRESSED else 1)
+    return _MAX_CHUNK_LINES, min(max(total // _SMALL_JOB_CHUNKS, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
+
+
+def _plan_input(
+    folder: Path,
+    number: int,
+    paths: Sequence[Path],
+    max_lines: int,
+    max_bytes: int | None,
+    write_row: Callable[[bytes, int], None],
+) -> Input:
+    """Divide an input into chunks, and write their rows of the table. Compressed files are rewritten."""
+    before = [path.stat() if path.is_file() else None for path in paths]
+    streams = [LineStream(path) for path in paths]
+    stored = [
+        f"input/{number}.{part}.zst" if path.suffix in _COMPRESSED or not path.is_file() else None
+        for part, path in enumerate(paths)
+    ]
+    offsets = [stream.skipped for stream in streams]
+    first_line, num_chunks = 1, 0
+    with ExitStack() as stack:
+        outputs: list[BinaryIO | None] = []
+        for part, name in enumerate(stored):
+            if name is not None:
+                (folder / name).parent.mkdir(exist_ok=True)
+                offsets[part] = 0
+            outputs.append(None if name is None else stack.enter_context((folder / name).open("wb")))
+        while True:
+            contents = [streams[0].take(max_lines, max_bytes)]
+            count = count_lines(contents[0])
+            contents += [stream.take(max(count, 1)) for stream in streams[1:]]
+            counts = [count_lines(content) for content in contents]
+            if max(counts) != min(counts):
+                shown = " but ".join(
+                    f"{path} has {first_line - 1 + have:,}" + (" or more" if have == max(counts) else "")
+                    for path, have in zip(paths, counts, strict=True)
+                )
+                raise DataError(f"files in step must have equally many lines; {shown}")
+            if not count:
+                break
+            ranges = b""
+            for part, (content, output) in enumerate(zip(contents, outputs, strict=True)):
+                size = len(content)
+                if output is not None:
+                    frame = zstandard.ZstdCompressor(level=3).compress(content)
+                    output.write(frame)
+                    size = len(frame)
+                ranges += _RANGE.pack(offsets[part], size)
+                offsets[part] += size
+            write_row(_ROW.pack(number, first_line, count, chunk_digest(b"\0".join(contents))) + ranges, count)
+            first_line, num_chunks = first_line + count, num_chunks + 1
+    files = [
+        InputFile(
+            str(path),
+            status.st_size if status else 0,
+            status.st_mtime_ns if status else 0,
+            stream.hash.hexdigest(),
+            name,
+        )
+        for path, status, stream, name in zip(paths, before, streams, stored, strict=True)
+    ]
+    return Input(tuple(files), first_line - 1, num_chunks)

@@ -1,0 +1,370 @@
+"""The protocol by which workers share the chunks of a job: plain files in one folder, and no server.
+
+A result depends on nothing but the job and the chunk. Doing a chunk twice is therefore waste, but never an error, and
+nobody has to be kept from writing. The protocol only makes waste rare and results complete.
+
+Files (``0012`` is the folder of chunks 12,000 to 12,999)::
+
+    leases/0012/12345.0            chunk 12345 was taken; who has it, and a counter
+    leases/0012/12345.1            it was taken over: generation 1
+    leases/0012/12345.1.released   the owner of generation 1 has stopped before it was done
+    results/0012/12345             its result, which is final
+    failed/0012/12345.jsonl        its lines that could not be done, with the reasons
+    temporary/…                    results that are being written
+    stopped.json                   the job has a fault, which all workers report
+
+**Take.** Create ``N.0`` exclusively (``O_EXCL``), with the owner's random id and a number of this attempt in it. The
+creation fails if the file exists. If it then has the owner's id and this very number, a network file system has
+repeated the request after losing the reply, and the chunk is the owner's. (The number distinguishes an earlier lease of
+the same owner, whose result an outdated list does not show.)
+
+**Renew.** Every ``renew_s`` seconds the owner rewrites its lease with a greater counter. If there is a lease of a
+higher generation, the owner has lost the chunk, and stops working on it.
+
+**Expire.** A lease has expired if two reads, each after opening the file anew, and at least ``expire_s`` seconds apart
+on the observer's monotonic clock, find the same content. Neither times of files nor clocks of other machines matter. On
+the machine of a dead owner, its lease has expired at once.
+
+**Take over.** Create the lease of the next generation exclusively. Leases are never removed while the job runs: if
+takers removed an expired lease and created it again, one of them could remove the other's new lease, so that both would
+work on the chunk.
+
+**Commit.** Write a file with a unique temporary name, flush it, and close it, all with their errors checked; give it
+the final name by a hard link, which fails if the name exists; flush the folder. A result with the final name is thus
+always complete. If there is one, it must have an equal checksum. A different one stops the job: the operation is not
+deterministic, or two machines compute differently.
+
+**Release.** A worker that has to stop creates ``N.G.released``. The next owner creates generation G+1 at once.
+
+Workers prefer chunks that nobody has. They look at the leases of others only if there are no such chunks left. They
+choose randomly among the free chunks of one folder at a time, which they list again after a collision. So there are
+about six operations for each chunk, however many workers and chunks there are, and a worker remembers one folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from headway.errors import HeadwayError
+from headway.jobs.files import Files
+from headway.jobs.owner import Owner
+from headway.jobs.results import ChunkResult, DamagedResultError, read_header
+
+FOLDER_CHUNKS = 1000  # chunks of a folder
+STOPPED_FILE = "stopped.json"
+_COUNTER_DIGITS = 12  # so that a renewed lease has as many bytes as before
+_MAX_WATCHED = 64  # leases that an idle worker watches
+_CAREFUL_AFTER = 2  # generations of a chunk that ended without being released
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of the protocol, in seconds.
+
+    Attributes:
+        renew_s: Time between two renewals of a lease.
+        expire_s: Time without a renewal after which a lease has expired.
+        poll_s: Time between two looks at the leases of others.
+    """
+
+    renew_s: float = 20.0
+    expire_s: float = 180.0
+    poll_s: float = 5.0
+
+
+@dataclass
+class Lease:
+    """The right to work on a chunk.
+
+    Attributes:
+        chunk: The chunk's number.
+        generation: How often the chunk was taken before.
+        attempt: Number of the owner's attempt to take a chunk.
+        counter: Number of renewals.
+        is_lost: Whether another worker has taken the chunk over.
+        needs_care: Whether the last two owners have ended without releasing it, perhaps because of one of its lines.
+    """
+
+    chunk: int
+    generation: int
+    attempt: int = 0
+    counter: int = 0
+    is_lost: bool = False
+    needs_care: bool = False
+
+
+def folder_name(chunk: int) -> str:
+    """Return the name of the folder of a chunk."""
+    return f"{chunk // FOLDER_CHUNKS:04d}"
+
+
+def result_name(chunk: int) -> str:
+    """Return the name of the file with the result of a chunk."""
+    return f"results/{folder_name(chunk)}/{chunk}"
+
+
+def failures_name(chunk: int) -> str:
+    """Return the name of the file with the failed lines of a chunk."""
+    return f"failed/{folder_name(chunk)}/{chunk}.jsonl"
+
+
+def lease_name(chunk: int, generation: int) -> str:
+    """Return the name of a lease."""
+    return f"leases/{folder_name(chunk)}/{chunk}.{generation}"
+
+
+def newest_generations(files: Files, folder: str) -> dict[int, tuple[int, bool]]:
+    """Return the newest generation of each chunk in a folder that was ever taken, and whether it was released."""
+    newest: dict[int, tuple[int, bool]] = {}
+    released = set[tuple[int, int]]()
+    for name in files.list(f"leases/{folder}"):
+        chunk, generation, *mark = name.split(".")
+        if mark:
+            released.add((int(chunk), int(generation)))
+        elif int(generation) >= newest.get(int(chunk), (0, False))[0]:
+            newest[int(chunk)] = (int(generation), False)
+    return {chunk: (last, (chunk, last) in released) for chunk, (last, _) in newest.items()}
+
+
+def finished_chunks(files: Files, folder: str) -> set[int]:
+    """Return the chunks in a folder that have a result."""
+    return set(map(int, files.list(f"results/{folder}")))
+
+
+class JobStoppedError(HeadwayError):
+    """The job has a fault that no worker can work around."""
+
+
+class ChunkProtocol:
+    """What one worker does to get chunks and to make their results final.
+
+    Args:
+        files: The folder of the job.
+        owner: This worker.
+        num_chunks: Number of chunks of the job.
+        timing: Times of the protocol.
+        monotonic: The clock, in seconds.
+        sleep: Waits for some seconds.
+        has_died: Returns whether another worker is known to have died.
+        seed: Seed of the order in which the worker takes chunks.
+        in_order: Whether the worker takes chunks in their order instead.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        owner: Owner,
+        num_chunks: int,
+        timing: Timing,
+        *,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+        has_died: Callable[[Owner], bool] = Owner.has_died,
+        seed: object = None,
+        in_order: bool = False,
+    ) -> None:
+        self.files, self.timing = files, timing
+        self._in_order = in_order
+        self._owner, self._num_chunks = owner, num_chunks
+        self._monotonic, self._sleep, self._has_died = monotonic, sleep, has_died
+        self._random = random.Random(str(owner.id if seed is None else seed))
+        folders = [f"{number:04d}" for number in range(-(-num_chunks // FOLDER_CHUNKS))]
+        start = self._random.randrange(len(folders)) if folders and not in_order else 0
+        # Folders that may have free chunks, then folders whose chunks are all taken, with those that have no result.
+        self._open = deque(folders[start:] + folders[:start])
+        self._pending: dict[str, dict[int, int]] = {}
+        self._candidates: list[tuple[int, int]] = []  # chunk and generation to create, all in the folder _open[0]
+        self._collisions: dict[int, int] = {}  # leases in that folder that exist, although a list may not show them yet
+        self._watched: dict[str, tuple[bytes, float]] = {}  # the content of a lease, and when it was first read
+        self._num_temporary = self._num_attempts = 0
+
+    def next_lease(self) -> Lease | None:
+        """Return a chunk to work on, or None if all chunks have a result. Wait while others have the rest.
+
+        Raises:
+            JobStoppedError: The job has a fault.
+        """
+        while True:
+            self.check_not_stopped()
+            lease = self._take_free() or self._take_expired()
+            if lease is not None:
+                return lease
+            if not self._pending and not self._open:
+                return None
+            self._sleep(self.timing.poll_s)
+
+    def renew(self, lease: Lease) -> bool:
+        """Show others that this worker is alive. Return False if the chunk has been taken over."""
+        if not lease.is_lost:
+            if self.files.exists(lease_name(lease.chunk, lease.generation + 1)):
+                lease.is_lost = True
+            else:
+                lease.counter += 1
+                with suppress(OSError):  # a full disk or a network that fails: the next renewal may succeed
+                    self.files.overwrite(lease_name(lease.chunk, lease.generation), self._content(lease))
+        return not lease.is_lost
+
+    def release(self, lease: Lease) -> None:
+        """Give a chunk back that is not done."""
+        self.files.create(f"{lease_name(lease.chunk, lease.generation)}.released", b"")
+
+    def commit(self, lease: Lease, result: ChunkResult, about: dict[str, Any]) -> None:
+        """Make a result final. Nothing changes if the chunk has an equal result already.
+
+        Raises:
+            JobStoppedError: The chunk has a different result.
+            OSError: The result cannot be written.
+        """
+        if result.failures:
+            lines = [{"line": number, "reason": reason} for number, reason in result.failures]
+            content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+            self.publish(failures_name(lease.chunk), content)
+        name = result_name(lease.chunk)
+        if not self.publish(name, result.encode({**about, "host": self._owner.host})):
+            self._check_equal(lease.chunk, result, self.files.read(name))
+        self.files.flush_folder(f"results/{folder_name(lease.chunk)}")
+
+    def publish(self, name: str, content: bytes) -> bool:
+        """Create a complete file that survives a crash. Return False if it exists."""
+        self._num_temporary += 1
+        temporary = f"temporary/{self._owner.id}.{self._num_temporary}"
+        try:
+            self.files.write_durably(temporary, content)
+            return self.files.link(temporary, name)
+        finally:
+            with suppress(OSError):
+                self.files.remove(temporary)
+
+    def _check_equal(self, chunk: int, result: ChunkResult, existing: bytes | None) -> None:
+        try:
+            header = read_header(existing or b"")
+        except DamagedResultError as error:
+            self.stop(f"{result_name(chunk)}: {error}; remove this file, and continue the job")
+        if header["blake2b"] != result.checksum:
+            self.stop(
+                f"chunk {chunk}: the machines {header['host']} and {self._owner.host} have computed different results; "
+                "use machines whose processors have the same features, or set HEADWAY_CPU_FEATURES to features that "
+                f"all of them have, and remove {STOPPED_FILE} and the results of one of the machines "
+                f"({result_name(chunk)} is one of them) to continue"
+            )
+
+    def stop(self, reason: str) -> NoReturn:
+        """Stop the job for all workers.
+
+        Raises:
+            JobStoppedError: Always.
+        """
+        self.files.create(STOPPED_FILE, json.dumps({"reason": reason}, ensure_ascii=False).encode())
+        raise JobStoppedError(reason)
+
+    def check_not_stopped(self) -> None:
+        """Raise :class:`JobStoppedError` if a worker has stopped the job."""
+        if content := self.files.read(STOPPED_FILE):
+            raise JobStoppedError(json.loads(content)["reason"])
+
+    def _take_free(self) -> Lease | None:
+        """Take a chunk that nobody has, or return None if there is none."""
+        while self._open:
+            while self._candidates:
+                chunk, generation = self._candidates.pop()
+                if lease := self.take(chunk, generation):
+                    return lease
+                self._collisions[chunk] = generation
+                self._candidates.clear()  # others are working in this folder, so the list is old
+            self._candidates = self._survey(self._open[0])
+            if not self._candidates:
+                self._open.popleft()
+                self._collisions.clear()
+        return None
+
+    def _survey(self, folder: str) -> list[tuple[int, int]]:
+        """Return the free chunks of a folder in random order, each with its generation, and note those of others."""
+        first = int(folder) * FOLDER_CHUNKS
+        newest = newest_generations(self.files, folder)
+        done = finished_chunks(self.files, folder)  # listed later, so that no chunk seems to be neither taken nor done
+        free, taken = list[tuple[int, int]](), dict[int, int]()
+        for chunk in range(first, min(first + FOLDER_CHUNKS, self._num_chunks)):
+            if chunk not in done:
+                generation, is_released = newest.get(chunk, (-1, True))
+                if self._collisions.get(chunk, -1) > generation:
+                    generation, is_released = self._collisions[chunk], False
+                if is_released:
+                    free.append((chunk, generation + 1))
+                else:
+                    taken[chunk] = generation
+        free.reverse()  # the last one is taken first
+        if not self._in_order:
+            self._random.shuffle(free)
+        self._pending.pop(folder, None)
+        if taken:
+            self._pending[folder] = taken
+        return free
+
+    def take(self, chunk: int, generation: int) -> Lease | None:
+        """Create the lease of a generation. Return None if another worker has it."""
+        self._num_attempts += 1
+        lease = Lease(chunk, generation, self._num_attempts)
+        name, content = lease_name(chunk, generation), self._content(lease)
+        return lease if self.files.create(name, content) or self.files.read(name) == content else None
+
+    def _content(self, lease: Lease) -> bytes:
+        description = json.dumps({**self._owner.as_dict(), "attempt": lease.attempt}, ensure_ascii=False)
+        return f"{lease.counter:0{_COUNTER_DIGITS}d} {description}\n".encode()
+
+    def _take_expired(self) -> Lease | None:
+        """Take over a chunk whose lease has expired, or return None if there is none yet."""
+        for folder in list(self._pending):
+            if self._survey(folder):  # a chunk was released
+                self._open.append(folder)
+        if self._open:
+            return self._take_free()
+        for chunk, generation in self._chunks_to_watch():
+            name = lease_name(chunk, generation)
+            content = self.files.read(name)
+            if content is not None and self.has_expired(name, content):
+                if self.files.exists(result_name(chunk)):
+                    continue
+                lease = self.take(chunk, generation + 1)
+                if lease is not None:
+                    lease.needs_care = self._needs_care(chunk, generation + 1)
+                    self._watched.pop(name, None)
+                    return lease
+        return None
+
+    def _chunks_to_watch(self) -> Iterator[tuple[int, int]]:
+        """Yield some chunks of others, with their generations: first those that are watched already."""
+        pending = [(chunk, number) for chunks in self._pending.values() for chunk, number in chunks.items()]
+        names = {lease_name(chunk, number): (chunk, number) for chunk, number in pending}
+        self._watched = {name: seen for name, seen in self._watched.items() if name in names}
+        others = [name for name in names if name not in self._watched]
+        self._random.shuffle(others)
+        for name in [*self._watched, *others][:_MAX_WATCHED]:
+            yield names[name]
+
+    def has_expired(self, name: str, content: bytes) -> bool:
+        """Return whether a lease, which has just been read, has expired."""
+        now = self._monotonic()
+        before, since = self._watched.get(name, (None, now))
+        if content != before:
+            since = now
+        self._watched[name] = (content, since)
+        return now - since >= self.timing.expire_s or self._owner_has_died(content)
+
+    def _owner_has_died(self, content: bytes) -> bool:
+        try:
+            owner = Owner.of(json.loads(content.partition(b" ")[2]))
+        except (ValueError, KeyError, TypeError):  # it is being written
+            return False
+        return owner.id != self._owner.id and self._has_died(owner)
+
+    def _needs_care(self, chunk: int, generation: int) -> bool:
+        earlier = range(generation - _CAREFUL_AFTER, generation)
+        return generation >= _CAREFUL_AFTER and not any(
+            self.files.exists(f"{lease_name(chunk, number)}.released") for number in earlier
+        )
