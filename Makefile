@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: quickstart serve dist test suite test-all test-gpu test-settings test-versions check soak lint format clean
+.PHONY: pictures check-pictures
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -48,6 +49,15 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Makes the pictures in docs/pictures anew with Chromium: all of them, or those that PICTURES names.
+pictures: $(VENV)/.ready
+	test -d runs/quickstart-en-de/best || $(BIN)/headway quickstart
+	$(BIN)/python benchmarks/docs_pictures.py $(PICTURES)
+
+# Names the pictures that are older than what they show.
+check-pictures: $(VENV)/.ready
+	$(BIN)/python benchmarks/docs_pictures.py --check
 
 # Builds the source distribution and, from it, the wheel, with the setuptools of the environment.
 dist: $(VENV)/.ready
