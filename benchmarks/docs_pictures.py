@@ -8,7 +8,7 @@ Each picture records the hashes of the files whose output it shows: a text chunk
 picture is older than its sources if one of these files has changed since it was made.
 
 Pages are shown by the Chromium that is installed, with two pixels for each CSS pixel. A page in which axe-core finds a
-problem is not pictured. Pictures have at most 256 colors, which makes their files smaller.
+problem, in light or dark colors, is not pictured. Pictures have at most 256 colors, which makes their files smaller.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
@@ -117,18 +118,22 @@ def screenshot(
     ``show`` opens the page and returns the elements that the picture shows, which are in the window.
     """
 
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark") if dark else ("dark", "light")
+
     def draw(studio: Studio, path: Path) -> None:
         context = studio.browser.new_context(
             viewport={"width": width, "height": height},
             device_scale_factor=2,
-            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
             locale="en-US",
         )
         page = context.new_page()
         elements = show(page, studio)
-        problems = Axe().run(page).response["violations"]
-        if problems:
-            raise SystemExit(f"{path.name}: axe-core finds {[problem['id'] for problem in problems]}")
+        for scheme in schemes:
+            page.emulate_media(color_scheme=scheme)
+            problems = Axe().run(page).response["violations"]
+            if problems:
+                raise SystemExit(f"{path.name}: axe-core finds in {scheme} {[problem['id'] for problem in problems]}")
         boxes = [box for element in elements if (box := element.bounding_box())]
         left, top = (max(min(box[side] for box in boxes) - MARGIN, 0) for side in ("x", "y"))
         right = min(max(box["x"] + box["width"] for box in boxes) + MARGIN, width)

@@ -201,7 +201,7 @@ def test_the_source_distribution_contains_docs_and_recipes(dist: Path, tmp_path:
     assert folder.name == f"headway-{__version__}"
     recipes = [path.relative_to(ROOT) for path in (ROOT / "recipes").rglob("*.toml")]
     assert recipes
-    expected = [*map(Path, TEXTS), Path("docs", "training.md"), *recipes]
+    expected = [*map(Path, TEXTS), Path("docs", "training.md"), Path("docs", "pictures", "page.png"), *recipes]
     assert [path for path in expected if not (folder / path).is_file()] == []
     assert not (folder / "tests").exists()
 
