@@ -9,6 +9,7 @@
     ├── CheckpointError      a run folder that cannot be resumed as asked
     ├── TrainingError        training that cannot continue (out of memory, nothing to train on)
     │   └── DivergenceError  the loss or the gradients stay infinite
+    ├── ShapeError           a tensor that a layer or a model cannot read: wrong shape or type
     ├── MissingPackageError  an optional package that a command needs is not installed
     └── OutputError          a file that cannot be written (disk full, no permission)
 
@@ -114,6 +115,10 @@ class TrainingError(HeadwayError):
 
 class DivergenceError(TrainingError):
     """Losses or gradients were infinite in many consecutive steps."""
+
+
+class ShapeError(HeadwayError):
+    """A tensor that is given to a layer, a loss or a model has the wrong shape or type."""
 
 
 class MissingPackageError(HeadwayError):

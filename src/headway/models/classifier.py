@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.models.base import ArchitectureConfig, ClassificationModel
+from headway.nn.arguments import check_integers
 from headway.nn.block_config import BlockConfig, InnerWidth, ModelWidth, NormPlacement, NumHeads, SublayerDropout
 from headway.nn.blocks import EncoderBlock, EncoderStack, PreNorm, xavier_linear
 from headway.nn.convolution import ResidualConvolution
@@ -113,6 +114,7 @@ class EncoderClassifier(ClassificationModel):
         """Return the tokens that the encoder reads: ``source`` padded as configured, and BOS first if the pooling is
         "first".
         """
+        check_integers("source", source, "batch", "length")
         if self.config.pad_to_max_length:
             source = F.pad(source, (0, self.max_length - source.size(1)), value=self.pad)  # a negative width truncates
         return F.pad(source, (1, 0), value=self.bos) if self.config.pooling == "first" else source

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from headway.models.base import FillingModel
 from headway.models.language_model_config import LanguageModelConfig, initialize_weights
+from headway.nn.arguments import check_integers
 from headway.nn.block_config import BlockConfig
 from headway.nn.blocks import EncoderStack, NoNorm, activation_function, make_norm
 from headway.nn.dropout import Dropout
@@ -174,6 +175,8 @@ class MaskedTransformer(FillingModel):
 
         ``segments`` are zero unless given.
         """
+        if segments is not None:
+            check_integers("segments", segments, *tokens.shape)
         embedded: Tensor = self.positions(self.embedding(tokens))
         if self.segment_embedding is not None:
             embedded = embedded + self.segment_embedding(torch.zeros_like(tokens) if segments is None else segments)

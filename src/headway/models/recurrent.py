@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.models.base import ArchitectureConfig, TranslationModel
+from headway.nn.arguments import check_integers
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
 from headway.nn.recurrent import Cell, EncoderOutput, RecurrentEncoder, Summary
@@ -202,6 +203,7 @@ class RecurrentModel(TranslationModel):
 
     def encode(self, source: Int[Tensor, "B S"]) -> EncoderOutput:
         """Return the encoder's states and z, the vector that summarizes them."""
+        check_integers("source", source, "batch", "length")
         # An empty source is read as one padding token, which avoids a division by zero.
         lengths = (source != self.pad).sum(1).clamp(min=1)
         encoded: EncoderOutput = self.encoder(self.dropout(self.source_embedding(source)), lengths)
@@ -209,7 +211,9 @@ class RecurrentModel(TranslationModel):
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Encode and decode, and return the vectors from which :attr:`projection` computes logits."""
-        return self._decode(self.decoder.initial_state(self.encode(source)), target)
+        encoded = self.encode(source)
+        check_integers("target", target, source.size(0), "length")
+        return self._decode(self.decoder.initial_state(encoded), target)
 
     def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Return the logits of the token that follows each target position."""

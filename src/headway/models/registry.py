@@ -15,15 +15,21 @@ from torch import Tensor, nn
 from headway.config import ByKind, spelling_hint
 from headway.errors import ConfigError
 from headway.kinds import Capability, Kinds
-from headway.models import sequence_classifier, transformer
 from headway.models.base import ArchitectureConfig, Model
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
-from headway.models.transformer import Transformer, TransformerConfig
+from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig, body_weights, with_body
+from headway.models.transformer import (
+    Transformer,
+    TransformerConfig,
+    decoder_weights,
+    encoder_weights,
+    with_decoder,
+    with_encoder,
+)
 
 ModelConfig = Annotated[
     ArchitectureConfig,
@@ -99,7 +105,7 @@ def _recurrent_attention(model: Model) -> list[nn.Module]:
     return [layer for name, layer in cast("RecurrentModel", model).decoder.named_children() if name == "attention"]
 
 
-_CLASSIFIER_START = TrainingStart(sequence_classifier.with_body, sequence_classifier.body_weights)
+_CLASSIFIER_START = TrainingStart(with_body, body_weights)
 
 _ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
@@ -123,7 +129,7 @@ _ARCHITECTURES: dict[str, Architecture] = {
         "continues",
         blocks=_decoder_only_blocks,
         starts={"labels": _CLASSIFIER_START},
-        decoder_start=TrainingStart(transformer.with_decoder, transformer.decoder_weights),
+        decoder_start=TrainingStart(with_decoder, decoder_weights),
     ),
     "recurrent_lm": Architecture(RecurrentLMConfig, RecurrentLM, "continues", compilable=False),
     "masked": Architecture(
@@ -133,7 +139,7 @@ _ARCHITECTURES: dict[str, Architecture] = {
         blocks=_masked_blocks,
         starts={
             "labels": _CLASSIFIER_START,
-            "translates": TrainingStart(transformer.with_encoder, transformer.encoder_weights),
+            "translates": TrainingStart(with_encoder, encoder_weights),
         },
     ),
     "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "labels", blocks=_body_blocks),

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from headway.models.base import ArchitectureConfig, ClassificationModel
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
+from headway.nn.arguments import check_integers
 from headway.nn.blocks import make_norm, xavier_linear
 from headway.nn.dropout import Dropout, LockedDropout
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
@@ -118,6 +119,7 @@ class SequenceClassifier(ClassificationModel):
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
         """Return the tokens that the body reads: BOS and ``source``."""
+        check_integers("source", source, "batch", "length")
         return F.pad(source, (1, 0), value=self.bos)
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:

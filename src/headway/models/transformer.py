@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from headway.decode.protocol import Step
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, TranslationModel
+from headway.nn.arguments import check_floats, check_integers, check_mask
 from headway.nn.attention import KeysValues, record_attention
 from headway.nn.block_config import BlockConfig, InnerWidth, ModelWidth, NumHeads, SublayerDropout
 from headway.nn.blocks import DecoderStack, EncoderStack, make_norm
@@ -147,6 +148,8 @@ class Transformer(TranslationModel):
 
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
         """Return the memory: one vector for each source token."""
+        check_integers("source", source, "batch", "length")
+        check_mask("source_mask", source_mask, source.size(0), source.size(1), source.size(1))
         x = self.embedding_dropout(self.embed_source(source))
         memory: Tensor = self.encoder(x, source_mask)
         return memory
@@ -158,6 +161,9 @@ class Transformer(TranslationModel):
 
         Each position attends to the memory and to the target positions up to and including itself.
         """
+        check_floats("memory", memory, "batch", "length", self.config.d_model)
+        check_integers("target", target, memory.size(0), "length")
+        check_mask("source_mask", source_mask, target.size(0), target.size(1), memory.size(1))
         x = self.embedding_dropout(self.embed_target(target))
         hidden: Tensor = self.decoder(x, memory, Causal(), source_mask)
         return hidden

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
+from headway.nn.arguments import check_floats, check_mask, input_width
 from headway.nn.dropout import Dropout
 from headway.nn.masks import Causal, DocumentMask, Mask
 from headway.nn.norms import RMSNorm
@@ -57,6 +58,18 @@ def attention_weights(
     ``mask`` broadcasts to (..., T, S), and True means "may attend". ``score`` (:func:`~headway.nn.scores.make_score`)
     replaces the scaled product. Each row sums to one, or to zero if the query may attend to no key.
     """
+    check_floats("query", query, ..., "queries", "width")
+    check_floats("key", key, *query.shape[:-2], "keys", query.size(-1) if score is None else "width")
+    check_mask("mask", mask, *query.shape[:-1], key.size(-2))
+    return _attention_weights(query, key, mask, score)
+
+
+def _attention_weights(
+    query: Float[Tensor, "*b T K"],
+    key: Float[Tensor, "*b S _"],
+    mask: Bool[Tensor, "..."] | None,
+    score: Callable[[Tensor, Tensor], Tensor] | None,
+) -> Float[Tensor, "*b T S"]:
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
     return scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
 
@@ -80,7 +93,9 @@ def scaled_dot_product_attention(
 
     ``mask`` is boolean, broadcasts to (..., T, S), and True means "may attend".
     """
-    return attention_weights(query, key, mask) @ value
+    weights = attention_weights(query, key, mask)
+    check_floats("value", value, *key.shape[:-1], "width")
+    return weights @ value
 
 
 @dataclass(frozen=True)
@@ -196,9 +211,22 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
+        self.check_arguments(x, memory, mask=mask)
         if memory is None:
             return self.attend(*self.project(x), restrict_to_window(mask, self.window, x))
         return self.attend(self.queries(x), self.keys_values(memory), mask)
+
+    def check_arguments(self, x: Tensor, memory: Tensor | None = None, **masks: Mask | None) -> None:
+        """Raise :class:`~headway.errors.ShapeError` if :meth:`forward` cannot read these arguments.
+
+        The key of the mask is its name in the message.
+        """
+        width = input_width(self.projection)
+        check_floats("x", x, "batch", "length", width)
+        if memory is not None:
+            check_floats("memory", memory, x.size(0), "length", width)
+        for name, mask in masks.items():
+            check_mask(name, mask, x.size(0), x.size(1), (x if memory is None else memory).size(1))
 
     def project(
         self, x: Float[Tensor, "B T D"], positions: Int[Tensor, " B"] | None = None
@@ -208,6 +236,7 @@ class MultiHeadAttention(nn.Module):
         The sequence begins at position 0, or row b at ``positions[b]``, as in a decoding step. In that case, call
         ``rotary.reserve(largest position + 1)`` first if positions are rotary.
         """
+        self.check_arguments(x)
         query, key, value = torch.split(self.projection(x), list(self.widths), dim=-1)
         query, key = self._query_heads(query), self._key_heads(key)
         if self.rotary is not None:
@@ -218,10 +247,12 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
         """Return the queries of x, for attention to a memory."""
+        self.check_arguments(x)
         return self._query_heads(self._part(x, 0, self.widths[0]))
 
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
         """Return the keys and values of a memory."""
+        check_floats("memory", memory, "batch", "length", input_width(self.projection))
         joined = self._part(memory, self.widths[0], sum(self.widths))
         key, value = torch.split(joined, list(self.widths[1:]), dim=-1)
         return KeysValues(self._prepared(self._key_heads(key)), _split_heads(value, self.num_kv_heads))
@@ -233,7 +264,7 @@ class MultiHeadAttention(nn.Module):
         mask = None if mask is None else add_head_dim(mask, query)
         kv = kv.for_queries(self.queries_per_key)
         score = None if self.score is None else self.score.compare
-        weights = apply_observers(self, attention_weights(query, kv.keys, mask, score))
+        weights = apply_observers(self, _attention_weights(query, kv.keys, mask, score))
         return self.merge_heads(self.dropout(weights) @ kv.values)
 
     def merge_heads(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:

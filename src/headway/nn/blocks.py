@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.nn.arguments import Size, check_floats, input_width
 from headway.nn.attention import KeysValues, MultiHeadAttention, restrict_to_window
 from headway.nn.block_config import Activation, BlockConfig, Gate, PlainActivation
 from headway.nn.cache import KVCache, LayerSpec
@@ -121,6 +122,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Apply the feed-forward network to each position."""
+        check_floats("x", x, ..., input_width(self.inner))
         transformed: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
         return transformed
 
@@ -146,6 +148,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Apply the feed-forward network to each position."""
+        check_floats("x", x, ..., input_width(self.inner))
         transformed: Tensor = self.outer(self.dropout(self.apply_gate(self.gate(x), self.inner(x))))
         return transformed
 
@@ -184,12 +187,19 @@ class _NormedResidual(nn.Module):
         self.dropout = Dropout(dropout)
         self.residual = residual
 
+    @property
+    def width(self) -> Size:
+        """The width that the norm expects. A norm of another class, or without weights, may expect any."""
+        weight = self.norm.weight if isinstance(self.norm, nn.LayerNorm | RMSNorm) else None
+        return "width" if weight is None else weight.size(-1)
+
 
 class PostNorm(_NormedResidual):
     """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; without "x +" if ``residual`` is False."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply ``sublayer`` to x, then dropout, the residual connection and the norm."""
+        check_floats("x", x, "batch", "length", self.width)
         y = self.dropout(sublayer(x))
         normed: Tensor = self.norm(x + y if self.residual else y)
         return normed
@@ -200,6 +210,7 @@ class PreNorm(_NormedResidual):
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply the norm, ``sublayer`` and dropout to x, then the residual connection."""
+        check_floats("x", x, "batch", "length", self.width)
         y: Tensor = self.dropout(sublayer(self.norm(x)))
         return x + y if self.residual else y
 
@@ -214,6 +225,7 @@ class NoNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply ``sublayer`` to x, then dropout and the residual connection."""
+        check_floats("x", x, "batch", "length", "width")
         y: Tensor = self.dropout(sublayer(x))
         return x + y if self.residual else y
 
@@ -228,6 +240,7 @@ class _SelfAttentionBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], mask: Mask | None = None) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
+        self.attention.check_arguments(x, mask=mask)
         return self._run(x, partial(self.attention, mask=mask))
 
     def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
@@ -323,6 +336,8 @@ class DecoderBlock(nn.Module):
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Apply the block to all target positions at once. ``mask`` is causal."""
+        self.attention.check_arguments(x, mask=mask)
+        self.cross_attention.check_arguments(x, memory, memory_mask=memory_mask)
         x = self.attention_residual(x, partial(self.attention, mask=mask))
         x = self.cross_attention_residual(x, partial(self.cross_attention, memory=memory, mask=memory_mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
+from headway.nn.arguments import check_floats, check_mask
 from headway.nn.dropout import Dropout
 
 
@@ -29,6 +30,8 @@ class ResidualConvolution(nn.Module):
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
         """Apply the convolution. ``mask`` is True at tokens and False at padding; None means no padding."""
+        check_floats("x", x, "batch", "length", self.convolution.in_channels)
+        check_mask("mask", mask, *x.shape[:2])
         if mask is not None:
             x = x * mask.unsqueeze(2)
         together: Tensor = self.dropout(F.relu(self.convolution(x.transpose(1, 2)).transpose(1, 2)))

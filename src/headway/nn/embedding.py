@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
+from headway.nn.arguments import check_ids, check_integers
 
 Tie = Annotated[
     Literal["all", "target", "none"],
@@ -47,7 +48,12 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return the vector of each token, times sqrt(d_model) if scaled."""
-        embedded: Tensor = F.embedding(tokens, self.weight) * self.scale
+        check_integers("tokens", tokens, "batch", "length")
+        try:
+            embedded: Tensor = F.embedding(tokens, self.weight) * self.scale
+        except IndexError:
+            check_ids("tokens", tokens, len(self.weight))
+            raise
         return embedded
 
 

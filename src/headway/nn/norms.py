@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headway.nn.arguments import check_floats
+
 
 class RMSNorm(nn.Module):
     """Divide each vector by its root mean square, and multiply it by a learned vector.
@@ -25,6 +27,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Normalize each vector."""
+        check_floats("x", x, ..., *self.weight.shape)
         y = x.float()
         inverse = (y.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
         return (y * inverse * self.weight).to(x.dtype)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headway.nn.arguments import check_floats, check_mask
 from headway.nn.attention import apply_observers, masked_softmax
 
 PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
@@ -38,6 +39,8 @@ class Pooling(nn.Module):
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B P"]:
         """Return one pooled vector per row."""
+        check_floats("x", x, "batch", "length", self.width // 2 if self.kind == "mean_max" else self.width)
+        check_mask("mask", mask, *x.shape[:2])
         match self.kind:
             case "mean":
                 return _mean(x, mask)
@@ -68,6 +71,8 @@ class AttentionPooling(nn.Module):
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B D"]:
         """Return one pooled vector per row."""
+        check_floats("x", x, "batch", "length", self.width)
+        check_mask("mask", mask, *x.shape[:2])
         scores = self.question(torch.tanh(self.inner(x))).squeeze(2)
         weights = scores.softmax(1) if mask is None else masked_softmax(scores, mask)
         weights = apply_observers(self, weights[:, None, None])

@@ -32,6 +32,7 @@ from torch.nn import functional as F
 
 from headway.config import Config
 from headway.errors import ConfigError, LengthError
+from headway.nn.arguments import Size, check_floats
 
 _growing = Lock()  # one thread must not replace a longer table with a shorter one
 
@@ -75,6 +76,11 @@ class _GrowingTable(nn.Module):
         empty = torch.empty(0)
         self.register_buffer("table", empty if empty.is_meta else rows(256), persistent=False)
 
+    @property
+    def width(self) -> Size:
+        """The width of a row. A table on the meta device does not know it before it grows."""
+        return self.table.size(-1) if self.table.dim() > 1 else "width"
+
     def reserve(self, length: int) -> None:
         """Extend the table to at least ``length`` positions."""
         if length > self.table.size(0):
@@ -102,6 +108,7 @@ class SinusoidalPositions(_GrowingTable):
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
         """Return x[:, t] + PE(start + t)."""
+        check_floats("x", x, "batch", "length", self.width)
         end = start + x.size(1)
         self.reserve(end)
         return x + self.table[start:end]
@@ -124,6 +131,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
         """Return x[:, t] + table[start + t]."""
+        check_floats("x", x, "batch", "length", self.table.size(1))
         self.reserve(start + x.size(1))
         return x + self.table[start : start + x.size(1)]
 
@@ -260,6 +268,7 @@ class RotaryPositions(_GrowingTable):
 
     def forward(self, x: Float[Tensor, "B H T K"], start: int = 0) -> Float[Tensor, "B H T K"]:
         """Return x[:, :, t] rotated to position start + t."""
+        check_floats("x", x, "batch", "heads", "length", self.width)
         end = start + x.size(2)
         self.reserve(end)
         return _rotated(x, self.table[start:end])

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.nn.arguments import check_floats, check_integers
 from headway.nn.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
@@ -62,6 +63,9 @@ class RecurrentLayer(nn.Module):
 
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
         """Return h after each step, and the state after the last step."""
+        check_floats("x", x, "batch", "length", self.cell.input_size)
+        for part in state:
+            check_floats("state", part, x.size(0), self.cell.hidden_size)
         outputs = []
         weight = self.weight_dropout(self.cell.weight_hh_l0)
         for gates in self.gate_inputs(x).unbind(1):
@@ -141,6 +145,8 @@ class RecurrentEncoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, " B"]) -> EncoderOutput:
         """Encode B sentences of the given ``lengths``, which must be at least 1."""
+        check_floats("x", x, "batch", "length", as_recurrent_layers(self.forward_layers)[0].cell.input_size)
+        check_integers("lengths", lengths, x.size(0))
         positions = torch.arange(x.size(1), device=x.device)
         mask = positions < lengths.unsqueeze(1)
         turned = torch.where(mask, lengths.unsqueeze(1) - 1 - positions, positions).unsqueeze(2)

@@ -32,6 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.nn.arguments import check_floats
 from headway.nn.attention import apply_observers
 from headway.nn.blocks import xavier_linear
 from headway.nn.dropout import Dropout
@@ -123,6 +124,7 @@ class RecurrentAttention(nn.Module):
         self, query: Float[Tensor, "R T D"], memory: RecurrentMemory
     ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
         """Return the context and the weights of each query. A sentence's rows are query positions over its memory."""
+        check_floats("query", query, "rows", "queries", memory.states.size(-1))
         queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
         weights = apply_observers(self, (self.score.compare(queries, memory.keys) + memory.score_bias).softmax(-1))
         return (weights.squeeze(1) @ memory.states).view(query.shape), weights
@@ -217,6 +219,8 @@ class FixedVectorDecoder(Decoder):
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
+        width = self.d_output if self.every_step else as_recurrent_layers(self.layers)[0].cell.input_size
+        check_floats("y", y, state.fed_output.size(0), "length", width)
         if not self.every_step:
             return self.run_layers(y, state)
         z = state.memory.states.repeat_interleave(state.beams, 0).expand(-1, y.size(1), -1)
@@ -265,6 +269,7 @@ class BahdanauDecoder(AttentionDecoder):
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
+        check_floats("y", y, state.fed_output.size(0), "length", self.d_output)
         layer = as_recurrent_layers(self.layers)[0]
         before, states, contexts = state.layers[0], [], []
         for of_y in layer.gate_inputs(y).unbind(1):
@@ -310,6 +315,7 @@ class LuongDecoder(AttentionDecoder):
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
+        check_floats("y", y, state.fed_output.size(0), "length", self.d_output)
         if not self.d_fed:
             out, weights = self._attend(self.run_layers(y, state), state.memory)
             state.attention_weights = weights.reshape(*y.shape[:2], -1)[:, -1]

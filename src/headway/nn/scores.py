@@ -28,6 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from headway.nn.arguments import Size, check_floats
+
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
 _HIDDEN = 64  # largest default hidden size; a hidden layer is stored for each (T, S) pair
@@ -61,7 +63,15 @@ class ScoreFunction(nn.Module):
 
     def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
         """Return the score of every query with every key."""
+        heads, width = self.sizes
+        check_floats("query", query, "batch", heads, "queries", width)
+        check_floats("key", key, *query.shape[:2], "keys", query.size(-1))
         return self.compare(query, self.prepare(key))
+
+    @property
+    def sizes(self) -> tuple[Size, Size]:
+        """The number of heads and the width of their queries and keys. Words stand for any number."""
+        return "heads", "width"
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
         """Return the keys in the form that :meth:`compare` needs. Each result depends on one key only."""
@@ -86,6 +96,10 @@ class _GeneralScore(ScoreFunction):
         super().__init__()
         self.weight = _matrices(num_heads, width, width)
 
+    @property
+    def sizes(self) -> tuple[Size, Size]:
+        return _sizes(self.weight)
+
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S K"]:
         return key @ self.weight.transpose(-2, -1)
 
@@ -99,6 +113,10 @@ class _CosineScore(ScoreFunction):
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(_SCALE)))
+
+    @property
+    def sizes(self) -> tuple[Size, Size]:
+        return _sizes(self.log_scale)[0], "width"
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S K"]:
         return _normalized(key)
@@ -124,6 +142,11 @@ class _AdditiveScore(ScoreFunction):
         self.query = _matrices(num_heads, width, hidden)
         self.key = _matrices(num_heads, width, hidden)
         self.vector = _matrices(num_heads, hidden, 1)
+
+    @property
+    def sizes(self) -> tuple[Size, Size]:
+        """The number of heads and the width of their queries and keys."""
+        return _sizes(self.query)
 
     def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
         """Apply the activation of the hidden layer in place."""
@@ -161,6 +184,12 @@ class _FeedForwardScore(_AdditiveScore):
 
     def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
         return summed.relu_()
+
+
+def _sizes(weight: Tensor) -> tuple[Size, Size]:
+    """Return the first two sizes of a weight. The weight of one head fits any number of heads."""
+    heads, *width = weight.shape
+    return "heads" if heads == 1 else heads, width[0] if width else "width"
 
 
 def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
