@@ -71,6 +71,12 @@ def test_parts_do_not_overlap(tmp_path: Path) -> None:
             assert train.batch(rows).target.max() < 50
 
 
+def test_the_shares_of_targets_follow_the_weights(tmp_path: Path) -> None:
+    stores = [store(tmp_path / "a", 10, 4), store(tmp_path / "b", 12, 4)]
+    dataset = BlockDataset(stores, [1.0, 3.0], block_length=2)
+    assert (dataset.target_shares(18) * 16).tolist() == [0] * 10 + [1, 1, 4, 4, 3, 3, 0, 0]
+
+
 def test_a_text_shorter_than_a_block_is_one_block(tmp_path: Path) -> None:
     dataset = BlockDataset([store(tmp_path / "a", 10, 5)], block_length=8)
     for epoch in range(4):

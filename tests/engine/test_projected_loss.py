@@ -102,8 +102,10 @@ def r_drop(
     smoothing: float,
     alpha: float,
     bias: Tensor | None = None,
+    prior: Tensor | None = None,
 ) -> Tensor:
-    return r_drop_loss(F.linear(one, weight, bias), F.linear(two, weight, bias), targets, smoothing, alpha).sum()
+    logits = F.linear(one, weight, bias), F.linear(two, weight, bias)
+    return r_drop_loss(*logits, targets, smoothing, alpha, prior).sum()
 
 
 @pytest.mark.parametrize("rows", [1, 2100])
@@ -118,8 +120,9 @@ def test_r_drop_in_chunks_equals_the_definition(rows: int, smoothing: float, alp
     )
     targets = torch.randint(9, (rows,), generator=generator)
     bias = torch.randn(9, dtype=torch.float64, generator=generator).requires_grad_() if biased else None
-    ours = projected_r_drop(one, two, weight, targets, smoothing, alpha, bias)
-    definition = r_drop(one, two, weight, targets, smoothing, alpha, bias)
+    prior = torch.randn(9, dtype=torch.float64, generator=generator).softmax(-1) if biased else None
+    ours = projected_r_drop(one, two, weight, targets, smoothing, alpha, bias, prior)
+    definition = r_drop(one, two, weight, targets, smoothing, alpha, bias, prior)
     torch.testing.assert_close(ours, definition, rtol=1e-12, atol=0)
     variables = [each for each in (one, two, weight, bias) if each is not None]
     found = torch.autograd.grad(3 * ours, variables)

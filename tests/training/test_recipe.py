@@ -67,6 +67,7 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("model.layer_dropout=1", r"model\.layer_dropout = 1: .*less than 1"),
         ("data.segmentations=4", r"data\.segmentations has no effect without data\.bpe_dropout"),
         ("optimizer.momentum=0.9", r"optimizer\.momentum has no effect without kind = 'muon'"),
+        ("training.label_smoothing_prior=bigram", r"training\.label_smoothing_prior = 'bigram': .*'unigram'"),
         ("optimizer.halve_every=5", r"optimizer\.halve_every has no effect without schedule = 'halve_every'"),
         ("optimizer.final_fraction=0.1", r"optimizer\.final_fraction has no effect without schedule = 'linear' or"),
         ("model.rotary_base=500", r"rotary_base has no effect with positions = 'sinusoidal'"),

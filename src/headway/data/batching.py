@@ -175,6 +175,18 @@ class TokenDataset:
         """Return the number of tokens on one side, including end symbols, averaged over the segmentations."""
         return sum(store.num_tokens(side) for store in self._stores) // self.num_segmentations
 
+    def target_shares(self, size: int) -> NDArray[np.float64]:
+        """Return the share of each of ``size`` token ids among the targets of an epoch, over all segmentations."""
+        counts = np.zeros(size)
+        for number, weight in enumerate(self._weights):
+            counts += weight * self._target_counts(number, size)
+        shares: NDArray[np.float64] = counts / counts.sum()
+        return shares
+
+    def _target_counts(self, number: int, size: int) -> NDArray[np.int64]:
+        """Return how often each of ``size`` token ids is a target in one of the stores."""
+        return self._stores[number].token_counts("target", size)
+
     def plan_epoch(
         self,
         seed: int,

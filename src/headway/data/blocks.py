@@ -82,6 +82,14 @@ class BlockDataset(TokenDataset):
         """Return the number of tokens in all blocks. Only the target side has any."""
         return sum(end - begin for begin, end in self._spans) if side == "target" else 0
 
+    def _target_counts(self, number: int, size: int) -> NDArray[np.int64]:
+        """Return how often each token id occurs in this data set's part of a store. Every token is a target."""
+        store, (begin, end) = self._stores[number], self._spans[number]
+        counts = store.token_counts("source", size)
+        for outside in ((0, begin), (end, store.num_tokens("source"))):
+            counts = counts - store.count_tokens("source", *outside, size)
+        return counts
+
     def plan_epoch(
         self,
         seed: int,

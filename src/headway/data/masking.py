@@ -216,6 +216,9 @@ class MaskedBlockDataset(BlockDataset):
             source[row, : len(read)], target[row, : len(read)] = read, original
         return PaddedBatch(source, target)
 
+    def _target_counts(self, number: int, size: int) -> NDArray[np.int64]:
+        return super()._target_counts(number, size) * self._can_be_target(np.arange(size))
+
     def _can_be_target(self, tokens: Tokens) -> NDArray[np.bool_]:
         return self._masking.can_hide(tokens)
 

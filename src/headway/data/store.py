@@ -5,7 +5,8 @@ A store is a folder:
     source.tokens    the token ids of all sources one after the other, uint16 (uint32 for vocabularies over 65,536)
     source.offsets   int64, one more than there are rows: row r is tokens[offsets[r]:offsets[r + 1]]
     target.tokens, target.offsets
-    store.json       format, counts, and a fingerprint and a description of the inputs, the tokenizers and the options
+    store.json       format, counts, and a fingerprint and a description of the inputs, the tokenizers and the options;
+                     the number of times that each token occurs, once it has been asked for
     source.lengths, target.lengths    the length of each row, uint16 or uint32; derived from the offsets when needed
 
 Sources and targets end in the end symbol. Each example has one row. With K sampled segmentations, it has K consecutive
@@ -27,7 +28,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ SIDES = ("source", "target")
 
 _FORMAT = 2
 _LENGTHS_AT_ONCE = 1 << 20
+_TOKENS_AT_ONCE = 1 << 20
 _SETTLED_NS = 2_000_000_000  # no file system in use has coarser modification times
 
 
@@ -99,7 +101,7 @@ class TokenStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        header = self._header()
         self.format: int = header["format"]
         # Read by position: in older stores the count "truncated" is named "cut".
         self.filter_counts = FilterCounts(*dict(header["counts"]).values())
@@ -121,6 +123,33 @@ class TokenStore:
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens in all rows of one side, including end symbols."""
         return len(self._tokens[side])
+
+    def token_counts(self, side: str, size: int) -> NDArray[np.int64]:
+        """Return how often each of ``size`` token ids occurs on one side, in all segmentations together.
+
+        They are counted once, and kept in store.json if it can be written.
+        """
+        header = self._header()
+        stored = header.get("token_counts", {}).get(side, [])
+        if sum(stored) == self.num_tokens(side):
+            counts = np.array(stored, np.int64)
+        else:
+            counts = self.count_tokens(side, 0, self.num_tokens(side), size)
+            header["token_counts"] = {**header.get("token_counts", {}), side: counts.tolist()}
+            with suppress(OutputError):
+                atomic_write_text(self.folder / "store.json", json.dumps(header) + "\n")
+        return np.pad(counts, (0, size - len(counts)))
+
+    def count_tokens(self, side: str, start: int, end: int, size: int) -> NDArray[np.int64]:
+        """Return how often each of ``size`` token ids occurs among the tokens ``start`` to ``end`` of one side."""
+        counts = np.zeros(size, np.int64)
+        for first in range(start, end, _TOKENS_AT_ONCE):
+            counts += np.bincount(self.read_tokens(side, first, min(first + _TOKENS_AT_ONCE, end)), minlength=size)
+        return counts
+
+    def _header(self) -> dict[str, Any]:
+        header: dict[str, Any] = json.loads((self.folder / "store.json").read_text(encoding="utf-8"))
+        return header
 
     def lengths(self, side: str, segmentation: int = 0) -> NDArray[np.int32]:
         """Return the length of each example's source or target in one segmentation, including the end symbol."""

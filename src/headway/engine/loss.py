@@ -58,12 +58,13 @@ def projected_r_drop(
     smoothing: float,
     alpha: float,
     bias: Float[Tensor, " V"] | None = None,
+    prior: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the sum of :func:`headway.nn.loss.r_drop_loss` over the logits of two passes.
 
     With ``alpha`` = 0 it is the mean of the two passes' cross-entropies.
     """
-    return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, bias, targets, smoothing, None, alpha)
+    return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, bias, targets, smoothing, prior, alpha)
 
 
 def projected_log_probs(

@@ -5,8 +5,8 @@ With the smoothing eps, the target y and a prior u over the V tokens, the refere
     q(k) = (1 - eps) [k = y] + eps u(k)
 
 and the loss of one position is H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q), where p is the softmax of the
-logits. The prior is uniform, 1 / V, as in the paper, or given (unigram frequencies, for example). Select the real
-targets first: these functions do not skip padding.
+logits. The prior is uniform, 1 / V, as in the paper, or given, for example the share of each token in the training data
+(``training.label_smoothing_prior = "unigram"``). Select the real targets first: these functions do not skip padding.
 
 R-Drop (Wu et al. 2021) sends each input through the model twice, with different dropout masks, and pulls the two
 predictions p1 and p2 together. We take half of its equation 4, so that two equal passes have the loss of one:
@@ -21,6 +21,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from headway.nn.arguments import check_floats, check_ids, check_integers
+
 
 def label_smoothed_cross_entropy(
     logits: Float[Tensor, "N V"],
@@ -30,14 +32,24 @@ def label_smoothed_cross_entropy(
 ) -> Float[Tensor, " N"]:
     """Return H(q, p) in nats for each of N positions, computed in float32 (float64 for float64).
 
-    ``prior`` must sum to one. None means the uniform distribution.
+    With the smoothing eps and the ``prior`` u, which must sum to one (None means 1 / V for each token),
+
+        H(q, p) = -(1 - eps) log p(y) - eps sum_k u(k) log p(k)
     """
+    check_floats("logits", logits, "positions", "vocabulary")
+    check_integers("targets", targets, logits.size(0))
+    if prior is not None:
+        check_floats("prior", prior, logits.size(1))
     logits = _at_least_float32(logits)
     log_normalizer = logits.logsumexp(-1)
-    target_logits = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    try:
+        target_logits = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    except (IndexError, RuntimeError):
+        check_ids("targets", targets, logits.size(1))
+        raise
     if not smoothing:
         return log_normalizer - target_logits
-    prior_logits = logits.mean(-1) if prior is None else logits @ prior.to(logits)
+    prior_logits = logits.mean(-1) if prior is None else (logits * prior.to(logits)).sum(-1)
     return log_normalizer - torch.lerp(target_logits, prior_logits, smoothing)
 
 
@@ -47,9 +59,10 @@ def r_drop_loss(
     targets: Int[Tensor, " N"],
     smoothing: float,
     alpha: float,
+    prior: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, " N"]:
     """Return R-Drop's loss in nats for each of N positions, from the logits of two passes."""
-    cross_entropies = [label_smoothed_cross_entropy(logits, targets, smoothing) for logits in (logits1, logits2)]
+    cross_entropies = [label_smoothed_cross_entropy(logits, targets, smoothing, prior) for logits in (logits1, logits2)]
     log_p1, log_p2 = (_at_least_float32(logits).log_softmax(-1) for logits in (logits1, logits2))
     # KL(p1 || p2) + KL(p2 || p1) = sum of (p1 - p2) (log p1 - log p2)
     divergence = ((log_p1.exp() - log_p2.exp()) * (log_p1 - log_p2)).sum(-1)
@@ -79,6 +92,8 @@ def projected_cross_entropy(
 
     :func:`headway.engine.loss.projected_cross_entropy` computes the same sum without storing all logits.
     """
+    check_floats("weight", weight, "vocabulary", "width")
+    check_floats("hidden", hidden, "positions", weight.size(1))
     return label_smoothed_cross_entropy(F.linear(hidden, weight), targets, smoothing, prior).sum()
 
 

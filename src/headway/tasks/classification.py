@@ -33,6 +33,7 @@ from headway.models.classifier import ClassifierConfig
 from headway.models.registry import ModelConfig, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.storage import atomic_write_text
+from headway.tasks.smoothing_prior import smoothing_prior
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
@@ -108,6 +109,7 @@ class ClassificationObjective(Objective):
     """The label-smoothed cross-entropy of a batch of labeled texts, optionally weighted by class."""
 
     model: ClassificationModel
+    prior: Tensor | None
     class_weights: Tensor | None
     is_per_token: ClassVar[bool] = False
 
@@ -116,6 +118,7 @@ class ClassificationObjective(Objective):
         model: ClassificationModel,
         label_smoothing: float,
         r_drop: float = 0.0,
+        prior: Float[Tensor, " C"] | None = None,
         *,
         class_weights: Sequence[float] | None = None,
     ) -> None:
@@ -123,6 +126,7 @@ class ClassificationObjective(Objective):
         self.model = model
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
         device = model.projection.weight.device
+        self.register_buffer("prior", None if prior is None else prior.to(device), persistent=False)
         weights = None if class_weights is None else torch.tensor(class_weights, device=device)
         self.register_buffer("class_weights", weights, persistent=False)
 
@@ -131,9 +135,10 @@ class ClassificationObjective(Objective):
         labels = batch.targets - 1
         if self.r_drop:
             first, second = self.model(batch.source.repeat(2, 1)).float().chunk(2)
-            losses = r_drop_loss(first, second, labels, self.label_smoothing, self.r_drop)
+            losses = r_drop_loss(first, second, labels, self.label_smoothing, self.r_drop, self.prior)
         else:
-            losses = label_smoothed_cross_entropy(self.model(batch.source).float(), labels, self.label_smoothing)
+            logits = self.model(batch.source).float()
+            losses = label_smoothed_cross_entropy(logits, labels, self.label_smoothing, self.prior)
         if self.class_weights is not None:
             losses = losses * self.class_weights[labels]
         return losses.sum()
@@ -187,7 +192,9 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         training = recipe.training
         weights = balanced_weights(prepared.label_counts) if training.class_weights == "balanced" else None
-        return ClassificationObjective(model, training.label_smoothing, training.r_drop, class_weights=weights)
+        prior = smoothing_prior(recipe, prepared, 1 + len(prepared.label_counts))  # class i is stored as token i + 1
+        prior = None if prior is None else prior[1:]
+        return ClassificationObjective(model, training.label_smoothing, training.r_drop, prior, class_weights=weights)
 
     def dev_scores(self, bundle: ClassifierBundle, recipe: ClassificationRecipe) -> Sequence[Score]:
         """Classify the development set and return accuracy, macro F1 and calibration error."""

@@ -41,6 +41,7 @@ from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.registry import ModelConfig, build_model
 from headway.nn.masks import DocumentMask
+from headway.tasks.smoothing_prior import smoothing_prior
 from headway.tasks.soft_targets import SoftTargets, check_teacher
 from headway.tasks.text_blocks import BlockRecipe, can_reset_positions, prepare_blocks
 from headway.tasks.token_objective import TokenObjective
@@ -145,9 +146,15 @@ class DocumentObjective(LanguageModelObjective):
     model: DecoderOnly
 
     def __init__(
-        self, model: DecoderOnly, label_smoothing: float, r_drop: float = 0.0, *, reset_positions: bool
+        self,
+        model: DecoderOnly,
+        label_smoothing: float,
+        r_drop: float = 0.0,
+        prior: Float[Tensor, " V"] | None = None,
+        *,
+        reset_positions: bool,
     ) -> None:
-        super().__init__(model, label_smoothing, r_drop)
+        super().__init__(model, label_smoothing, r_drop, prior)
         self.reset_positions = reset_positions
 
     def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
@@ -237,7 +244,8 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
     ) -> LanguageModelObjective:
         """Return the cross-entropy with the recipe's settings."""
         training, data = recipe.training, recipe.data
-        settings = training.label_smoothing, training.r_drop
+        prior = smoothing_prior(recipe, prepared, prepared.tokenizers.source.vocab_size)
+        settings = training.label_smoothing, training.r_drop, prior
         objective: LanguageModelObjective
         if recipe.carries_state:
             objective = CarriedStateObjective(cast("RecurrentLM", model), *settings)

@@ -28,6 +28,7 @@ from headway.data.store_builder import Shard
 from headway.kinds import Capability
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.registry import ModelConfig, build_model
+from headway.tasks.smoothing_prior import smoothing_prior
 from headway.tasks.text_blocks import BlockRecipe, TextDataConfig, prepare_blocks
 from headway.tasks.token_objective import TokenObjective
 from headway.text.base import MASK, TextTokenizer
@@ -126,7 +127,8 @@ class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTra
         self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData
     ) -> MaskedLanguageModelObjective:
         """Return the cross-entropy with the recipe's settings."""
-        return MaskedLanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
+        prior = smoothing_prior(recipe, prepared, prepared.tokenizers.source.vocab_size)
+        return MaskedLanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop, prior)
 
     def build_bundle(
         self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData

@@ -1,6 +1,7 @@
 """The objective of models that predict tokens: label-smoothed cross-entropy, optionally with R-Drop.
 
-The loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). With R-Drop
+The loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). The prior of
+the smoothing is uniform, or the shares of the target tokens in the training data (:mod:`headway.nn.loss`). With R-Drop
 (Wu et al. 2021), each sequence passes through the model twice with different dropout, and the divergence between the
 two predictions is added to the loss.
 """
@@ -23,12 +24,18 @@ class TokenObjective(Objective):
         model: The model.
         label_smoothing: Probability that is spread over all tokens.
         r_drop: Weight of the divergence between two passes. 0 means a single pass.
+        prior: The distribution of the smoothed probability over the tokens. None: uniform.
     """
 
-    def __init__(self, model: Model, label_smoothing: float, r_drop: float = 0.0) -> None:
+    prior: Tensor | None
+
+    def __init__(
+        self, model: Model, label_smoothing: float, r_drop: float = 0.0, prior: Float[Tensor, " V"] | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
+        self.register_buffer("prior", None if prior is None else prior.to(model.device), persistent=False)
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
@@ -37,10 +44,9 @@ class TokenObjective(Objective):
             return self.loss_of(self.states(*inputs), batch, self.label_smoothing)
         states = self.states(*(tokens.repeat(2, 1) for tokens in inputs))
         first, second = (self.outputs(half, batch) for half in states.chunk(2))
-        projection = self.model.projection
-        return projected_r_drop(
-            first, second, projection.weight, batch.targets, self.label_smoothing, self.r_drop, projection.bias
-        )
+        weight, bias = self.model.projection.weight, self.model.projection.bias
+        smoothing = self.label_smoothing, self.r_drop
+        return projected_r_drop(first, second, weight, batch.targets, *smoothing, bias, self.prior)
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
@@ -62,4 +68,4 @@ class TokenObjective(Objective):
     def loss_of(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
         """Return the summed loss, given the hidden states of all positions."""
         hidden, projection = self.outputs(states, batch), self.model.projection
-        return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, bias=projection.bias)
+        return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, self.prior, projection.bias)

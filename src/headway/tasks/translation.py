@@ -25,6 +25,7 @@ from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import are_too_short_for_bleu
 from headway.models.base import TranslationModel
 from headway.models.registry import build_model
+from headway.tasks.smoothing_prior import smoothing_prior
 from headway.tasks.token_objective import TokenObjective
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
@@ -137,7 +138,8 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         self, model: TranslationModel, recipe: TranslationRecipe, prepared: RunData
     ) -> TranslationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
-        return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
+        prior = smoothing_prior(recipe, prepared, prepared.tokenizers.target.vocab_size)
+        return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop, prior)
 
     def selection_metric(self, recipe: TranslationRecipe) -> str:
         """Return the name of the selecting score. BLEU is 0 for every model if no reference has four tokens."""

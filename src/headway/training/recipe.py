@@ -96,6 +96,11 @@ class TrainingConfig(Config):
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
     )
+    label_smoothing_prior: Literal["uniform", "unigram"] = Field(
+        "uniform",
+        description="How that probability is spread: equally, or in proportion to how frequent each token (of a "
+        "classifier: each label) is in the training data.",
+    )
     class_weights: Literal["none", "balanced"] = Field(
         "none", description="Classification: class weights in the loss. balanced: the same total weight for each class."
     )
@@ -244,7 +249,7 @@ class Recipe(Config):
                 f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, but "
                 "the model has no dropout; set model.dropout, or r_drop to 0"
             )
-        optimizer, tokenizer = self.optimizer, self.tokenizer
+        optimizer, tokenizer, training = self.optimizer, self.tokenizer, self.training
         for section, config, key, condition, has_effect in (
             ("optimizer", optimizer, "momentum", "kind = 'muon'", optimizer.kind == "muon"),
             *(("optimizer", optimizer, key, "kind = 'adam' or 'muon'", optimizer.kind != "adafactor")
@@ -252,6 +257,7 @@ class Recipe(Config):
             ("optimizer", optimizer, "final_fraction", "schedule = 'linear' or 'cosine'",
              optimizer.schedule in ("linear", "cosine")),
             ("optimizer", optimizer, "halve_every", "schedule = 'halve_every'", optimizer.schedule == "halve_every"),
+            ("training", training, "label_smoothing_prior", "label_smoothing > 0", training.label_smoothing > 0),
             *(("tokenizer", tokenizer, key, "kind = 'bpe'", tokenizer.kind == "bpe" or bool(self.tokenizer_source))
               for key in ("vocab_size", "min_frequency", "split_digits")),
         ):  # fmt: skip
