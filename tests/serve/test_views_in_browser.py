@@ -250,7 +250,7 @@ def test_translate_hands_its_sentence_and_the_word_to_why(page: Page) -> None:
 
 
 def start_writing(view: Locator, **options: str) -> None:
-    view.locator("summary").click()
+    view.locator(".more summary").click()
     for label, value in options.items():
         view.get_by_label(label.replace("_", " ")).fill(value)
 
@@ -281,7 +281,44 @@ def test_a_text_is_written_and_continued_from_another_token(page: Page, service:
     page.keyboard.press("Control+z")  # the prompt stays
     expect(view.locator(".token").nth(1)).to_be_focused()
     expect(view.locator(".text")).to_have_text("ein" + whole["text"])
-    expect(view.locator("textarea")).to_have_value("ein")
+    expect(view.locator(".controls textarea")).to_have_value("ein")
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_five_prompts_to_start_from(page: Page, language: str) -> None:
+    view = opened(page, "write")
+    page.get_by_label("Language of this page").select_option(language)
+    buttons, field = view.locator(".starts button"), view.locator(".controls textarea")
+    expect(buttons).to_have_count(5)
+    texts = set()
+    for number in range(5):
+        buttons.nth(number).click()
+        expect(field).to_be_focused()
+        texts.add(field.input_value())
+    assert len(texts - {""}) == 5
+
+
+def test_a_stop_text_ends_the_text_and_is_not_part_of_it(page: Page, service: RunningService) -> None:
+    options = {"temperature": 0, "max_new_tokens": 12}
+    (whole,) = api(service, "generate", prompt="ein", options=options)["continuations"][0]
+    stop = whole["text"][6:8]
+    before = whole["text"][: whole["text"].index(stop)]
+    view = opened(page, "write")
+    page.keyboard.type("ein")
+    start_writing(view, Temperature="0", Tokens_to_write="12")
+    view.get_by_label("Stop texts").fill(f"never written\n{stop}")
+    view.get_by_role("button", name="Write", exact=True).click()
+    expect(view.get_by_role("status")).to_contain_text("stop text")
+    expect(view.locator(".text")).to_have_text("ein" + before, use_inner_text=False)
+
+
+def test_each_control_says_what_it_does(page: Page) -> None:
+    view = opened(page, "write")
+    view.locator(".help summary").click()
+    expect(view.locator(".help dt")).to_have_count(6)
+    for field in view.locator(".settings input, .settings textarea").all():
+        about = field.get_attribute("aria-describedby")
+        assert view.locator(f"#{about}").text_content()
 
 
 def test_the_menu_of_a_token_shows_how_the_text_would_go_on(page: Page, service: RunningService) -> None:
@@ -319,7 +356,7 @@ def test_what_is_written_is_copied_and_its_status_is_never_stale(browser: Browse
         view.get_by_role("button", name="Copy").click()
         expect(view.get_by_role("button", name="Copied")).to_be_visible()
         assert page.evaluate("navigator.clipboard.readText()") == view.locator(".text").text_content()
-        view.locator("textarea").fill("eine")
+        view.locator(".controls textarea").fill("eine")
         expect(view.get_by_role("status")).to_be_empty()
 
 

@@ -11,6 +11,9 @@ import { TokenMenu } from "../write/token_menu.js";
 import { WritingOptions } from "../write/writing_options.js";
 
 const ALTERNATIVES = 10;
+const STARTS = ["story", "dialogue", "list", "question", "analogy"]; // prompts to start from
+const SAID = { end: "end", stop: "reached", length: "length" }; // reasons for an end, and the keys of their texts
+const CONTROLS = ["go", "stop", "again", "undo", "clear", "token"]; // what each does is behind "help"
 
 export function mount(container, context, state = {}) {
   return new WriteView(container, context, state);
@@ -64,14 +67,24 @@ class WriteView {
       this.hint, this.text, this.info, this.legend);
     const models = make("label", { class: "field" }, make("span", {}, t("write.model")), this.model);
     models.hidden = this.models.length < 2;
+    const starts = STARTS.map((name) => {
+      const button = make("button", { type: "button" }, t(`write.start.${name}`));
+      button.addEventListener("click", () => this.#startFrom(t(`write.start.${name}.text`)));
+      return button;
+    });
+    const help = make("details", { class: "help" }, make("summary", {}, t("write.help")),
+      make("dl", {}, ...CONTROLS.flatMap((name) => [
+        make("dt", {}, t(`write.${name}`)), make("dd", { class: "quiet" }, t(`write.${name}.about`)),
+      ])));
     container.append(
       make("h1", {}, t("view.write")),
       make("p", { class: "quiet about" }, t("write.about")),
       make("div", { class: "columns" },
         make("section", { class: "card controls", "aria-label": t("write.prompt") },
           make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
+          make("div", { class: "row starts", role: "group", "aria-label": t("write.starts") }, make("span", { class: "quiet" }, t("write.starts")), ...starts),
           models, make("div", { class: "row" }, this.go, this.stop), make("div", { class: "row" }, this.again, this.undo, this.clear),
-          this.status, this.failure),
+          this.status, this.failure, help),
         page,
         make("section", { class: "card settings", "aria-label": t("write.settings") }, this.options.element)));
     this.story = new Story(this.text, this.context, {
@@ -140,6 +153,13 @@ class WriteView {
     this.text.setAttribute("aria-busy", String(isRunning));
   }
 
+  /** Puts a prompt into the field, as if it were typed there. */
+  #startFrom(text) {
+    this.prompt.value = text;
+    this.#show();
+    this.prompt.focus();
+  }
+
   /** Lets Undo come back to the present text. */
   #keep() {
     this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.#outcome });
@@ -181,7 +201,7 @@ class WriteView {
         options: { ...this.options.values, beyond_context: "slide" }, // a text may be longer than what the model reads at once
       };
       for await (const event of api.stream("generate", body, { signal })) {
-        if (event.continuation) this.said = event.continuation.finish_reason;
+        if (event.continuation) this.said = SAID[event.continuation.finish_reason];
         else this.story.add(event);
       }
     } catch (error) {

@@ -1,9 +1,11 @@
-// How a language model draws its tokens: temperature and top-p as sliders, the rest behind "more".
+// How a language model draws its tokens and where it ends: temperature and top-p as sliders, stop texts, the rest behind
+// "more". Each control says what it does.
 
 import { make } from "../dom.js";
 
-const DEFAULTS = { temperature: 0.8, top_p: 0.95, top_k: "", max_new_tokens: 100, seed: "" };
+const DEFAULTS = { temperature: 0.8, top_p: 0.95, stops: "", top_k: "", max_new_tokens: 100, seed: "" };
 const MAX_SEED = 2 ** 31;
+const MAX_STOPS = 200; // as many as the service accepts
 
 export class WritingOptions {
   /** `state` has the values of another one; otherwise they are those that the browser keeps. */
@@ -16,7 +18,8 @@ export class WritingOptions {
     this.element = make("div", { class: "options" },
       this.#slider("temperature", { min: 0, max: 2, step: 0.05 }, start),
       this.#slider("top_p", { min: 0.05, max: 1, step: 0.05 }, start),
-      make("details", {}, make("summary", {}, t("write.more")),
+      this.#lines("stops", start),
+      make("details", { class: "more" }, make("summary", {}, t("write.more")),
         this.#number("max_new_tokens", { min: 1, max: 1000, required: true }, start),
         this.#number("top_k", { min: 1, placeholder: t("write.all") }, start),
         this.#number("seed", { min: 0, placeholder: t("write.random") }, start)));
@@ -28,11 +31,13 @@ export class WritingOptions {
 
   /** The fields of the request. A temperature of 0 takes the best token, whatever the others. */
   get values() {
-    const { temperature, top_p, top_k, max_new_tokens, seed } = this.state;
+    const { temperature, top_p, stops, top_k, max_new_tokens, seed } = this.state;
     const length = Math.min(Math.max(Math.round(Number(max_new_tokens)) || DEFAULTS.max_new_tokens, 1), 1000);
-    if (Number(temperature) === 0) return { temperature: 0, max_new_tokens: length };
+    const lines = stops.split("\n").filter((line) => line !== "").map((line) => line.replaceAll("\\n", "\n")).slice(0, MAX_STOPS);
+    const ends = { max_new_tokens: length, ...(lines.length ? { stop: lines } : {}) };
+    if (Number(temperature) === 0) return { temperature: 0, ...ends };
     return {
-      temperature: Number(temperature), top_p: Number(top_p), max_new_tokens: length,
+      temperature: Number(temperature), top_p: Number(top_p), ...ends,
       ...(Number(top_k) >= 1 ? { top_k: Math.round(Number(top_k)) } : {}),
       seed: seed === "" ? Math.floor(Math.random() * MAX_SEED) : Math.abs(Math.round(Number(seed))),
     };
@@ -51,10 +56,22 @@ export class WritingOptions {
       make("p", { class: "quiet", id: about }, t(`write.${name}.about`)));
   }
 
+  /** A field with one text a line. */
+  #lines(name, start) {
+    return this.#described(name, make("textarea", { rows: 2, dir: "auto" }), start);
+  }
+
   #number(name, attributes, start) {
-    const input = make("input", { type: "number", inputmode: "numeric", ...attributes });
+    return this.#described(name, make("input", { type: "number", inputmode: "numeric", ...attributes }), start);
+  }
+
+  #described(name, input, start) {
+    const { t } = this.context, about = `write-${name}`;
+    input.setAttribute("aria-describedby", about);
     input.value = start[name];
-    return make("label", { class: "field" }, make("span", {}, this.context.t(`write.${name}`)), this.#kept(name, input));
+    return make("div", { class: "described" },
+      make("label", { class: "field" }, make("span", { class: "name" }, t(`write.${name}`)), this.#kept(name, input)),
+      make("p", { class: "quiet", id: about }, t(`write.${name}.about`)));
   }
 
   #kept(name, input) {
