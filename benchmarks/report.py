@@ -27,6 +27,8 @@ Row = Sequence[str]
 INTRODUCTION = """\
 # Benchmarks
 
+The paper's tables 2 and 3 (section 6: scores and the cost of training) for Headway's recipes, and speed beside other engines.
+
 `python benchmarks/report.py` writes this page from the files in `benchmarks/results`. Each table compares engines within one
 run on one machine. The machines are shared, so only ratios within a run are comparable. [speed.md](speed.md) explains what
 makes decoding fast and which settings to choose; [training.md](training.md) explains how to train.
