@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from headway import distillation as module
 from headway.bundle import Bundle, TaskConfig
 from headway.data.readers import read_examples
+from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
 from headway.distillation import distill
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError
@@ -123,7 +126,14 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return the files but those of jobs, which record who has worked on them."""
+    files = (path for path in folder.rglob("*") if path.is_file() and "jobs" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def results(folder: Path) -> list[Path]:
+    """Return the files with the translations of chunks."""
+    return sorted((folder / "distilled").glob("jobs/*/plan/results/*/*"))
 
 
 class TestDistilledCorpora:
@@ -252,8 +262,7 @@ class TestNothingIsTranslatedTwice:
         with pytest.raises(KeyboardInterrupt):
             distill(teacher, recipe(data), tmp_path / "run")
         assert not list((tmp_path / "run").glob("distilled/train-*"))
-        finished = len(list((tmp_path / "run").glob("distilled/pieces/*")))
-        assert finished == limit // 2
+        assert len(results(tmp_path / "run")) == limit // 2
         asked.clear()
         asked.limit = 1000
         distill(teacher, recipe(data), tmp_path / "run")
@@ -278,13 +287,13 @@ class TestNothingIsStale:
     ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
         everything = len(asked)
-        pieces = tmp_path / "run" / "distilled" / "pieces"
+        jobs = tmp_path / "run" / "distilled" / "jobs"
         for number, beam_size in ((0, 1), (1, 1)):
-            before = set(pieces.iterdir())
+            before = set(jobs.iterdir())
             asked.clear()
             distill(save_teacher(tmp_path / "teacher", number), recipe(data), tmp_path / "run", beam_size=beam_size)
             assert len(asked) == everything
-            assert not before & set(pieces.iterdir())
+            assert not before & set(jobs.iterdir())
 
     def test_other_files_of_the_teacher_invalidate_nothing(
         self, data: Path, teacher: Path, tmp_path: Path, asked: Asked
@@ -302,11 +311,30 @@ class TestNothingIsStale:
     ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
         whole = contents(tmp_path / "run")
-        next((tmp_path / "run" / "distilled" / "pieces").iterdir()).write_text(damage)
+        results(tmp_path / "run")[0].write_text(damage)
         asked.clear()
         distill(teacher, recipe(data), tmp_path / "run")
         assert 1 <= len(asked) <= 2
         assert contents(tmp_path / "run") == whole
+
+
+def test_translations_of_an_older_version_are_used(data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
+    """They are in a file for each chunk, whose name is a hash of the teacher's files, the options and the sources."""
+    distill(teacher, recipe(data), tmp_path / "run")
+    home = tmp_path / "run" / "distilled"
+    whole, key = contents(home), json.loads((home / "teacher.json").read_text())["fingerprint"]
+    (home / "pieces").mkdir()
+    for number in (0, 1):
+        rows = read(home / f"train-{number}.jsonl")
+        for chunk in (rows[start : start + 2] for start in range(0, len(rows), 2)):
+            name = fingerprint(key, 4, recipe(data).data.filter.max_length, None, [row["source"] for row in chunk])
+            (home / "pieces" / f"{name}.json").write_text(json.dumps([row["target"] for row in chunk]))
+    shutil.rmtree(home / "jobs")
+    (tmp_path / "run" / "checkpoints" / "step-1").mkdir(parents=True)
+    asked.clear()
+    distill(teacher, recipe(data), tmp_path / "run")
+    assert asked == []
+    assert contents(home) == whole
 
 
 class TestRefusals:
@@ -363,7 +391,7 @@ def test_progress_is_reported_every_30_seconds_and_at_the_end(
 ) -> None:
     """A chunk takes 20 s here."""
     clock = iter(range(0, 1000, 20))
-    monkeypatch.setattr("headway.distillation.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("headway.distillation.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
 
     class Recorder(Listener):
         said: ClassVar[list[str]] = []

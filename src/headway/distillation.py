@@ -9,29 +9,37 @@ Files in the run folder:
     distilled/train-0.jsonl    source, target (from the teacher) and original of each pair; one file per training corpus
     distilled/dev.jsonl        a copy of the development set
     distilled/teacher.json     the teacher, its beam size, and the corpora that it has translated
-    distilled/pieces/          translations of chunks of up to 2,048 sources, for reuse by later calls
+    distilled/jobs/            a job for each corpus (:mod:`headway.jobs`), in chunks of up to 2,048 pairs
 
-A chunk's file name is a hash of everything that determines its content: the teacher's files, the beam size and the
-sources. A command that is killed therefore loses at most one chunk, and stale translations are never used.
+The name of a job is a hash of everything that determines its results: the teacher's files, the beam size and the
+pairs. A command that is killed loses at most one chunk, and stale translations are never used. The job of a changed
+corpus takes over equal chunks of earlier jobs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from headway.bundle import TaskConfig, read_config
 from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
-from headway.errors import CheckpointError, ConfigError
+from headway.errors import CheckpointError, ConfigError, TrainingError
+from headway.jobs.join import join
+from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
+from headway.jobs.plan import JOB_FILE, JobChunk, JobRequest, Plan, make_plan
+from headway.jobs.results import ChunkResult
+from headway.jobs.reuse import remove_damaged, store_result, take_over_results, unfinished
+from headway.jobs.worker import Worker
 from headway.predict import Translator, load_translator
 from headway.predict.translation.shortlisting import SHORTLIST_FILE
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
@@ -84,24 +92,35 @@ def distill(
     work = [(corpus, _requested_languages(teacher, translator, recipe.task, corpus)) for corpus in corpora]
     for _, languages in work:  # raises an error for a wrong language before any corpus is read
         translator.translate([], options, **languages)
-    cache = _TranslationCache(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
+    teacher_key = _teacher_key(teacher)
     with lock_file(home / "lock"):  # if several processes call this, one translates, and the others reuse its files
-        missing = cache.count_missing(_chunks(work, folder, recipe))
+        jobs = [_make_job(home, *entry, folder, recipe, teacher_key, beam_size) for entry in work]
+        plans = [plan for plan, _ in jobs]
+        missing = sum(_missing_chunks(plans).values())
         if missing and checkpoint_folders(run / "checkpoints"):
+            for plan in (plan for plan, is_new in jobs if is_new):
+                shutil.rmtree(plan.folder.parent)
             raise CheckpointError(
                 f"{run}: the student was not trained on the translations of these corpora by {teacher} with beam size "
-                f"{beam_size} (or files in {home / 'pieces'} are missing); restore teacher, beam size and corpora to "
+                f"{beam_size} (or files in {home / 'jobs'} are missing); restore teacher, beam size and corpora to "
                 "resume, choose another --run, or start over with --fresh"
             )
         listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
         if recipe.data.dev:  # copied, so that one folder contains everything that the student reads
             pairs = read_examples(recipe.data.dev, folder, bad_lines=_bad_lines(recipe))
             _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
-        cache.fill(_chunks(work, folder, recipe), missing, listener)
-        for number, entry in enumerate(work):
-            _write_jsonl(home / f"train-{number}.jsonl", cache.records(_chunks([entry], folder, recipe)))
-        cache.remove_unused()
-        about = {"teacher": str(teacher), "fingerprint": cache.teacher_key, "beam_size": beam_size}
+        progress = _TranslationProgress(missing, listener)
+        for number, (plan, (_, languages)) in enumerate(zip(plans, work, strict=True)):
+            for earlier in plans[:number]:
+                take_over_results(plan, earlier)
+            teacher_map = _TeacherMap(translator, options, recipe.data.filter.max_length, languages)
+            Worker(plan, teacher_map, in_order=True, on_chunk=progress.count).run()
+        for number, plan in enumerate(plans):
+            join(plan, home / f"train-{number}.jsonl")
+        for unused in {*(home / "jobs").iterdir()} - {plan.folder.parent for plan in plans}:
+            shutil.rmtree(unused)
+        shutil.rmtree(home / "pieces", ignore_errors=True)  # of an older version; its translations are in the jobs now
+        about = {"teacher": str(teacher), "fingerprint": teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
         atomic_write_text(home / "teacher.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return _student_recipe(recipe, home, keep_original)
@@ -150,97 +169,116 @@ def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-@dataclass(frozen=True)
-class _PairChunk:
-    """Consecutive pairs of a corpus, and the language arguments for translating their sources."""
-
-    sources: list[str]
-    targets: list[str]
-    languages: _Languages
-
-
 def _bad_lines(recipe: Recipe) -> BadLines:
     return BadLines(recipe.data.on_error, SKIP_HINT)
 
 
-def _chunks(work: Iterable[tuple[Corpus, _Languages]], folder: Path, recipe: Recipe) -> Iterator[_PairChunk]:
-    for corpus, languages in work:
-        examples = read_examples(corpus, folder, bad_lines=_bad_lines(recipe))
-        while pairs := list(islice(examples, _CHUNK_PAIRS)):
-            sources, targets = zip(*pairs, strict=True)
-            yield _PairChunk(list(sources), list(targets), languages)
+def _pairs(corpus: Corpus, folder: Path, recipe: Recipe) -> Iterator[dict[str, str]]:
+    for source, target in read_examples(corpus, folder, bad_lines=_bad_lines(recipe)):
+        yield {"source": source, "original": target}
 
 
-class _TranslationCache:
-    """Stored translations of chunks. A file's name is a hash of everything that determines its content."""
+def _teacher_key(teacher: Path) -> str:
+    """Return the hash of the teacher's files that determine translations."""
+    files = (path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors"))
+    hashed = [path for path in files if path.name != SHORTLIST_FILE]  # the teacher does not use a shortlist
+    return fingerprint([(path.name, checksum(path)) for path in hashed])
+
+
+def _make_job(
+    home: Path, corpus: Corpus, languages: _Languages, folder: Path, recipe: Recipe, teacher_key: str, beam_size: int
+) -> tuple[Plan, bool]:
+    """Return the job that translates a corpus, with the finished chunks of earlier jobs, and whether it is new."""
+    content = hashlib.blake2b(digest_size=20)
+    for pair in _pairs(corpus, folder, recipe):
+        content.update(json.dumps(pair).encode() + b"\n")
+    options = {"beam_size": beam_size, "max_length": recipe.data.filter.max_length, **languages}
+    job = home / "jobs" / fingerprint(teacher_key, sorted(options.items()), content.hexdigest())
+    is_new = not (job / "plan" / JOB_FILE).exists()
+    pairs = job / "pairs.jsonl"
+    if is_new:
+        _write_jsonl(pairs, _pairs(corpus, folder, recipe))
+    plan = make_plan(job / "plan", JobRequest("distill", options, {"teacher": teacher_key}, [[pairs]], _CHUNK_PAIRS))
+    remove_damaged(plan)
+    for other in sorted((home / "jobs").glob(f"*/plan/{JOB_FILE}")):
+        if other.parent != plan.folder:
+            take_over_results(plan, Plan(other.parent))
+    _take_over_pieces(plan, home / "pieces", (teacher_key, beam_size, recipe.data.filter.max_length), languages)
+    return plan, is_new
+
+
+def _take_over_pieces(plan: Plan, folder: Path, key: tuple[str, int, int], languages: _Languages) -> None:
+    """Give chunks the translations that an older version has stored, in a file for each chunk."""
+    source_language = languages["source_language"]
+    for chunk in list(unfinished(plan)) if folder.is_dir() else []:
+        pairs = [json.loads(line[0]) for line in plan.read_lines(chunk)]
+        sources = [pair["source"] for pair in pairs]
+        content = (*key, languages["target_language"], sources, *([source_language] if source_language else []))
+        path = folder / f"{fingerprint(*content)}.json"
+        with suppress(OSError, ValueError):
+            targets = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(targets, list) and len(targets) == len(pairs):
+                output = "".join(_record(pair, target) for pair, target in zip(pairs, targets, strict=True))
+                store_result(plan, chunk, ChunkResult(output.encode(), len(pairs)))
+
+
+def _record(pair: dict[str, str], target: str) -> str:
+    """Return the line of a pair with its translation."""
+    record = {"source": pair["source"], "target": target, "original": pair["original"]}
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _missing_chunks(plans: Iterable[Plan]) -> dict[int, int]:
+    """Return the number of sources of each chunk that has no translations yet. Equal chunks are counted once."""
+    return {chunk.digest: chunk.num_lines for plan in plans for chunk in unfinished(plan)}
+
+
+class _TeacherMap:
+    """Translates sources in JSON lines. Sources that are too long have an empty translation."""
+
+    processor: dict[str, Any] = {}  # noqa: RUF012  # a run belongs to one machine
 
     def __init__(
-        self, folder: Path, teacher: Path, translator: Translator, options: DecodingOptions, max_length: int
+        self,
+        translator: Translator,
+        options: DecodingOptions,
+        max_length: int,
+        languages: _Languages,
     ) -> None:
-        files = (path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors"))
-        hashed = [path for path in files if path.name != SHORTLIST_FILE]  # the teacher does not use a shortlist
-        self.teacher_key = fingerprint([(path.name, checksum(path)) for path in hashed])
-        self._folder, self._translator, self._options, self._max_length = folder, translator, options, max_length
-        self._used: set[Path] = set()
+        self._translator, self._options, self._max_length = translator, options, max_length
+        self._languages = languages
 
-    def path(self, chunk: _PairChunk) -> Path:
-        """Return the file for the translations of a chunk, which need not exist."""
-        source, target = chunk.languages["source_language"], chunk.languages["target_language"]
-        key = (self.teacher_key, self._options.beam_size, self._max_length, target, chunk.sources)
-        path = self._folder / f"{fingerprint(*key, *([source] if source else []))}.json"
-        self._used.add(path)
-        return path
-
-    def read(self, chunk: _PairChunk) -> list[str] | None:
-        """Return the translations of a chunk, or None if its file does not exist or is damaged."""
-        try:
-            targets = json.loads(self.path(chunk).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return targets if isinstance(targets, list) and len(targets) == len(chunk.sources) else None
-
-    def count_missing(self, chunks: Iterable[_PairChunk]) -> int:
-        """Return the number of sources that have no translation yet. Equal chunks are counted once."""
-        return sum({self.path(chunk): len(chunk.sources) for chunk in chunks if self.read(chunk) is None}.values())
-
-    def fill(self, chunks: Iterable[_PairChunk], total: int, listener: Listener) -> None:
-        """Translate the chunks that have no file yet, ``total`` sources in all."""
-        done, begin = 0, time.monotonic()
-        said = begin
-        for chunk in chunks:
-            if self.read(chunk) is not None:
-                continue
-            self._translate(chunk)
-            done += len(chunk.sources)
-            listener.progress("sources translated", done)
-            now = time.monotonic()
-            if now - said >= _SAY_EVERY_S or done == total:
-                said, rate = now, done / max(now - begin, 1e-9)
-                left = timedelta(seconds=round((total - done) / rate))
-                listener.say(f"translated {done:,} of {total:,} sources, {rate:,.0f}/s  ETA {left}")
-
-    def _translate(self, chunk: _PairChunk) -> None:
-        """Write the translations of a chunk. Sources that are too long have an empty translation."""
-        sources = list(dict.fromkeys(chunk.sources))  # repeated sources are translated once
+    def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
+        """Return the source, translation and original target of each pair."""
+        pairs, languages = [json.loads(line[0]) for line in lines], self._languages
+        sources = list(dict.fromkeys(pair["source"] for pair in pairs))  # repeated sources are translated once
         bundle, limit = self._translator.bundle, self._max_length
         if bundle.model.max_length is not None:  # special tokens take some of the model's positions
-            limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_overhead)
+            limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**languages).source_overhead)
         lengths = map(len, bundle.source_tokenizer.encode_batch(list(map(bundle.normalized, sources))))
         short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
-        translations = self._translator.translate(short, self._options, **chunk.languages, protect=False)
-        texts = {source: translation.text for source, translation in zip(sources, translations, strict=True)}
-        targets = [texts[source] for source in chunk.sources]
-        atomic_write_text(self.path(chunk), json.dumps(targets, ensure_ascii=False))
+        translations = self._translator.translate(short, self._options, **languages, protect=False)
+        targets = {source: translation.text for source, translation in zip(sources, translations, strict=True)}
+        return ConvertedBatch([ConvertedLine(_record(pair, targets[pair["source"]])) for pair in pairs])
 
-    def records(self, chunks: Iterable[_PairChunk]) -> Iterator[dict[str, str]]:
-        """Yield the source, translation and original target of each pair."""
-        for chunk in chunks:
-            targets = self.read(chunk)
-            assert targets is not None
-            for source, target, original in zip(chunk.sources, targets, chunk.targets, strict=True):
-                yield {"source": source, "target": target, "original": original}
+    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+        """Raise an error: every source must be translated."""
+        raise TrainingError(reason, where=f"{location}, line {number}")
 
-    def remove_unused(self) -> None:
-        """Remove files that this call has not used, such as translations by other teachers and temporary files."""
-        for path in set(self._folder.glob("*")) - self._used:
-            path.unlink()
+
+class _TranslationProgress:
+    """Reports the number of translated sources, of ``total``, and from time to time the time left."""
+
+    def __init__(self, total: int, listener: Listener) -> None:
+        self._total, self._listener, self._done = total, listener, 0
+        self._begin = self._said = time.monotonic()
+
+    def count(self, chunk: JobChunk) -> None:
+        """Count the sources of a chunk."""
+        self._done += chunk.num_lines
+        self._listener.progress("sources translated", self._done)
+        now = time.monotonic()
+        if now - self._said >= _SAY_EVERY_S or self._done == self._total:
+            self._said, rate = now, self._done / max(now - self._begin, 1e-9)
+            left = timedelta(seconds=round((self._total - self._done) / rate))
+            self._listener.say(f"translated {self._done:,} of {self._total:,} sources, {rate:,.0f}/s  ETA {left}")

@@ -136,17 +136,17 @@ def test_stopped_while_translating(
         "--beam-size",
         2,
     ]
-    pieces = tmp_path / "run" / "distilled" / "pieces"
+    jobs, finished = tmp_path / "run" / "distilled" / "jobs", "*/plan/results/*/*"
     process = start([*command, "--run", tmp_path / "run"])
     assert process.stderr is not None
-    while not list(pieces.glob("*.json")) and process.poll() is None:
+    while not list(jobs.glob(finished)) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)
     said = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == (130 if number == signal.SIGINT else -number), said
     assert number == signal.SIGKILL or "stopped; finished translations are kept, resume with: " in said
-    kept = {path: path.stat().st_mtime_ns for path in pieces.glob("*.json")}
+    kept = {path: path.stat().st_mtime_ns for path in jobs.glob(finished)}
     assert 0 < len(kept) < 10
     monkeypatch.setattr("headway.distillation._CHUNK_PAIRS", 1)
     assert run(*command, "--run", tmp_path / "run").code == 0

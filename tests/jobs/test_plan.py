@@ -147,6 +147,16 @@ def test_unfinished_jobs_and_damaged_results_are_not_joined(tmp_path: Path) -> N
         join(plan, tmp_path / "out")
 
 
+def test_a_job_can_be_moved_together_with_its_inputs(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "in").write_text("a\n")
+    echo_plan(tmp_path / "here" / "job", [tmp_path / "here" / "in"])
+    (tmp_path / "here").rename(tmp_path / "there")
+    plan = echo_plan(tmp_path / "there" / "job", [tmp_path / "there" / "in"])
+    assert results(plan, tmp_path / "out") == b"1 A\n"
+    assert plan.location(plan.chunk(0)) == str(tmp_path / "there" / "in")
+
+
 def test_a_folder_without_a_job(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no job, because it has no job\.json"):
         Plan(tmp_path)

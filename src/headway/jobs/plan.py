@@ -17,6 +17,7 @@ depending on the size of all inputs, so that small jobs have enough chunks for s
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ class InputFile:
     """A file of an input.
 
     Attributes:
-        path: The file.
+        path: The file, relative to the folder of the job if it is beside or in it, so that both can be moved.
         num_bytes: Its size.
         modified_ns: Its modification time. While size and time are unchanged, the content is not hashed again.
         blake2b: Hash of its content, decompressed.
@@ -64,13 +65,12 @@ class InputFile:
     blake2b: str
     stored: str | None = None
 
-    def is_unchanged(self) -> bool:
-        """Return whether the file has the content that was planned.
+    def is_unchanged(self, path: Path) -> bool:
+        """Return whether the file, which is at ``path``, has the content that was planned.
 
         Raises:
             DataError: It cannot be read.
         """
-        path = Path(self.path)
         if path.is_file():
             status = path.stat()
             if (status.st_size, status.st_mtime_ns) == (self.num_bytes, self.modified_ns):
@@ -205,18 +205,20 @@ class Plan:
         """
         files, parts = self.inputs[chunk.input].files, list[bytes]()
         for file, (offset, size) in zip(files, chunk.ranges, strict=True):
-            path = Path(file.path) if file.stored is None else self.folder / file.stored
+            path = self._path(file) if file.stored is None else self.folder / file.stored
             parts.append(read_range(path, offset, size, is_frame=file.stored is not None))
         if chunk_digest(b"\0".join(parts)) != chunk.digest:
             raise DataError(
-                f"{' or '.join(file.path for file in files)}: changed while the job runs; restore what was planned, or "
-                "start another job"
+                f"{self.location(chunk)}: changed while the job runs; restore what was planned, or start another job"
             )
         return list(zip(*map(split_lines, parts), strict=True))
 
     def location(self, chunk: JobChunk) -> str:
         """Return the name of the input of a chunk, for messages."""
-        return " and ".join(file.path for file in self.inputs[chunk.input].files)
+        return " and ".join(str(self._path(file)) for file in self.inputs[chunk.input].files)
+
+    def _path(self, file: InputFile) -> Path:
+        return Path(os.path.normpath(self.folder / file.path))
 
     def check_request(self, request: JobRequest, advice: str) -> None:
         """Check that the plan is the plan of a request. If it is not, the error ends with ``advice``.
@@ -224,7 +226,7 @@ class Plan:
         Raises:
             CheckpointError: It is not. The message says what differs.
         """
-        ours, theirs = dict(flat_items(self._request_data())), dict(flat_items(_request_data(request)))
+        ours, theirs = dict(flat_items(self._request_data())), dict(flat_items(_request_data(self.folder, request)))
         differences = [
             f"{name} was {_shown(ours.get(name))} and is {_shown(theirs.get(name))}"
             for name in sorted(ours.keys() | theirs.keys())
@@ -232,7 +234,8 @@ class Plan:
         ]
         if not differences:
             for item in self.inputs:
-                differences += [f"{file.path} has changed" for file in item.files if not file.is_unchanged()]
+                paths = {self._path(file): file for file in item.files}
+                differences += [f"{path} has changed" for path, file in paths.items() if not file.is_unchanged(path)]
         if differences:
             raise CheckpointError(f"{self.folder}: the job there is another one: {'; '.join(differences)}; {advice}")
 
@@ -244,13 +247,19 @@ def _shown(value: object) -> str:
     return "not given" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _request_data(request: JobRequest) -> dict[str, Any]:
+def _portable_path(folder: Path, path: Path) -> str:
+    """Return the path of an input, relative to the folder of the job if it lies beside this folder or in it."""
+    folder, path = folder.resolve(), path.resolve()
+    return os.path.relpath(path, folder) if path.is_relative_to(folder.parent) else str(path)
+
+
+def _request_data(folder: Path, request: JobRequest) -> dict[str, Any]:
     """Return what identifies a request, as values of JSON."""
     data = {
         "operation": request.operation,
         "options": request.options,
         "contents": request.contents,
-        "files": [[str(path.resolve()) for path in paths] for paths in request.inputs],
+        "files": [[_portable_path(folder, path) for path in paths] for paths in request.inputs],
         "chunk_lines": request.chunk_lines,
         "timing": asdict(request.timing),
     }
@@ -311,7 +320,7 @@ def _write_plan(folder: Path, request: JobRequest, on_progress: Callable[[int], 
 def _write_job(folder: Path, request: JobRequest, items: Sequence[Input]) -> None:
     data = {
         "format": FORMAT_VERSION,
-        **_request_data(request),
+        **_request_data(folder, request),
         "lines": sum(item.num_lines for item in items),
         "chunks": sum(item.num_chunks for item in items),
         "inputs": [asdict(item) for item in items],
@@ -395,7 +404,7 @@ def _plan_input(
             first_line, num_chunks = first_line + count, num_chunks + 1
     files = [
         InputFile(
-            str(path),
+            _portable_path(folder, path),
             status.st_size if status else 0,
             status.st_mtime_ns if status else 0,
             stream.hash.hexdigest(),
