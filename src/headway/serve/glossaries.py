@@ -24,7 +24,7 @@ from headway.config import Config
 from headway.decode import give_way
 from headway.errors import ConfigError, DataError
 from headway.predict.shared_weights import once
-from headway.predict.translation.glossary import Glossary
+from headway.predict.translation.glossary import Glossary, without_garbage_collection
 from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.storage import atomic_write_text
 from headway.text.languages import base_language
@@ -72,7 +72,11 @@ class GlossaryLines:
 
     @cached_property
     def _glossary(self) -> Callable[[], Glossary]:
-        return once(lambda: Glossary(_with_case_rules([line.split("\t") for line in self.text.split("\n")])))
+        return once(self._parse)
+
+    def _parse(self) -> Glossary:
+        with without_garbage_collection():
+            return Glossary(_with_case_rules([line.split("\t") for line in self.text.split("\n")]))
 
 
 class RecentGlossaries:

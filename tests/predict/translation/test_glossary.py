@@ -332,3 +332,21 @@ def test_many_alternatives_take_no_long_time(end: str) -> None:
     with contextlib.suppress(DataError):
         Glossary([("cat", "|".join(["abc"] * 5000) + end)])
     assert time.process_time() - began < 5
+
+
+def test_a_large_glossary_is_built_without_looking_for_cyclic_garbage() -> None:
+    """The collector stops all threads, and looks at all entries each time."""
+    collected: list[int] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        collected.append(len(phase))
+
+    rows = [[f"word{number}", f"Wort{number}"] for number in range(3000)]
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        Glossary(rows)
+    finally:
+        gc.callbacks.remove(note)
+    assert len(collected) <= 4  # some collections before it begins
+    assert gc.isenabled()

@@ -14,11 +14,13 @@ entry.
 from __future__ import annotations
 
 import csv
+import gc
 import hashlib
 import re
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -102,12 +104,13 @@ class Glossary:
         rows = list(rows)
         if locations is None:
             locations = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
-        self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
         digest = hashlib.sha256()
-        for entry in self.entries:
-            digest.update(repr((entry.source, entry.targets, entry.case)).encode())
-        self._fingerprint = digest.hexdigest()
-        _ = self._indexes  # raises an error if entries contradict each other
+        with without_garbage_collection():
+            self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
+            for entry in self.entries:
+                digest.update(repr((entry.source, entry.targets, entry.case)).encode())
+            self._fingerprint = digest.hexdigest()
+            _ = self._indexes  # raises an error if entries contradict each other
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
@@ -317,7 +320,23 @@ _PREPARED: WeakKeyDictionary[Any, dict[Glossary, Callable[[], ModelGlossary]]] =
 def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
     tokenizer = reference()
     assert tokenizer is not None  # the caller of model_glossary has it
-    return ModelGlossary(glossary, tokenizer)
+    with without_garbage_collection():
+        return ModelGlossary(glossary, tokenizer)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Disable Python's collector of cyclic garbage: it would look at all entries again and again.
+
+    Each time it stops all threads, for hundreds of milliseconds if there are many entries.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:

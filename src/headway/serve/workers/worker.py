@@ -8,6 +8,7 @@ as much time as the search of a small model. Jobs that may compute for long with
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import socket
 import sys
@@ -230,6 +231,8 @@ class _Worker:
         if not self._callers:
             self._idle_pings += 1
             if self._idle_pings == _IDLE_PINGS:
+                gc.collect()
+                gc.freeze()  # the next collection does not look again at what is kept, such as glossaries
                 return_freed_memory()
 
     def _send(self, data: bytes) -> None:
