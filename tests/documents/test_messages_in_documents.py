@@ -199,3 +199,13 @@ def test_line_breaks_do_not_separate_the_parts_of_a_message(tmp_path: Path) -> N
     source.write_text(f'<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0">{file}</xliff>')
     translate_document(UpperCaseTranslator(), source, target)
     assert f"<target>{message.replace('lune', 'LUNE').replace('LUNEs', 'LUNES')}</target>" in target.read_text()
+
+
+@pytest.mark.parametrize("line_break", ["  \n", "\\\n", "<br>\n"])
+def test_a_visible_line_break_in_a_branch_does_not_end_the_message(tmp_path: Path, line_break: str) -> None:
+    message = f"They {{n, plural, one {{# file{line_break}new}} other {{# files}}}} sent."
+    source, target = tmp_path / "a.md", tmp_path / "b.md"
+    source.write_text(f"{message}\n", encoding="utf-8")
+    translate_document(UpperCaseTranslator(), source, target)
+    words = re.sub(r"\s+", " ", target.read_text(encoding="utf-8").replace("<br>", " "))
+    assert words.strip() == "THEY {n, plural, one {# FILE NEW} other {# FILES}} SENT."

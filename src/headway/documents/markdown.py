@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
 from headway.predict.markup.document import STAND_IN
 from headway.predict.markup.html import BLOCKS, is_plain_formatting, is_untranslated_element
+from headway.predict.markup.icu_messages import may_have_arguments
 from headway.predict.markup.markdown_dialects import find_constructs
 
 if TYPE_CHECKING:
@@ -362,8 +363,15 @@ def _cell(content: str, parser: _InlineParser) -> Iterator[_Part]:
 
 
 def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlineParser) -> Iterator[_Part]:
-    """Yield the parts of a paragraph or heading. ``source`` contains its whole lines."""
+    """Yield the parts of a paragraph or heading. ``source`` contains its whole lines.
+
+    Visible line breaks separate the parts, except for those of an ICU message.
+    """
     events = parser.events(content)
+    if may_have_arguments(content):
+        events = [
+            replace(event, kind="object", name="<br", raw=" ") if event.kind == "break" else event for event in events
+        ]
     breaks = [event for event in events if event.kind == "break"]
     task = _TASK.match(content)
     if task and not _LIST_MARK.search(source[0].source.partition(task.group())[0]):
