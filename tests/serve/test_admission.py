@@ -56,6 +56,20 @@ def test_keys_get_equal_shares_and_bulk_waits() -> None:
     assert asyncio.run(run_jobs(make(Clock()), jobs)) == ["a1", "b1", "a2", "a3", "bulk"]
 
 
+def test_a_caller_leaves_room_for_others_however_large_its_jobs_are() -> None:
+    async def check(first_job: int) -> None:
+        admission = Admission(
+            slots=9, max_tokens=1000, max_seconds=10.0, leaves_room=True, first_rate=1000.0, clock=Clock()
+        )
+        async with admission.enter(first_job, "a", 0):
+            with pytest.raises(OverloadedError):
+                admission.check_capacity(110, "a")
+            admission.check_capacity(250, "b")
+
+    for first_job in (400, 5000):  # an empty queue accepts any
+        asyncio.run(check(first_job))
+
+
 def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_again() -> None:
     async def check() -> None:
         clock = Clock()

@@ -223,6 +223,17 @@ class TestReceivedBytes:
             first.identify("key")
             other.add(40_000)
 
+    def test_a_request_that_announces_its_length_is_refused_at_its_start_or_not_at_all(
+        self, received: ReceivedBytes
+    ) -> None:
+        with received.request("a", is_known=True) as first, received.request("a", is_known=True) as second:
+            first.announce(8192 + 400_000)
+            with pytest.raises(OverloadedError):
+                second.announce(8192 + 200_000)
+            for _ in range(4):
+                first.add(102_048)
+            assert received.num_bytes == 400_000
+
     def test_a_single_request_is_always_accepted_and_short_ones_do_not_count(self, received: ReceivedBytes) -> None:
         with received.request("a", is_known=False) as one, received.request("key", is_known=True) as known:
             one.add(5_000_000)

@@ -84,6 +84,7 @@ class Admission:
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
+        leaves_room: Whether a caller may only take as much of ``max_tokens`` as it leaves for others, so at most half.
         max_seconds: Maximum time that those before a new job may still take, in estimated seconds. It does not count
             while they have at most ``batch_tokens``.
         batch_tokens: Size of the jobs that fit into the batches of all workers together, in estimated tokens.
@@ -97,12 +98,13 @@ class Admission:
         slots: int,
         max_tokens: int,
         max_seconds: float,
+        leaves_room: bool = False,
         batch_tokens: int = 0,
         first_rate: float = 500.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
-        self._batch_tokens = batch_tokens
+        self._batch_tokens, self._leaves_room = batch_tokens, leaves_room
         self.tokens = 0  # tokens of all unfinished jobs
         self.num_jobs = 0
         self._num_outside = 0  # jobs that are not in the queue
@@ -150,7 +152,7 @@ class Admission:
         """
         before = self.tokens if caller is None else self._tokens_before(caller, priority)
         allowed = max(self._batch_tokens, self._max_seconds * self.rate)
-        excess = max(before - allowed, self.tokens + tokens - self._max_tokens) / self.rate
+        excess = max(before - allowed, self._tokens_beyond_maximum(tokens, caller)) / self.rate
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
 
@@ -159,10 +161,25 @@ class Admission:
 
         These are the caller's own tokens, all of higher priority, and at most as many of each other caller as its own.
         """
-        caller_tokens = self._callers[caller].tokens if caller in self._callers else 0
+        caller_tokens = self._tokens_of(caller)
         return sum(
             one.tokens if one.priority < priority else min(one.tokens, caller_tokens) for one in self._callers.values()
         )
+
+    def _tokens_beyond_maximum(self, tokens: int, caller: str | None) -> int:
+        """Return how many tokens a new job of a caller is too large for the maximum of all jobs.
+
+        An empty queue accepts a job of any size, so that of another caller may be larger than its share. Such a job
+        counts as half of the maximum.
+        """
+        if not self._leaves_room or caller is None:
+            return self.tokens + tokens - self._max_tokens
+        largest = self._max_tokens // 2
+        others = sum(min(one.tokens, largest) for name, one in self._callers.items() if name != caller)
+        return others + 2 * (self._tokens_of(caller) + tokens) - self._max_tokens
+
+    def _tokens_of(self, caller: str) -> int:
+        return self._callers[caller].tokens if caller in self._callers else 0
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:

@@ -54,7 +54,12 @@ class LimitsConfig(Config):
         "beyond it get 429 with Retry-After, unless the waiting work fits into the workers' batches. Work of another "
         "key counts at most as much as the unfinished work of the request's own key.",
     )
-    queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
+    queue_tokens: int = Field(
+        200_000,
+        ge=1,
+        description="Work that may wait, in estimated tokens. With several keys, a key may take as much as it leaves "
+        "for the others, so at most half.",
+    )
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")
     receive_seconds: float = Field(
         30.0, gt=0, description="Time in which a client must send a request, and receive a reply that is ready."
@@ -65,10 +70,11 @@ class LimitsConfig(Config):
     receiving_mb: float = Field(
         256.0,
         gt=0,
-        description="Memory for what has arrived of all requests that are not answered yet, in megabytes. Beyond it "
-        "requests get 429. A key may take as much as is left for others, so at most half; so may an address, if there "
-        "are no keys. Requests whose key is not known yet share an eighth in the same way by their addresses. The "
-        "first 8 kB of each request do not count, and a single request is always accepted.",
+        description="Memory for all requests that are not answered yet, in megabytes: for the lengths that their "
+        "clients announce, or for what has arrived. Beyond it requests get 429. A key may take as much as is left for "
+        "others, so at most half; so may an address, if there are no keys. Requests whose key is not known yet share "
+        "an eighth in the same way by their addresses. The first 8 kB of each request do not count, and a single "
+        "request is always accepted.",
     )
     texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")

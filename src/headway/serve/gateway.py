@@ -34,6 +34,7 @@ from headway.serve.http_errors import STATUSES
 from headway.serve.loop_turns import LoopTurns
 from headway.serve.origins import is_from_foreign_page
 from headway.serve.received_bytes import ReceivedRequest, sender_at
+from headway.serve.refusal_pace import RefusalPace
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service, used_pivots
 
@@ -65,6 +66,7 @@ class Gateway:
         self._root_path = service.config.root_path
         self._turns = LoopTurns(_PER_ITERATION)  # for requests without a known key
         self._metrics_turns = LoopTurns(1)  # each reply takes some milliseconds
+        self._refusal_pace = RefusalPace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -81,6 +83,8 @@ class Gateway:
         async def counted_send(message: Message) -> None:
             nonlocal status, started
             if message["type"] == "http.response.start":
+                if has_keys and message["status"] >= _REFUSED:
+                    await asyncio.sleep(self._refusal_pace.delay(received.sender))
                 status, started = message["status"], time.perf_counter()
                 headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
                 if pivots:
@@ -200,8 +204,7 @@ class Gateway:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > config.limits.header_bytes:
             raise refused("The headers are too large", 431)
-        length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > limit:
+        if request.length > limit:
             raise TooLargeError(_TOO_LARGE.format(limit))
 
     def _check_queue(self, request: _Request) -> None:
@@ -234,6 +237,7 @@ class _Request:
         prefix: The prefix of the API with which its path begins, or "".
         path: The rest of the path, which the API's routes match.
         head: The headers and the query.
+        length: The length of the body as announced by the client, or 0.
         body: The body, when it has been received.
         received: Counts its bytes.
         receive: Receives the request for the API.
@@ -244,6 +248,8 @@ class _Request:
         self.scope, self.api, self.received = scope, api, received
         self.prefix, self.path = split_prefix(scope["path"], api)
         self.head = HTTPConnection(scope)
+        length = self.head.headers.get("content-length", "0")
+        self.length = int(length) if length.isdecimal() and length.isascii() else 0
         self.receive = self._receive = receive
         self.body, self.is_complete = b"", False
 
@@ -256,6 +262,7 @@ class _Request:
             ClientDisconnect: The client has disconnected.
         """
         if not self.is_complete:
+            self.received.announce(self.length)
             parts = bytearray()
             while not self.is_complete:
                 message = await self._receive()

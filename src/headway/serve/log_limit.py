@@ -32,7 +32,10 @@ class LogLimit(logging.Filter):
         return self._num_lines[record.levelno] <= LINES_PER_MINUTE + 1
 
 
+_LIMITS = {name: LogLimit() for name in (ANONYMOUS_LOG, "uvicorn.error")}
+
+
 def limit_log_lines() -> None:
     """Limit the lines about requests without a key, and about connections that are no valid HTTP."""
-    for name in (ANONYMOUS_LOG, "uvicorn.error"):
-        logging.getLogger(name).addFilter(LogLimit())
+    for name, limit in _LIMITS.items():
+        logging.getLogger(name).addFilter(limit)  # once, however often this is called

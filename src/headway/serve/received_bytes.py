@@ -1,5 +1,8 @@
 """A bound for everything that clients have sent of their requests, before these are answered.
 
+A body whose length the client announces counts as a whole from its start: two large uploads that have no room together
+would otherwise both be ended midway.
+
 The bound is shared by dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 packet switches", 1998): the requests of a sender may take as much as is left for others. A single sender gets at most
 half of the bound, a second one half of the rest, and so on, so that none shuts out the others. A sender is a key, or,
@@ -80,31 +83,44 @@ class ReceivedBytes:
 
 
 class ReceivedRequest:
-    """The bytes of a request that count."""
+    """The bytes of a request that count: those that have arrived, or as many as its client has announced.
+
+    Attributes:
+        sender: Who sends the request, as far as it is known.
+    """
 
     def __init__(self, received: ReceivedBytes, sender: str, *, is_known: bool) -> None:
-        self._received, self._sender, self._is_known = received, sender, is_known
-        self._size = self._counted = 0
+        self._received, self.sender, self._is_known = received, sender, is_known
+        self._size = self._announced = self._counted = 0
+
+    def announce(self, num_bytes: int) -> None:
+        """Count the bytes that a client says it will send, so that a request is refused at its start or not at all.
+
+        Raises:
+            OverloadedError: There is no room for them.
+        """
+        self._announced = num_bytes
+        self.add(0)
 
     def add(self, num_bytes: int) -> None:
         """Count bytes that have arrived. Raises :class:`OverloadedError` if there is no room for them."""
         self._size += num_bytes
-        new = max(0, self._size - _FREE) - self._counted
+        new = max(0, max(self._size, self._announced) - _FREE) - self._counted
         if new > 0:
-            self._received.check(new, self._counted, self._sender, is_known=self._is_known)
-            self._received.count(new, self._sender, is_known=self._is_known)
+            self._received.check(new, self._counted, self.sender, is_known=self._is_known)
+            self._received.count(new, self.sender, is_known=self._is_known)
             self._counted += new
 
     def identify(self, sender: str) -> None:
         """Note that the key of the request is known now, and with it who sends it."""
-        self._received.count(-self._counted, self._sender, is_known=self._is_known)
-        self._sender, self._is_known = sender, True
-        self._received.count(self._counted, self._sender, is_known=True)
+        self._received.count(-self._counted, self.sender, is_known=self._is_known)
+        self.sender, self._is_known = sender, True
+        self._received.count(self._counted, self.sender, is_known=True)
 
     def release(self) -> None:
         """Stop counting the bytes of the request."""
-        self._received.count(-self._counted, self._sender, is_known=self._is_known)
-        self._size = self._counted = 0
+        self._received.count(-self._counted, self.sender, is_known=self._is_known)
+        self._size = self._announced = self._counted = 0
 
 
 @lru_cache(maxsize=1024)

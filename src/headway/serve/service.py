@@ -74,6 +74,7 @@ class Service:
             slots=workers * MAX_JOBS,
             max_tokens=limits.queue_tokens,
             max_seconds=limits.queue_seconds,
+            leaves_room=len(config.keys) > 1,
             batch_tokens=workers * _BATCH_TOKENS,
             first_rate=workers * _FIRST_RATE,
         )
