@@ -28,5 +28,5 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
 def test_the_readme_shows_commands_that_exist() -> None:
     from headway.cli import COMMANDS
 
-    shown = set(re.findall(r"^ +headway ([a-z]+) ", README, re.MULTILINE))
+    shown = set(re.findall(r"^ +headway ([a-z-]+) ", README, re.MULTILINE))
     assert {"translate", "train"} <= shown <= set(COMMANDS)

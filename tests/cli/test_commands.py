@@ -119,12 +119,12 @@ class TestHelp:
     def test_lists_the_commands_of_the_page_on_commands_in_its_groups(self) -> None:
         sections = re.split(r"^## (.+)$", COMMANDS_PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
         documented = {
-            heading: set(re.findall(r"^\| `headway (\w+)", rows, re.MULTILINE))
+            heading: set(re.findall(r"^\| `headway ([\w-]+)", rows, re.MULTILINE))
             for heading, rows in zip(sections[::2], sections[1::2], strict=True)
         }
         panels = re.split(r"^╭─ (.+?) ─+╮$", run("--help").out, flags=re.MULTILINE)[3:]  # after the panel of options
         shown = {
-            heading: set(re.findall(r"^│ (\w+) ", rows, re.MULTILINE))
+            heading: set(re.findall(r"^│ ([\w-]+) ", rows, re.MULTILINE))
             for heading, rows in zip(panels[::2], panels[1::2], strict=True)
         }
         assert list(shown.items()) == list(documented.items())

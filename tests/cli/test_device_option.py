@@ -29,6 +29,7 @@ from headway.predict import shared_weights
 # Commands that compute nothing with a model, or whose device is a key of the recipe that they read.
 WITHOUT = {
     *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import"),
+    "learn-bpe",
     "doctor",  # describes the device that auto means
     *("corpus work", "corpus status", "corpus join"),  # the job contains the device
 }
@@ -55,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_runs_a_model_has_the_option(command: str) -> None:
     *group, name = command.split()
-    name += "_" * iskeyword(name)
+    name = name.replace("-", "_") + "_" * iskeyword(name)
     function = getattr(import_module(".".join(["headway.cli.commands", *group, name])), name)
     hint = get_type_hints(function).get("device")
     assert (hint is None) == (command in WITHOUT), "add options.DeviceOption, or name the command in WITHOUT"

@@ -55,6 +55,7 @@ MORE_CALLS = [
     "export translator --to huggingface -o exported",
     "import huggingface:exported -o imported",
     "tokenize translator Haus --merges",
+    "learn-bpe source --merges 3 --word Haus",
     "info translator",
     "schema recipe",
     "serve translator --check",

@@ -128,6 +128,7 @@ TRANSFORMERS: dict[str, Sections] = {
     "windows-qk-norm": {
         "model": {"bias": "qkv", "qk_norm": True, "encoder_window": 5, "decoder_window": 4, "activation": "gelu_tanh"},
     },
+    "words": {"tokenizer": {"kind": "words", "vocab_size": 300}},
 }
 RECURRENT: dict[str, Sections] = {
     "default": {},

@@ -477,6 +477,10 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, ImportedBundle], t
         ("huggingface", imported["nllb"].bundle, {}, r"must begin with a language code, which the MarianMT format"),
         ("huggingface", imported["bart"].bundle, {}, r"cannot be exported to Hugging Face"),
     ]
+    tokenizer = Tokenizer("words", [" ", "a"])
+    words = Bundle(TaskConfig(), own.model, tokenizer, tokenizer)
+    message = r"tokenizer\.kind = 'words' cannot be exported to `transformers`, .* ONNX folders keep"
+    cases += [(toolkit, words, {}, message) for toolkit in ("huggingface", "ctranslate2")]
     for form, bundle, options, message in cases:
         with pytest.raises(ConfigError, match=message):
             export_to(form, bundle, tmp_path / "out", **options)

@@ -32,7 +32,7 @@ def tokenizer(kind: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", ["das Haus", "Haus und Baum", "(Haus)", "Ein „Haus“", "ein\nHaus", "Baum,Haus"])
-@pytest.mark.parametrize("kind", ["bpe", "characters"])
+@pytest.mark.parametrize("kind", ["bpe", "characters", "words"])
 def test_a_phrase_is_found_however_its_context_is_cut(kind: str, text: str) -> None:
     """In every text that contains the phrase as a word, some alternative occurs in the tokens."""
     made = tokenizer(kind)
@@ -170,7 +170,7 @@ SENTENCES = [*TEXTS, "Haustür, Rathaus", "Baum-Haus und Häuser", "猫と犬が
 
 OWN = {
     kind: Tokenizer.train(SENTENCES, TokenizerConfig.parse({"kind": kind, "vocab_size": 330}, "test"))
-    for kind in ("bpe", "characters", "whitespace")
+    for kind in ("bpe", "characters", "whitespace", "words")
 }
 WORDS = ["Haus", "Baum", "das Haus", "rote", "und der", "*aus", "Hau*", "*au*", "Häuser", "猫", "犬", "แมว", ",", "x"]
 

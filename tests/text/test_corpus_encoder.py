@@ -41,7 +41,10 @@ def tokenizer(**options: object) -> Tokenizer:
     return Tokenizer.train(CORPUS, TokenizerConfig.model_validate({"vocab_size": 320, **options}), tags=["<2en>"])
 
 
-TOKENIZERS = [tokenizer(), tokenizer(split_digits=True), tokenizer(kind="characters"), tokenizer(kind="whitespace")]
+TOKENIZERS = [
+    *(tokenizer(), tokenizer(split_digits=True), tokenizer(kind="characters"), tokenizer(kind="whitespace")),
+    *(tokenizer(kind="words"), tokenizer(kind="words", split_digits=True)),
+]
 
 
 def rows(packed: PackedIds) -> list[list[int]]:

@@ -1,8 +1,12 @@
+import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from string import ascii_lowercase
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
@@ -12,7 +16,7 @@ from tokenizers import decoders, pre_tokenizers
 from headway.errors import BundleError, ConfigError, DataError, OutputError
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep, TextTokenizer
 from headway.text.loading import load_tokenizer
-from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -50,6 +54,14 @@ def characters() -> Tokenizer:
 @pytest.fixture(scope="module")
 def whitespace() -> Tokenizer:
     return train(["HH AH0 L OW1", "W ER1 L D"], kind="whitespace")
+
+
+WORDS = [*CORPUS, "two  spaces, a\ttab\nand\u00a0more;  \r\n\n"]
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return train(WORDS, kind="words")
 
 
 # Worked out by hand.
@@ -179,7 +191,7 @@ def test_broken_bytes_become_replacement_characters() -> None:
     assert BYTES.decode([first, *BYTES.encode("a"), last]) == "\ufffda\ufffd"
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("kind", get_args(TokenizerKind))
 @pytest.mark.parametrize("saved", [False, True])
 def test_text_cannot_forge_special_ids(tmp_path: Path, kind: str, saved: bool) -> None:
     texts = [*CORPUS, *FORGERIES, " ".join(FORGERIES)]
@@ -252,6 +264,47 @@ def test_whitespace(whitespace: Tokenizer) -> None:
     assert whitespace.decode([]) == ""
 
 
+def test_words_are_the_units_that_merges_never_cross(words: Tokenizer, bpe: Tokenizer) -> None:
+    assert words.tokens("the  old fox's tree, 2024!") == ["the", " ", " old", " fox", "'s", " tree", ",", " 2024", "!"]
+    assert train(["12 34"], kind="words", split_digits=True).tokens("12 34") == ["1", "2", " ", "3", "4"]
+    for text in WORDS:
+        units = words.tokens(text)
+        assert "".join(units) == text
+        assert [piece for unit in units for piece in bpe.tokens(unit)] == bpe.tokens(text)
+        assert words.decode(words.encode(text)) == text
+    assert words.merge_steps("the fox") == []
+
+
+def test_the_most_frequent_words_are_kept_and_all_white_space() -> None:
+    names = ["".join(pair) for pair in itertools.product(ascii_lowercase, repeat=2)][:400]
+    tokenizer = train([*names[:100] * 3, *names[100:], "a\tb\u00a0c"], 300, kind="words")
+    # 4 special tokens, 3 kinds of white space, the 100 words that occur three times, and the first 193 of the others in
+    # the order of code points: a, b, c, then 190 of the names.
+    assert tokenizer.vocab_size == 300
+    assert [UNK not in tokenizer.encode(name) for name in names] == [True] * 290 + [False] * 110
+    assert tokenizer.tokens("a \tb\u00a0") == ["a", " ", "\t", "b", "\u00a0"]
+    assert tokenizer.decode(tokenizer.encode("zz  aa\taa")) == "\ufffd  \ufffd\taa"  # "aa" never follows a space
+
+
+def test_only_the_inside_of_an_unknown_word_is_lost(words: Tokenizer) -> None:
+    text = "the  cat,\tthe   dog\n zebra\u00a0!"
+    assert words.tokens(text) == [
+        *("the", " ", " ", "<unk>", ",", "\t", "the", " ", " ", " dog", "\n", " ", "<unk>", "\u00a0", "!")
+    ]
+    assert words.decode(words.encode(text)) == "the  \ufffd,\tthe   dog\n \ufffd\u00a0!"
+
+
+@given(TEXTS)
+@example("   \t\n\r\n  ")
+@example("a\u3000b\x1c c\u2028\u0085")
+def test_words_keep_the_white_space_that_they_know(words: Tokenizer, text: str) -> None:
+    """Without unknown words nothing changes. Otherwise the spaces, tabs and line breaks stay."""
+    kept = words.decode(words.encode(text))
+    assert UNK in words.encode(text) or kept == text
+    for space in " \t\n":
+        assert kept.count(space) == text.count(space)
+
+
 # Tags.
 
 
@@ -274,19 +327,22 @@ def test_tag_errors(bpe: Tokenizer) -> None:
         Tokenizer.train(SENNRICH, config, tags=("<eos>",))
     with pytest.raises(ConfigError, match=r"vocab_size = 300: 41 tags leave room for 255 .* expected at least 301"):
         Tokenizer.train(SENNRICH, config, tags=tuple(f"<2x{number}>" for number in range(41)))
+    few = TokenizerConfig(kind="words", vocab_size=300)
+    with pytest.raises(ConfigError, match=r"vocab_size = 300: .* leave no room for words; expected at least 302"):
+        Tokenizer.train(SENNRICH, few, tags=tuple(f"<2x{number}>" for number in range(296)))
 
 
 # Wrong input.
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("kind", get_args(TokenizerKind))
 @pytest.mark.parametrize("texts", [[], ["", " \n"]])
 def test_nothing_to_learn_from(kind: str, texts: list[str]) -> None:
     with pytest.raises(DataError, match="there is no text to learn a vocabulary from"):
         train(texts, kind=kind)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("kind", get_args(TokenizerKind))
 def test_lone_surrogates_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match=r"text 2, character 3: lone surrogate U\+D83D"):
         train(["ok", "ab\ud83d"], kind=kind)
@@ -319,7 +375,7 @@ def test_config_errors() -> None:
 # Files.
 
 
-@pytest.mark.parametrize("name", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("name", get_args(TokenizerKind))
 def test_saved_and_loaded_is_the_same(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
     tokenizer: Tokenizer = request.getfixturevalue(name)
     tokenizer.save(tmp_path / "new", "target")
@@ -363,7 +419,7 @@ def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
     [
         ({"version": 2}, "kind 'bpe' is unknown; install a newer Headway"),
         ({"version": 3}, r"version 3 is unknown \(known: 1, 2\); install a newer Headway"),
-        ({"kind": "words"}, "kind = 'words'"),
+        ({"kind": "syllables"}, "kind = 'syllables'"),
         ({"tokens": "abc"}, "tokens = 'abc'"),
         ({"tokens": ["\ud800"]}, "a token contains a lone surrogate"),
         ({"tokens": ["a"], "merges": []}, "255 of the 256 bytes have no token"),
@@ -403,3 +459,27 @@ def test_split_digits_makes_each_digit_a_token_and_still_loses_nothing(tmp_path:
         assert [token for token in each.tokens("in 2025") if token.isdigit()] == ["2", "0", "2", "5"]
         assert each.decode(each.encode(" 20 25  7")) == " 20 25  7"
     assert loaded.fingerprint == tokenizer.fingerprint
+
+
+# Real corpora.
+
+
+@pytest.mark.slow
+def test_words_of_all_corpora_are_text_again() -> None:
+    """Words that the vocabulary has stay as they are. Of the others only the inside is lost, and no space."""
+    folders = [parent / "shared" / "data" for parent in Path(__file__).resolve().parents]
+    endings = ("txt", "tsv", "de", "en", "fr", "g", "p")
+    files = [file for folder in folders for ending in endings for file in sorted(folder.glob(f"*/*.{ending}"))]
+    if not files:
+        pytest.skip("no shared/data beside the repository")
+    for file in files:
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            texts = [line.removesuffix("\n") for line in itertools.islice(lines, 500)]
+        whole, few = (train(texts, size, kind="words") for size in (1_000_000, 1000))
+        assert whole.vocab_size < 1_000_000
+        for text, ids, some in zip(texts, whole.encode_batch(texts), few.encode_batch(texts), strict=True):
+            assert UNK not in ids
+            assert whole.decode(ids) == text, file
+            known = set(few.vocabulary)
+            expected = [word if word in known else re.sub(r"\S+", "\ufffd", word) for word in whole.display(ids)]
+            assert few.decode(some) == "".join(expected), file

@@ -51,7 +51,7 @@ def _register_commands() -> tuple[str, ...]:
         module = modules[name]
         if "__path__" not in vars(module):  # not a package
             _register(app, name, module, str(module.GROUP))
-            names.append(name.rstrip("_"))
+            names.append(_command_name(name))
             continue
         group = typer.Typer(help=module.__doc__, no_args_is_help=True, add_completion=False)
         app.add_typer(group, name=name, rich_help_panel=str(module.GROUP))
@@ -63,8 +63,12 @@ def _register_commands() -> tuple[str, ...]:
 
 def _register(group: typer.Typer, name: str, module: ModuleType, panel: str | None) -> None:
     command_class = vars(module).get("COMMAND_CLASS")
-    register = group.command(name.rstrip("_"), cls=command_class, rich_help_panel=panel)
+    register = group.command(_command_name(name), cls=command_class, rich_help_panel=panel)
     register(with_utf8_results(getattr(module, name)))
+
+
+def _command_name(file_name: str) -> str:
+    return file_name.rstrip("_").replace("_", "-")
 
 
 COMMANDS = _register_commands()  # the names of all commands

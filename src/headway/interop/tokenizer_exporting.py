@@ -182,6 +182,11 @@ def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
         case "whitespace":
             cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
             decoder = None  # without a decoder, the library joins tokens by spaces
+        case "words":
+            raise ConfigError(
+                "tokenizer.kind = 'words' cannot be exported to `transformers`, whose tokenizers drop the space before "
+                "an unknown word; supported: bpe, characters, whitespace. ONNX folders keep Headway's tokenizer"
+            )
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": names[UNK]}
     return {**library, "pre_tokenizer": cut, "decoder": decoder, "model": model}
 

@@ -53,7 +53,7 @@ class TextTokenizer(ABC):
     """Converts text to token ids and back.
 
     Attributes:
-        kind: The kind of tokens ("bpe", "characters" or "whitespace"), or the library of an imported tokenizer
+        kind: The kind of tokens ("bpe", "characters", "whitespace" or "words"), or the library of an imported tokenizer
             ("huggingface", "sentencepiece" or "moses").
         tags: Names of ids that encoding a text never returns, such as "<2en>" and "[MASK]". Imported tokenizers have
             none; their languages are in the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`.
@@ -119,8 +119,8 @@ class TextTokenizer(ABC):
     def display(self, ids: Sequence[int]) -> list[str]:
         """Return each id in readable form: the text of its token, or the name of a special token or a tag.
 
-        If a character is split between tokens, its bytes are shown in the form "<0xF0>". Without such bytes, the tokens
-        of a "bpe" or "characters" tokenizer, joined together, are the text.
+        If a character is split between tokens, its bytes are shown in the form "<0xF0>". Without such bytes and without
+        <unk>, the tokens of a "bpe", "characters" or "words" tokenizer, joined together, are the text.
         """
         self._check_ids(ids)
         return [self._name(index) for index in ids]

@@ -1,11 +1,11 @@
 """Fast tokenization of large corpora into arrays of ids.
 
 :class:`CorpusEncoder` returns the same ids as :meth:`~headway.text.tokenizer.Tokenizer.encode_batch`, but faster.
-Byte-pair merges never cross words, so each word is segmented once and cached. The cache stores *chunks*: a chunk is the
-text between two single spaces, including the space before it. GPT-2's regular expression always splits there, and
-before line breaks that follow a word, so the ids of a text are the concatenated ids of its chunks. Other white space
-may belong to the word before or after it, depending on what follows. A line with such white space is tokenized as a
-whole; if a line starts or ends with it, so is the entire text.
+Byte-pair merges never cross words, and the tokens of kind "words" are these words, so each word is segmented once and
+cached. The cache stores *chunks*: a chunk is the text between two single spaces, including the space before it. GPT-2's
+regular expression always splits there, and before line breaks that follow a word, so the ids of a text are the
+concatenated ids of its chunks. Other white space may belong to the word before or after it, depending on what follows.
+A line with such white space is tokenized as a whole; if a line starts or ends with it, so is the entire text.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CorpusEncoder:
 
     def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of each text, without special tokens around them."""
-        if self._tokenizer.kind == "bpe":
+        if self._tokenizer.kind in ("bpe", "words"):
             return pack_id_bytes([row for group in _group_texts(texts) for row in self._encode_group(group)])
         rows = self._tokenizer.encode_batch(texts)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))

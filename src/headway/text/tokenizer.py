@@ -17,6 +17,9 @@ sentence about "</s>" would end early. Instead, they have the lowest ids, and th
 their number, so encoding a text cannot return them:
 
     0 <pad>    1 <bos>    2 <eos>    3 <unk>    4... the tags    then the vocabulary
+
+The tokens of kind "words" are the words that merges never cross, each with the space before it. A comparison of both
+kinds therefore compares only what happens inside words.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import codecs
 import functools
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +44,7 @@ from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokeniz
 
 SAMPLE_BYTES = 200  # size of an example up to which ``TokenizerConfig.sample_lines`` counts it as one
 
-TokenizerKind = Literal["bpe", "characters", "whitespace"]
+TokenizerKind = Literal["bpe", "characters", "whitespace", "words"]
 
 
 class TokenizerConfig(Config):
@@ -48,10 +52,13 @@ class TokenizerConfig(Config):
 
     kind: TokenizerKind = Field(
         "bpe",
-        description="Kind of tokens: byte-pair units (bpe), single characters (characters), or the text between spaces "
-        "(whitespace, for ready-made symbols such as phones).",
+        description="Kind of tokens: byte-pair units (bpe), single characters (characters), the text between spaces "
+        "(whitespace, for ready-made symbols such as phones), or the words that byte-pair units are parts of (words; "
+        "the less frequent ones become <unk>).",
     )
-    vocab_size: int = Field(8000, ge=300, description="Maximum size of a bpe vocabulary, including special ids.")
+    vocab_size: int = Field(
+        8000, ge=300, description="Maximum size of a bpe or words vocabulary, including special ids."
+    )
     joint: bool = Field(True, description="Whether source and target share one vocabulary.")
     min_frequency: int = Field(
         2,
@@ -59,7 +66,7 @@ class TokenizerConfig(Config):
         description="Minimum number of times that a pair must occur in the training text to become a bpe token.",
     )
     split_digits: bool = Field(
-        False, description="Whether each digit is a separate bpe token, which helps to copy numbers."
+        False, description="Whether each digit is a separate bpe or words token, which helps to copy numbers."
     )
     sample_lines: int = Field(
         500_000,
@@ -74,14 +81,15 @@ class Tokenizer(TextTokenizer):
 
     The kinds differ in what they preserve. "bpe" preserves every string. "characters" preserves the characters seen in
     training; other characters become ``UNK`` and are decoded as "�". "whitespace" preserves tokens between single
-    spaces (U+0020): runs of spaces and spaces at the ends are lost, and unseen tokens become ``UNK``.
+    spaces (U+0020): runs of spaces and spaces at the ends are lost, and unseen tokens become ``UNK``. "words" preserves
+    the words of its vocabulary and all spaces: another word becomes ``UNK``, with a token for each space before it.
 
     Args:
         kind: The kind of tokens; see :class:`TokenizerConfig`.
         tokens: The vocabulary in the order of its ids, spelled in the byte alphabet for "bpe".
         merges: The pairs that "bpe" joins, in the order of learning.
         tags: Names of further ids that encoding a text never returns, such as the language tag "<2en>".
-        split_digits: Whether "bpe" makes each digit a separate word.
+        split_digits: Whether "bpe" and "words" make each digit a separate word.
     """
 
     def __init__(
@@ -112,16 +120,17 @@ class Tokenizer(TextTokenizer):
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig, *, tags: Sequence[str] = ()) -> Tokenizer:
         """Learn a vocabulary from ``texts``, which are read once and lazily. The result is deterministic."""
-        texts = _checked(texts)
+        texts, room = _checked(texts), config.vocab_size - NUM_SPECIAL - len(tags)
         match config.kind:
             case "bpe":
-                room = config.vocab_size - NUM_SPECIAL - len(tags)
                 if room < len(_BYTES):
                     raise ConfigError(
                         f"vocab_size = {config.vocab_size}: {len(tags)} tags leave room for {room} tokens, but bpe "
                         f"needs 256 for the bytes; expected at least {config.vocab_size - room + len(_BYTES)}"
                     )
                 return cls("bpe", *_learn_merges(texts, room, config), tags, split_digits=config.split_digits)
+            case "words":
+                return cls("words", _frequent_words(texts, room, config), tags=tags, split_digits=config.split_digits)
             case "characters":
                 return cls("characters", sorted({character for text in texts for character in text}), tags=tags)
             case "whitespace":
@@ -136,6 +145,17 @@ class Tokenizer(TextTokenizer):
                 return [[self._ids.get(character, UNK) for character in text] for text in texts]
             case "whitespace":
                 return [[self._ids.get(token, UNK) for token in _split(text)] for text in texts]
+            case "words":
+                splitter = word_splitter(self.split_digits)
+                return [[index for word in _words(splitter, text) for index in self._word_ids(word)] for text in texts]
+
+    def _word_ids(self, word: str) -> list[int]:
+        """Return the id of a word, or the ids of the spaces before it and ``UNK`` if the vocabulary lacks it."""
+        if word in self._ids:
+            return [self._ids[word]]
+        inside = word.lstrip()
+        spaces = word[: len(word) - len(inside)]
+        return [self._ids.get(space, UNK) for space in spaces] + [UNK] * bool(inside)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``. Special tokens and tags are skipped. Bytes that are not UTF-8 become "�"."""
@@ -313,12 +333,17 @@ def _hexadecimal(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("headway.hexadecimal", _hexadecimal)
 
 
+def word_splitter(split_digits: bool) -> Any:
+    """Return the library's object that splits text into words, spelled in the byte alphabet."""
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Sequence([digits, words]) if split_digits else words
+
+
 def _pipeline(model: models.Model, split_digits: bool) -> tokenizers.Tokenizer:
     """Return a library tokenizer without normalizer, added tokens or special tokens around the text."""
     library = tokenizers.Tokenizer(model)
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    library.pre_tokenizer = pre_tokenizers.Sequence([digits, words]) if split_digits else words
+    library.pre_tokenizer = word_splitter(split_digits)
     return library
 
 
@@ -331,6 +356,28 @@ def _learn_merges(texts: Iterator[str], room: int, config: TokenizerConfig) -> t
     library.train_from_iterator(texts, trainer)
     model = json.loads(library.to_str())["model"]
     return sorted(model["vocab"], key=model["vocab"].__getitem__), [(left, right) for left, right in model["merges"]]
+
+
+def _frequent_words(texts: Iterator[str], room: int, config: TokenizerConfig) -> list[str]:
+    """Return all white space of the texts, one character a token, and the most frequent words, at most ``room`` tokens.
+
+    Of equally frequent words, those that come first in the order of code points are kept.
+    """
+    splitter = word_splitter(config.split_digits)
+    counts = Counter(word for text in texts for word in _words(splitter, text))
+    spaces = sorted({" ", *(space for word in counts if word.isspace() for space in word)})
+    if room <= len(spaces):
+        raise ConfigError(
+            f"vocab_size = {config.vocab_size}: tags and {len(spaces)} kinds of white space leave no room for words; "
+            f"expected at least {config.vocab_size - room + len(spaces) + 1}"
+        )
+    others = sorted(counts.keys() - set(spaces), key=lambda word: (-counts[word], word))
+    return [*spaces, *others[: room - len(spaces)]]
+
+
+def _words(splitter: Any, text: str) -> list[str]:
+    """Return the words of a text, which joined together are the text."""
+    return [text[start:end] for _, (start, end) in splitter.pre_tokenize_str(text)]
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:

@@ -305,10 +305,11 @@ class Preparation:
         tokenizer = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
         return_freed_memory()  # the library needs hundreds of megabytes to learn merges
         wanted = self.recipe.tokenizer.vocab_size
-        if tokenizer.kind == "bpe" and tokenizer.vocab_size < wanted:
+        missing = {"bpe": "pairs to merge", "words": "words"}.get(tokenizer.kind)
+        if missing and tokenizer.vocab_size < wanted:
             self.listener.say(
                 f"the vocabulary has {tokenizer.vocab_size:,} tokens, not the {wanted:,} of tokenizer.vocab_size: the "
-                "text has no more pairs to merge"
+                f"text has no more {missing}"
             )
         return tokenizer
 

@@ -258,8 +258,10 @@ class Recipe(Config):
              optimizer.schedule in ("linear", "cosine")),
             ("optimizer", optimizer, "halve_every", "schedule = 'halve_every'", optimizer.schedule == "halve_every"),
             ("training", training, "label_smoothing_prior", "label_smoothing > 0", training.label_smoothing > 0),
-            *(("tokenizer", tokenizer, key, "kind = 'bpe'", tokenizer.kind == "bpe" or bool(self.tokenizer_source))
-              for key in ("vocab_size", "min_frequency", "split_digits")),
+            *(("tokenizer", tokenizer, key, f"kind = {' or '.join(map(repr, kinds))}",
+               tokenizer.kind in kinds or bool(self.tokenizer_source))
+              for key, kinds in (("vocab_size", ("bpe", "words")), ("split_digits", ("bpe", "words")),
+                                 ("min_frequency", ("bpe",)))),
         ):  # fmt: skip
             if not has_effect and getattr(config, key) != type(config).model_fields[key].default:
                 raise ConfigError(f"{origin}: {section}.{key} has no effect without {condition}; leave it out")

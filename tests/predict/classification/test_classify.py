@@ -41,7 +41,7 @@ def assert_same(found: Classification | HeadwayError, expected: Classification) 
     assert found.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace", "words"])
 @pytest.mark.parametrize("max_tokens", [1, 50, 4096])
 def test_together_in_order_as_one_by_one(make_classifier: Make, kind: str, max_tokens: int) -> None:
     classifier = Classifier(make_classifier(kind).bundle, max_batch_tokens=max_tokens)

@@ -32,7 +32,7 @@ def test_the_bytes_of_any_tokens_can_be_shown_one_after_the_other() -> None:
             assert tokenizer.decode_continuation(ids[:end]) == shown
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace", "words"])
 def test_text_is_decoded_in_parts_in_linear_time(kind: Any) -> None:
     tokenizer = Tokenizer.train(
         ["ein rotes Haus, übergroß 漢"] * 9, TokenizerConfig(kind=kind, vocab_size=300), tags=["t"]

@@ -83,7 +83,7 @@ class TestWords:
 
 
 class TestTranslations:
-    @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
+    @pytest.mark.parametrize("kind", ["bpe", "whitespace", "words"])
     def test_every_candidate_has_an_alignment_alone_and_among_others(self, make_translator: Make, kind: str) -> None:
         model = make_translator(kind)
         texts = ["das rote Haus", "", "ein Baum"]

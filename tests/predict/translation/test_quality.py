@@ -93,7 +93,7 @@ def test_all_flags_in_their_order() -> None:
     assert find_flags("a b", "c d", [1, 2], [3, 4], finished=True, languages_differ=True) == ()
 
 
-@pytest.mark.parametrize("kind", ["characters", "whitespace"])
+@pytest.mark.parametrize("kind", ["characters", "whitespace", "words"])
 def test_a_source_of_unknown_tokens_only_is_flagged(make_translator: Callable[..., Translator], kind: str) -> None:
     model = make_translator(kind)
     for text in ("日本語", "日本 語", "日本語 日本"):
