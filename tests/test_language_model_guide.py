@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 
 import headway
 from headway.cli import app
+from headway.data.multiple_choice import DEFAULT_FIELDS
 from headway.models import masked, recurrent_lm
 from headway.models.decoder_only import PRESETS, DecoderOnly, DecoderOnlyConfig
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "language_models.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (headway .*)$", GUIDE, re.MULTILINE)
 EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+QUESTION = json.loads(re.findall(r"^    (\{.*\})$", GUIDE, re.MULTILINE)[0])
 RECIPES = dict(re.findall(r"`(\w+\.toml)`:\n\n```toml\n(.*?)```", GUIDE, re.DOTALL))
 SMALL = {
     "data.max_tokens": "512",
@@ -37,13 +40,18 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     Path("text.txt").write_text("ROMEO:\nTo be, or not to be: that is the question.\n" * 40, encoding="utf-8")
     Path("test.txt").write_text("To be, that is.\nThe question, or not to be.\n" * 5, encoding="utf-8")
     Path("pairs.tsv").write_text("order\tto be\tbe to\nspelling\tquestion\tqestuion\n", encoding="utf-8")
+    assert tuple(QUESTION) == DEFAULT_FIELDS
+    questions = [
+        {**QUESTION, "question": word, "choices": ["be", "or"]} for word in ("to", "be", "not", "or", "it", "is")
+    ]
+    Path("questions.jsonl").write_text("\n".join(map(json.dumps, questions)), encoding="utf-8")
     Path("labeled.tsv").write_text("a\tTo be.\nb\tthe question\n" * 9, encoding="utf-8")
     Path("prompts.txt").write_text("ROMEO:\nTo be\n", encoding="utf-8")
     assert [command.split()[1] for command in COMMANDS] == [
         *["train", *["generate"] * 4],
         *["evaluate"] * 2,
         *["score"] * 3,
-        *["evaluate", "compare", "inspect", "train"],
+        *["evaluate", "evaluate", "compare", "inspect", "train"],
         *["fill"] * 3,
         *["train", "evaluate", "generate", "train", "classify"],
     ]

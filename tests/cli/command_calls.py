@@ -14,6 +14,7 @@ CALLS = [
     "evaluate classifier --data labeled.tsv",
     "evaluate language_model --data source",
     "evaluate masked --pairs pairs.tsv",
+    "evaluate language_model --choices questions.jsonl --examples 1",
     "compare translator translator2 --source source --reference target --samples 100 --trials 100",
     "compare language_model language_model2 --data source --documents line --samples 100 --trials 100",
     "score translator --source source --target target",

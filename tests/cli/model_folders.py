@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,8 @@ def folders(
     write_lines(home / "target", WORDS)
     write_lines(home / "labeled.tsv", ["Haus\tdas rote Haus", "Baum\tder Baum"])
     write_lines(home / "pairs.tsv", ["das Haus\tHaus das"])
+    questions = [{"question": word, "choices": ["Haus", "Baum"], "answer": "Baum"} for word in ("das", "der")]
+    write_lines(home / "questions.jsonl", list(map(json.dumps, questions)))
     write_lines(home / "candidates", ["1\t-1\tdas", "1\t-2\tder", "2\t-1\tder", "2\t-2\tdas"])
     write_lines(home / "many", [f"das Haus {word}" for word in WORDS * 250])
     return {each.name: each for each in home.iterdir()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,9 +107,52 @@ class TestEvaluate:
         shown = run("evaluate", folder, "--pairs", write_lines(tmp_path / "pairs.jsonl", records)).out
         assert shown.startswith(f"all pairs  accuracy {100 * sum(right) / 4:.1f} [")
 
+    def test_multiple_choice(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
+        """Both accuracies are those of the log-probabilities of the answers' letters, summed by hand."""
+        questions = [("a", ["b", "cd"], 1), ("ab", ["c", "de", "fgh"], 0), ("fa", ["ce", "d"], 0)]
+        records = [
+            {"question": text, "choices": choices, "answer": right or choices[right]}
+            for text, choices, right in questions
+        ]
+        file = write_lines(tmp_path / "questions.jsonl", list(map(json.dumps, records)))
+        by_sum = by_mean = 0
+        for text, choices, right in questions:
+            values = [
+                model.score([f"{text} {choice}"])[0].token_log_probabilities[-len(choice) - 1 :] for choice in choices
+            ]
+            by_sum += max(range(len(choices)), key=lambda index: sum(values[index])) == right
+            by_mean += max(range(len(choices)), key=lambda index: statistics.fmean(values[index])) == right
+        found = json.loads(run("evaluate", folder, "--choices", file, "--format", "json").out)
+        assert found["by_sum"]["value"] == pytest.approx(100 * by_sum / 3)
+        assert found["by_mean"]["value"] == pytest.approx(100 * by_mean / 3)
+        assert (found["num_questions"], found["chance"]) == (3, pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 2) / 3))
+        shown = run("evaluate", folder, "--choices", file, "--examples", 1, "--precision", "bfloat16").out.splitlines()
+        assert [line.partition(" ")[0] for line in shown] == ["accuracy", "accuracy", "chance"]
+        assert "|examples:1|precision:bfloat16|" in shown[0]
+        assert shown[2] == "chance 44.4"
+
+    def test_questions_that_do_not_fit(self, folder: Path, tmp_path: Path) -> None:
+        lines = [
+            '{"question": "a", "choices": ["b", "c"], "answer": 0}',
+            '{"q": "abcdefghij", "o": ["bcdef", "c"], "a": 0}',
+        ]
+        short = write_lines(tmp_path / "short.jsonl", lines[:1])
+        assert_refused(run("evaluate", folder, "--choices", short, "--examples", 1), "1 examples from 1 questions")
+        long = write_lines(tmp_path / "long.jsonl", ["", lines[1]])
+        ended = run("evaluate", folder, "--choices", long, "--fields", "q,o,a")
+        assert_refused(ended, "long.jsonl, line 2: the question, its examples and an answer have 16 tokens, but .* 16")
+        assert_refused(run("evaluate", folder, "--choices", long), "line 2: field 'question' is missing")
+        assert_refused(
+            run("evaluate", folder, "--choices", short, "--data", short), "--data does not apply to --choices"
+        )
+        assert_refused(run("evaluate", folder, "--pairs", short, "--examples", 1), "--examples has no effect without")
+
     def test_what_does_not_apply_is_refused(self, folder: Path, tmp_path: Path) -> None:
         file = write_lines(tmp_path / "text.txt", ["a"])
-        assert_refused(run("evaluate", folder), "continues texts; evaluate it with --data F, or --pairs F")
+        assert_refused(
+            run("evaluate", folder),
+            "continues texts; evaluate it with --data F, --pairs F for minimal pairs, or --choices F",
+        )
         assert_refused(run("evaluate", folder, "--source", file), "--source does not apply: .* continues texts")
         assert_refused(run("evaluate", folder, "--data", file, "--stride", 17), "stride = 17: expected from 1 to")
         assert_refused(run("evaluate", folder, "--pairs", file, "--stride", 2), "--stride does not apply to --pairs")

@@ -23,11 +23,12 @@ import headway
 from headway import kernels
 from headway.bundle import LanguageModelBundle
 from headway.cli.commands.import_ import import_
-from headway.errors import BundleError, ConfigError
+from headway.data.multiple_choice import Question, prompts_with_examples
+from headway.errors import BundleError, ConfigError, LengthError
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.importing import import_from, import_language_model
-from headway.predict import LanguageModel, load_language_model
+from headway.predict import LanguageModel, load_language_model, score_answers
 from headway.predict.language_modeling.int8_check import INT8_CHECK_FILE, read_int8_check
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.huggingface import FastTokenizer
@@ -254,6 +255,31 @@ def test_streamed_and_scored_texts(tmp_path: Path) -> None:
     with torch.inference_mode():
         log_probs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
     assert ours.score([text])[0].log_probability == pytest.approx(float(log_probs.sum()), abs=1e-3)
+
+
+@torch.inference_mode()
+def test_answers_to_questions_are_scored_as_by_transformers(tmp_path: Path) -> None:
+    """A GPT-2 with random weights: the sum and the mean over each answer's tokens, after an example."""
+    encoder = tokenizer("gpt2")
+    end = encoder.eos_token_id
+    model = drawn(config("gpt2", vocab_size=len(encoder), bos_token_id=end, eos_token_id=end))
+    encoder.save_pretrained(saved(model, tmp_path / "hf"))
+    ours = LanguageModel(import_language_model(tmp_path / "hf").bundle)
+    questions = [
+        Question("der Hund ist", (" groß", " ein kleiner Frosch", " alt"), 0, 1),
+        Question("wir sehen", (" den Baum", " die Katze und den Hund"), 1, 2),
+        Question("die Katze\nund", (" der Hund", " du", " er", " sie alle"), 2, 3),
+    ]
+    prompts = prompts_with_examples(questions, 1)
+    found = score_answers(ours, prompts, [question.answers for question in questions])
+    for prompt, question, answers in zip(prompts, questions, found, strict=True):
+        assert not isinstance(answers, LengthError)
+        before = len(encoder(prompt).input_ids)
+        for answer, values in zip(question.answers, answers, strict=True):
+            ids = torch.tensor([[encoder.bos_token_id, *encoder(prompt + answer).input_ids]])
+            log_probs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[before:, 0]
+            assert values == pytest.approx(log_probs.tolist(), abs=1e-3)
+            assert sum(values) == pytest.approx(float(log_probs.sum()), abs=1e-3)
 
 
 @pytest.mark.parametrize("form", ["sentencepiece", "llama2", "gpt2"])

@@ -31,7 +31,8 @@ FieldsOption = Annotated[
     typer.Option(
         help="Numbers or names of columns. With --data: label and text (default: 1,2 in .tsv files, otherwise "
         "label,text). For language models: the text in .jsonl (default: text). With --pairs: good, bad and, "
-        "optionally, group (default: 1,2 in .tsv files, otherwise good,bad)."
+        "optionally, group (default: 1,2 in .tsv files, otherwise good,bad). With --choices: question, choices and "
+        "answer (default: these names)."
     ),
 ]
 DocumentsOption = Annotated[

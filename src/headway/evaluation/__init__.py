@@ -4,6 +4,7 @@ translation.py       BLEU, chrF, TER, exact match, token accuracy
 classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
 feature_weights.py   weights for ranking translations, tuned on BLEU
 minimal_pairs.py     accuracy on minimal pairs of texts
+multiple_choice.py   accuracy on multiple-choice questions
 significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
 tokenization.py      the tokenization of BLEU for a target language
 wilson.py            confidence intervals of rates
@@ -19,6 +20,7 @@ from headway.evaluation.classification import (
     evaluate_classes,
 )
 from headway.evaluation.minimal_pairs import PairReport, evaluate_pairs
+from headway.evaluation.multiple_choice import AnswerScores, ChoiceReport, evaluate_choices
 from headway.evaluation.significance import (
     Comparison,
     ComparisonRow,
@@ -45,6 +47,8 @@ from headway.evaluation.translation import (
 
 __all__ = [
     "METRICS",
+    "AnswerScores",
+    "ChoiceReport",
     "ClassScores",
     "ClassificationReport",
     "Comparison",
@@ -61,6 +65,7 @@ __all__ = [
     "compare_translations",
     "confusion_table",
     "evaluate",
+    "evaluate_choices",
     "evaluate_classes",
     "evaluate_pairs",
     "exact_match",

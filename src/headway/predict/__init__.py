@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headway.predict.classification.attribution import Attribution, Explanation
     from headway.predict.classification.classifier import Classification, Classifier, load_classifier
     from headway.predict.classification.occlusion import OccludedPart, Occlusion, occlude
+    from headway.predict.language_modeling.answer_scores import TokenLogProbs, score_answers
     from headway.predict.language_modeling.continuation import (
         Continuation,
         GeneratedToken,
@@ -106,6 +107,7 @@ __all__ = [
     "TextStream",
     "TextTranslator",
     "TokenAlternative",
+    "TokenLogProbs",
     "TokenStream",
     "TranslateOptions",
     "Translation",
@@ -122,6 +124,7 @@ __all__ = [
     "rank_by_agreement",
     "rank_by_models",
     "rank_by_noisy_channel",
+    "score_answers",
     "tune_noisy_channel",
 ]
 
@@ -163,6 +166,7 @@ _HOMES = {
     "TextStream": "language_modeling.continuation",
     "TextTranslator": "translation.text_translator",
     "TokenAlternative": "results",
+    "TokenLogProbs": "language_modeling.answer_scores",
     "TokenStream": "language_modeling.continuation",
     "Translation": "results",
     "Translator": "translation.translator",
@@ -179,6 +183,7 @@ _HOMES = {
     "rank_by_agreement": "reranking.rerank",
     "rank_by_models": "reranking.rerank",
     "rank_by_noisy_channel": "reranking.noisy_channel",
+    "score_answers": "language_modeling.answer_scores",
     "tune_noisy_channel": "reranking.noisy_channel",
 }
 

@@ -16,13 +16,13 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, output_file
+from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, output_file, show_progress
 from headway.cli.loading import device_for_workers, load_ensemble, open_language_model, target_language_of
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
 from headway.corpus.labels import format_label_line, read_labeled_file
 from headway.corpus.lines import one_line
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel, ScoredText
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 GROUP = CommandGroup.EVALUATE
 COMMAND_CLASS = DecodingCommand
+_QUESTIONS_AT_ONCE = 256
 
 
 def evaluate(
@@ -66,6 +67,19 @@ def evaluate(
             "good text more probable than the bad one."
         ),
     ] = None,
+    choices: Annotated[
+        Path | None,
+        typer.Option(
+            help="For language models: multiple-choice questions, .jsonl with question, choices (a list of texts) and "
+            "answer (its text, or its index from 0), of which the model should find the right one most probable."
+        ),
+    ] = None,
+    examples: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With --choices: other questions of the file that are read before each, with their answers."
+        ),
+    ] = 0,
     documents: options.DocumentsOption = None,
     stride: options.StrideOption = None,
     format_: options.FormatOption = "text",
@@ -79,7 +93,9 @@ def evaluate(
     A language model is scored on the text in --data: loss, perplexity per token and per word, and bits per byte. Only
     bits per byte can be compared between models with different tokenizers, and only with the same context and stride.
     On --pairs, it is scored by accuracy in each group: the share of pairs in which the sum of the log-probabilities of
-    the good text's tokens is greater.
+    the good text's tokens is greater. On --choices, it is scored by two accuracies, beside chance: the share of
+    questions in which the sum of the log-probabilities of the right answer's tokens is greatest, and the share in which
+    their mean is.
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
@@ -93,16 +109,16 @@ def evaluate(
         "--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_,
         "--with": other_models, "--glossary": glossary, "--shortlist": shortlist, "--workers": workers > 1,
         "--data": data, "--fields": fields, "--confusion": confusion, "--output": output, "--pairs": pairs,
-        "--documents": documents, "--stride": stride,
+        "--documents": documents, "--stride": stride, "--choices": choices, "--examples": examples,
     }  # fmt: skip
-    of_text = {"--data", "--fields", "--pairs", "--documents", "--stride"}
+    of_text = {"--data", "--fields", "--pairs", "--documents", "--stride", "--choices", "--examples"}
     of_labels = {"--data", "--fields", "--confusion", "--output"}
     of_translation = given.keys() - (of_text | of_labels) | {"--output"}
     capability = read_config(model).capability
     does, wants, accepted = {
         "translates": ("translates", "--source F --reference F", of_translation),
         "labels": ("classifies texts", "--data F.tsv", of_labels),
-        "continues": ("continues texts", "--data F, or --pairs F for minimal pairs", of_text),
+        "continues": ("continues texts", "--data F, --pairs F for minimal pairs, or --choices F.jsonl", of_text),
         "fills": ("fills in hidden words", "--pairs F for minimal pairs", {"--pairs", "--fields"}),
     }[capability]
     if wrong := [name for name, value in given.items() if value and name not in accepted]:
@@ -111,8 +127,15 @@ def evaluate(
     if capability != "translates":
         if search != DecodingOptions() or (precision != "float32" and capability != "continues"):
             raise ConfigError(f"{model} is a model that {does}, without a search; leave out search options")
-        if data is None and pairs is None:
+        if data is None and pairs is None and choices is None:
             raise ConfigError(f"{model} is a model that {does}; evaluate it with {wants}")
+    if examples and choices is None:
+        raise ConfigError("--examples has no effect without --choices; add --choices, or leave it out")
+    if choices is not None:
+        if other := [name for name in ("--data", "--pairs", "--documents", "--stride") if given[name]]:
+            raise ConfigError(f"{other[0]} does not apply to --choices; leave one out")
+        _evaluate_choices(open_language_model(model, device, precision), choices, fields, examples, format_)
+        return
     if pairs is not None:
         if other := [name for name in ("--data", "--documents", "--stride") if given[name]]:
             raise ConfigError(f"{other[0]} does not apply to --pairs; leave one out")
@@ -265,3 +288,30 @@ def _evaluate_pairs(
     width = max(map(len, rows))
     for name, accuracy in rows.items():
         print(f"{name:<{width}}  {accuracy}")
+
+
+def _evaluate_choices(model: LanguageModel, path: Path, fields: str | None, num_examples: int, format_: str) -> None:
+    from headway.data.multiple_choice import DEFAULT_FIELDS, prompts_with_examples, read_questions
+    from headway.evaluation import evaluate_choices
+    from headway.predict import score_answers
+
+    questions = read_questions(path, fields.split(",") if fields else DEFAULT_FIELDS)
+    prompts = prompts_with_examples(questions, num_examples)
+    scores: list[Sequence[Sequence[float]]] = []
+    with show_progress("answering", path) as count_lines:
+        for start in range(0, len(questions), _QUESTIONS_AT_ONCE):
+            batch = slice(start, start + _QUESTIONS_AT_ONCE)
+            answers = [question.answers for question in questions[batch]]
+            for question, result in zip(
+                questions[batch], score_answers(model, prompts[batch], answers, precision="auto"), strict=True
+            ):
+                if isinstance(result, HeadwayError):
+                    raise result.with_location(f"{path}, line {question.line}")
+                scores.append(result)
+            count_lines(len(answers), 0)
+    truth = [question.right for question in questions]
+    report = evaluate_choices(scores, truth, num_examples=num_examples, precision=model.precision)
+    if format_ == "json":
+        print(json.dumps(asdict(report)))
+        return
+    print(report.by_sum, report.by_mean, f"chance {report.chance:.1f}", sep="\n")

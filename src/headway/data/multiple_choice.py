@@ -1,0 +1,115 @@
+"""Multiple-choice questions in JSON lines, and the examples that a model reads before a question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.config import spelling_hint
+from headway.data.draws import ORDER_VERSION, make_draws
+from headway.data.readers import read_lines
+from headway.errors import ConfigError, DataError
+
+DEFAULT_FIELDS = ("question", "choices", "answer")
+_BETWEEN_EXAMPLES = "\n\n"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and its possible answers.
+
+    Attributes:
+        text: The question, as the model reads it.
+        answers: The possible answers. Each begins with a space if neither it nor the end of the question has one.
+        right: The index of the right answer, counted from 0.
+        line: The number of its line in the file, counted from 1.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    right: int
+    line: int
+
+    @property
+    def solved(self) -> str:
+        """The question with its right answer."""
+        return self.text + self.answers[self.right]
+
+
+def read_questions(path: Path, fields: Sequence[str] = DEFAULT_FIELDS) -> list[Question]:
+    """Return the questions of a file of JSON objects, one on each line; blank lines are skipped.
+
+    Args:
+        path: The file.
+        fields: The names of three fields: the question (a string, which may be empty), the answers (a list of two or
+            more strings), and the right answer (its index, counted from 0, or its text).
+
+    Raises:
+        ConfigError: The number of fields is not three.
+        DataError: The file cannot be read or has no questions, or a line is not such an object.
+    """
+    if len(fields) != len(DEFAULT_FIELDS):
+        raise ConfigError(f"fields: {len(fields)} names; expected three: question, choices and answer")
+    lines = enumerate(read_lines(path), start=1)
+    questions = [_question(line, number, fields, f"{path}, line {number}") for number, line in lines if line.strip()]
+    if not questions:
+        raise DataError(f"{path}: no questions; expected a JSON object on each line")
+    return questions
+
+
+def _question(line: str, number: int, fields: Sequence[str], where: str) -> Question:
+    example = json.dumps(dict(zip(fields, ("...", ["...", "..."], 0), strict=True)))
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not valid JSON ({error})", where=where, accepted=f"an object such as {example}") from None
+    if not isinstance(record, dict):
+        raise DataError("JSON, but not an object", where=where, accepted=f"an object such as {example}")
+    for name in fields:
+        if name not in record:
+            raise DataError(f"field {name!r} is missing; {spelling_hint(name, record)}", where=where)
+    text, choices, answer = (record[name] for name in fields)
+    if not isinstance(text, str):
+        raise _wrong_value(fields[0], text, "a string", where)
+    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) and one for one in choices):
+        raise _wrong_value(fields[1], choices, "a list of two or more strings that are not empty", where)
+    if isinstance(answer, str) and choices.count(answer) == 1:
+        answer = choices.index(answer)
+    if type(answer) is not int or not 0 <= answer < len(choices):
+        accepted = f"an index from 0 to {len(choices) - 1}, or one of the answers"
+        raise _wrong_value(fields[2], answer, accepted, where)
+    has_space = not text or text[-1].isspace()
+    answers = (choice if has_space or choice[0].isspace() else f" {choice}" for choice in choices)
+    return Question(text, tuple(answers), answer, number)
+
+
+def _wrong_value(field: str, value: Any, accepted: str, where: str) -> DataError:
+    shown = json.dumps(value, ensure_ascii=False)[:40]
+    return DataError(f"field {field!r} is {shown}", where=where, accepted=accepted)
+
+
+def prompts_with_examples(questions: Sequence[Question], num_examples: int) -> list[str]:
+    """Return each question after other questions with their right answers, separated by blank lines.
+
+    The examples before a question are drawn at random from all others. They depend only on the number of questions and
+    on the question's position, so all models read the same ones.
+
+    Raises:
+        ConfigError: There are too few questions for so many examples.
+    """
+    if not 0 <= num_examples < len(questions):
+        raise ConfigError(
+            f"{num_examples} examples from {len(questions)} questions: each question needs others as examples; "
+            f"expected 0 to {len(questions) - 1}"
+        )
+    prompts = []
+    for index, question in enumerate(questions):
+        examples = (
+            make_draws(ORDER_VERSION, index).permutation(len(questions) - 1)[:num_examples] if num_examples else ()
+        )
+        others = [questions[int(other) + (other >= index)].solved for other in examples]
+        prompts.append(_BETWEEN_EXAMPLES.join([*others, question.text]))
+    return prompts

@@ -1,0 +1,66 @@
+"""Score the possible answers to a question with a language model: the log-probability of each token of each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice, takewhile
+
+from headway.engine import Precision
+from headway.errors import LengthError
+from headway.predict.language_modeling.language_model import LanguageModel
+
+TokenLogProbs = tuple[tuple[float, ...], ...]
+"""The log-probabilities of the tokens of each answer, in nats."""
+
+
+def score_answers(
+    model: LanguageModel,
+    prompts: Sequence[str],
+    answers: Sequence[Sequence[str]],
+    *,
+    precision: Precision = "float32",
+) -> list[TokenLogProbs | LengthError]:
+    """Return the log-probabilities of the tokens of each answer after its prompt.
+
+    The prompt and an answer are tokenized as one text. The tokens of an answer are those after the tokens that the
+    prompt alone and the prompt with each of its answers begin with, so that all answers to a question are scored from
+    the same position on. BOS is read first, and EOS after an answer does not count.
+
+    Args:
+        model: The language model.
+        prompts: The text before the answers of each question.
+        answers: The answers to each question, with the space before them, if there is one.
+        precision: As in :meth:`LanguageModel.score`.
+
+    Returns:
+        The scores of each question, or an error if the prompt with an answer does not fit into the model's context.
+    """
+    texts = [[prompt + answer for answer in several] for prompt, several in zip(prompts, answers, strict=True)]
+    read = list(map(model.bundle.normalized, [*prompts, *chain.from_iterable(texts)]))
+    encoded = iter(model.bundle.tokenizer.encode_batch(read))
+    prompt_ids = list(islice(encoded, len(prompts)))
+    answer_ids = [list(islice(encoded, len(several))) for several in texts]
+    errors = [_length_error(model.context_length, max(map(len, ids))) for ids in answer_ids]
+    fitting = [text for several, error in zip(texts, errors, strict=True) if error is None for text in several]
+    scored = iter(model.score(fitting, precision=precision))
+    results: list[TokenLogProbs | LengthError] = []
+    for start, ids, error in zip(prompt_ids, answer_ids, errors, strict=True):
+        first = _first_answer_position(start, ids)
+        results.append(error or tuple(text.token_log_probabilities[first:] for text in islice(scored, len(ids))))
+    return results
+
+
+def _first_answer_position(prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> int:
+    """Return the number of tokens that the prompt and all answers have in common, and after which each has a token."""
+    common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(prompt, *answers, strict=False)))
+    return min(common, *(len(ids) - 1 for ids in answers))
+
+
+def _length_error(context: int | None, num_tokens: int) -> LengthError | None:
+    """Return the error of a prompt that does not fit into the context with its longest answer, or None."""
+    if context is None or num_tokens < context:
+        return None
+    return LengthError(
+        f"the question, its examples and an answer have {num_tokens:,} tokens, but the model's context has {context:,} "
+        "with the begin symbol; use fewer examples, or shorten the question"
+    )
