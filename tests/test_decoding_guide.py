@@ -71,7 +71,7 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(home)
     examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(examples) == 8
+    assert len(examples) == 9
     names: dict[str, object] = {}
     for example in examples:
         exec(example, names)

@@ -46,7 +46,16 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         assert told.out.startswith('{"format"') if " -o - " in command else told.err.startswith("written: "), command
     written = {path.name for path in home.iterdir() if path.is_file()}
     assert written == {
-        *("inspection.html", "heads.png", "head.png", "attention.svg", "seen.json", "continued.json", "hidden.json")
+        *(
+            "inspection.html",
+            "heads.png",
+            "head.png",
+            "attention.svg",
+            "steps.txt",
+            "seen.json",
+            "continued.json",
+            "hidden.json",
+        )
     }
     assert Inspection.from_json((home / "seen.json").read_text(encoding="utf-8")).source == "Das rote Haus."
 

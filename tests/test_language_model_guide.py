@@ -48,7 +48,7 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     Path("labeled.tsv").write_text("a\tTo be.\nb\tthe question\n" * 9, encoding="utf-8")
     Path("prompts.txt").write_text("ROMEO:\nTo be\n", encoding="utf-8")
     assert [command.split()[1] for command in COMMANDS] == [
-        *["train", *["generate"] * 4],
+        *["train", *["generate"] * 5],
         *["evaluate"] * 2,
         *["score"] * 3,
         *["evaluate", "evaluate", "compare", "inspect", "train"],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_line import assert_refused, run, write_lines
 
-from headway.predict import LanguageModel
+from headway.predict import LanguageModel, trace_generation
 from headway.predict.language_modeling.generation_options import GenerationOptions
 
 pytest_plugins = ["letter_model"]  # the fixtures of that file
@@ -62,6 +62,22 @@ def test_each_line_of_a_file_is_a_prompt(folder: Path, model: LanguageModel, tmp
     lines = run("generate", folder, "-i", source, "--max-new-tokens", 5).out.splitlines()
     expected = [found.text for (found,) in model.generate(prompts, max_new_tokens=5)]
     assert lines == [prompt + text for prompt, text in zip(prompts, expected, strict=True)]
+
+
+def test_a_trace_is_that_of_python(folder: Path, model: LanguageModel) -> None:
+    options: dict[str, Any] = {"temperature": 0.0, "beam_size": 2, "max_new_tokens": 3}
+    words = ["--trace", "--temperature", 0, "--beam-size", 2, "--max-new-tokens", 3]
+    traced = [trace_generation(model, prompt, **options) for prompt in ("ab", "c d")]
+    expected = [
+        f"{one.searches[0]}\nText: {prompt}{one.continuations[0].text}\n"
+        for prompt, one in zip(("ab", "c d"), traced, strict=True)
+    ]
+    assert run("generate", folder, "ab", *words).out == expected[0]
+    assert run("generate", folder, *words, stdin=b"ab\nc d\n").out == "\n".join(expected)
+    assert expected[0].startswith("Step 1, beam 1 (log P 0.000): <bos> a b → ")
+    found = json.loads(run("generate", folder, "ab", *words, "--format", "json").out)
+    assert found["continuations"] == json.loads(json.dumps([asdict(traced[0].continuations[0])]))
+    assert found["trace"] == json.loads(json.dumps([asdict(search) for search in traced[0].searches]))
 
 
 def test_the_line_of_a_prompt_that_is_too_long(folder: Path, tmp_path: Path) -> None:

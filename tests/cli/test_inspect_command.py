@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,31 @@ def test_pictures(folder: Path, tmp_path: Path) -> None:
         assert run("inspect", folder / "translator", "das Haus", "-o", tmp_path / name, *options).code == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "Decoder self-attention, layer 1 of 2, head 2" in (tmp_path / "b.svg").read_text(encoding="utf-8")
+
+
+def test_the_steps_as_text_have_the_words_of_a_trace(folder: Path, tmp_path: Path) -> None:
+    """The most probable tokens of the model's own translation are those of the search that has found it."""
+    file = tmp_path / "steps.txt"
+    assert run("inspect", folder / "translator", "das Haus", "-o", file) == Ended(0, "", f"written: {file}\n")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    traced = run("translate", folder / "translator", "das Haus", "--trace", "--precision", "float32").out.splitlines()
+    assert (lines[0], lines[-1]) == (traced[0], traced[-1])
+    found = dict(map(parts, traced[1:-1]))
+    for line in lines[1:-1]:
+        assert re.match(r"Step \d+: <bos> ", line), line
+        input_, best = parts(line)
+        assert found[input_] == best
+    ended = run("inspect", folder / "translator", "das Haus", "-o", file, "--layer", "1")
+    assert_refused(ended, "kind, layer and head select attention, which a .txt file does not contain")
+    assert_refused(
+        run("inspect", folder / "classifier", "das Haus", "-o", file), "a classifier model does not decode step by step"
+    )
+
+
+def parts(line: str) -> tuple[str | None, str]:
+    """Return the decoder input of a line and its most probable tokens. The input is None in lines of results."""
+    found = re.fullmatch(r"Step .*?: (<bos>.*) → .* \| (.*)", line)
+    return (found[1], re.sub(r" <?[\d.]+ %", "", found[2])) if found else (None, line)
 
 
 def test_a_classifier(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from headway.predict import (
     Translation,
     Translator,
     load_translator,
+    trace_translation,
 )
 from headway.text.visible_tokens import make_visible
 
@@ -311,6 +313,35 @@ class TestOutput:
         count = sum("truncated" in row["flags"] for row in flagged)  # type: ignore[operator]
         assert count
         assert ended.err == f"headway: lines to look at (--format json shows which): truncated {count}\n"
+
+
+class TestTrace:
+    def test_the_lines_are_those_of_python(self, folder: Path, model: Translator) -> None:
+        how = TranslateOptions(decoding=DecodingOptions(beam_size=2, max_length=4))
+        traced = [trace_translation(model, line, how) for line in LINES[:2]]
+        expected = [f"{each.searches[0]}\nTranslation: {each.translation.text}\n" for each in traced]
+        words = ["--trace", "--beam-size", 2, "--max-length", 4]
+        assert run("translate", folder / "one", *words, stdin=stdin(*LINES[:2])).out == "\n".join(expected)
+        assert expected[0].startswith("Encoder input: das rote Haus <eos>\nStep 1, beam 1 (log P 0.000): <bos> → ")
+        rows = objects(run("translate", folder / "one", *words, "--format", "json", stdin=stdin(*LINES[:2])).out)
+        assert [row["text"] for row in rows] == [each.translation.text for each in traced]
+        recorded = json.loads(json.dumps([[asdict(search) for search in each.searches] for each in traced]))
+        assert [row["trace"] for row in rows] == recorded
+
+    def test_a_line_that_fails_keeps_its_place(self, folder: Path) -> None:
+        ended = run("translate", folder / "one", "--trace", "--on-error", "mark", stdin=b"das\n\xff\nein\n")
+        assert ended.code == 0
+        blocks = ended.out.split("Encoder input: ")
+        assert [block.partition(" ")[0] for block in blocks] == ["", "das", "ein"]
+
+    @pytest.mark.parametrize(
+        "words", [["--alignment"], ["--mbr", "--n-best", 2], ["--workers", 2], ["--pivot", "two"], ["-i", "a.docx"]]
+    )
+    def test_what_it_does_not_show_is_refused(self, folder: Path, words: list[object]) -> None:
+        output = ["-o", "b.docx"] if "-i" in words else []
+        ended = run("translate", folder / "one", "--trace", *words, *output, stdin=b"das\n")
+        name = "a document" if "-i" in words else words[0]
+        assert_refused(ended, f"--trace and {name} cannot be combined; leave one of them out")
 
 
 class TestBadLines:

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 import headway
 import headway.inspection
 import headway.serve.page
-from headway.predict import Flag
+from headway.predict import DecodingTrace, Flag, TokenAlternative, TracedStep
 
 PACKAGE = Path(headway.__file__).parent
 ASSETS = Path(headway.serve.page.__file__).parent / "assets"
@@ -67,6 +67,21 @@ def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
     assert english == texts("de")
     code = "".join(path.read_text(encoding="utf-8") for path in FILES if path.suffix == ".js")
     assert set(re.findall(r'\bt\("([\w.]+)"', code)) <= english.keys()
+
+
+def test_the_steps_of_a_decoding_have_the_words_of_the_trace() -> None:
+    english = (ASSETS / "strings" / "en.js").read_text(encoding="utf-8")
+    best = (TokenAlternative("a", 0.0),)
+    steps = (
+        TracedStep(1, 1, 1, 0.0, ("<bos>",), best, best, given=True),
+        TracedStep(2, 1, 1, 0.0, ("<bos>", "a"), (), best),
+    )
+    encoder, given, dropped = str(DecodingTrace("single", ("b",), steps)).splitlines()
+    for name, line in (("why.steps.encoder", encoder), ("why.steps.given", given), ("why.dropped", dropped)):
+        (text,) = re.findall(rf'"{re.escape(name)}": "(.*?)(?: {{\w+}})?",', english)
+        assert text in line
+    (step,) = re.findall(r'"why.steps.step": "(.*)",', english)
+    assert given.startswith(f"{step} 1: ")
 
 
 def test_each_flag_has_a_text_for_sentences_and_for_documents() -> None:

@@ -15,7 +15,16 @@ from headway.decode.request import (
     length_penalty,
 )
 from headway.decode.scoring import score_targets, top_next_tokens
-from headway.decode.search import SearchFunction, StepsFunction, length_batches, search, search_all, search_steps
+from headway.decode.search import (
+    SearchFunction,
+    StepsFunction,
+    length_batches,
+    search,
+    search_all,
+    search_steps,
+    trace_search,
+)
+from headway.decode.trace import SearchTrace, TracedHypothesis
 
 __all__ = [
     "Caller",
@@ -29,9 +38,11 @@ __all__ = [
     "Sampling",
     "SearchFunction",
     "SearchModel",
+    "SearchTrace",
     "SearchVocabulary",
     "Step",
     "StepsFunction",
+    "TracedHypothesis",
     "WordBoundaries",
     "give_way",
     "length_batches",
@@ -42,4 +53,5 @@ __all__ = [
     "search_as",
     "search_steps",
     "top_next_tokens",
+    "trace_search",
 ]

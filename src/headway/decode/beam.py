@@ -64,6 +64,7 @@ from headway.decode.request import (
     target_limit,
 )
 from headway.decode.sampling import draw_tokens, sampling_keys
+from headway.decode.trace import StepRecorder
 from headway.errors import ConfigError
 
 _Array = npt.NDArray[Any]
@@ -100,7 +101,12 @@ class BeamSearch(Generic[StateT]):
     """The search for the targets of a changing set of sequences, with one model and one set of options.
 
     B sequences have R = B * G * W rows.
+
+    Attributes:
+        recorder: Records the steps of a search for a single sequence, if it is set before the first step.
     """
+
+    recorder: StepRecorder | None = None
 
     def __init__(self, model: SearchModel[StateT], options: DecodingOptions, vocabulary: SearchVocabulary) -> None:
         self.model = model
@@ -193,6 +199,8 @@ class BeamSearch(Generic[StateT]):
             ends = torch.isin(chosen.tokens, self._tensor(self.vocabulary.other_ends))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.vocabulary.eos))
         ended = self._finish(chosen, natural)
+        if self.recorder is not None:
+            self.recorder.record(step, self._tokens, self.scores, chosen, ended)
         if ended is not None:
             chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:

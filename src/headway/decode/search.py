@@ -1,4 +1,4 @@
-"""The entry points of search: one batch, one request step by step, or any number of requests in batches."""
+"""The entry points of search: one batch, one request step by step or recorded, or any number of requests in batches."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headway.decode.beam import BeamSearch
 from headway.decode.caller import give_way
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary
+from headway.decode.trace import SearchTrace, StepRecorder
 from headway.hardware import set_own_threads
 
 SearchFunction = Callable[..., list[list[Hypothesis]]]
@@ -70,6 +71,26 @@ def search_steps(
     while not (finished := beam.step()):
         yield beam.open_hypotheses(0)
     return finished[0][1]
+
+
+def trace_search(
+    model: SearchModel[Any],
+    request: Request,
+    options: DecodingOptions,
+    vocabulary: SearchVocabulary,
+    *,
+    num_tokens: int,
+) -> SearchTrace:
+    """Decode one request, and record each step with the ``num_tokens`` most probable tokens of each hypothesis.
+
+    The hypotheses are those of :func:`search`. Raises the errors of :func:`search`.
+    """
+    beam = BeamSearch(model, options, vocabulary)
+    recorder = beam.recorder = StepRecorder(num_tokens, vocabulary.eos, beam.width)
+    beam.add_requests([(0, request)])
+    while not (finished := beam.step()):
+        give_way()
+    return SearchTrace(request, tuple(recorder.steps), tuple(finished[0][1]))
 
 
 def search_all(

@@ -1,4 +1,4 @@
-"""Inspect a model with one call, and write the result as a page, a picture or JSON.
+"""Inspect a model with one call, and write the result as a page, a picture, JSON or the lines of a trace.
 
 If the last block of a classifier computes only one position, from which the label is predicted, its attention acts as
 pooling: it shows how much each token contributes to the vector at that position.
@@ -21,7 +21,15 @@ from headway.inspection.inspect_masked_language_model import inspect_masked_lang
 from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.picture_files import PICTURE_FORMATS, save_picture
 from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_attention_size
-from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator
+from headway.predict import (
+    Classifier,
+    DecodingTrace,
+    LanguageModel,
+    MaskedLanguageModel,
+    TokenAlternative,
+    TracedStep,
+    Translator,
+)
 from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.storage import atomic_write_text
 
@@ -144,26 +152,33 @@ def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
 
 def check_output_format(output: Path) -> None:
     """Raise ConfigError if :func:`write_inspection` does not support the ending of the file name."""
-    known = (".html", *PICTURE_FORMATS, ".json")
+    known = (".html", *PICTURE_FORMATS, ".txt", ".json")
     if output.suffix.lower() not in known:
         raise ConfigError(
-            f"{output}: expected a name that ends in .html (a page), {', '.join(PICTURE_FORMATS)} (a picture) or .json"
+            f"{output}: expected a name that ends in .html (a page), {', '.join(PICTURE_FORMATS)} (a picture), .txt "
+            "(the decoding step by step) or .json"
         )
 
 
 def write_inspection(
     inspection: Inspection, output: Path, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> None:
-    """Write an inspection as a page, a picture or JSON, depending on the file name's ending.
+    """Write an inspection as a page, a picture, a trace or JSON, depending on the file name's ending.
 
     The file is written completely or not at all. ``kind``, ``layer`` and ``head`` (counted from 1, or negative from the
     end) select the map that a page shows first and a picture enlarges, and the maps that the JSON contains.
 
     Raises:
-        ConfigError: There is no such attention, or the ending is not supported.
+        ConfigError: There is no such attention, the ending is not supported, or a model that does not decode step by
+            step is written as a trace.
         LengthError: The text is too long for a picture.
     """
     check_output_format(output)
+    if output.suffix.lower() == ".txt":
+        if (kind, layer, head) != (None, None, None):
+            raise ConfigError(f"{output}: kind, layer and head select attention, which a .txt file does not contain")
+        name = "Translation" if inspection.prompt_length is None else "Continuation"
+        return atomic_write_text(output, f"{decoding_trace(inspection)}\n{name}: {inspection.target}\n")
     if output.suffix.lower() in PICTURE_FORMATS:
         return save_picture(figure(inspection, kind=kind, layer=layer, head=head), output)
     if output.suffix.lower() == ".html":
@@ -171,3 +186,24 @@ def write_inspection(
     else:
         text = inspection.filter_maps(kind, layer, head).as_json() + "\n"
     return atomic_write_text(output, text)
+
+
+def decoding_trace(inspection: Inspection) -> DecodingTrace:
+    """Return the decoding of the inspected target step by step, as :func:`headway.predict.trace_translation` does.
+
+    Raises:
+        ConfigError: The model has no decoder.
+    """
+    if not inspection.steps or inspection.hidden_positions is not None:
+        raise ConfigError(
+            f"a {inspection.architecture} model does not decode step by step; write a page, a picture or JSON"
+        )
+    decoder_input = inspection.tokens("input")
+    steps, total = list[TracedStep](), 0.0
+    for index, step in enumerate(inspection.steps):
+        given = step.forced or index < (inspection.prompt_length or 0)
+        chosen = (TokenAlternative(step.token, step.log_probability),)
+        steps.append(TracedStep(index + 1, 1, 1, total, decoder_input[: index + 1], chosen, step.alternatives, given))
+        total += step.log_probability
+    encoder_input = inspection.source_tokens if inspection.prompt_length is None else None
+    return DecodingTrace("single", encoder_input, tuple(steps))

@@ -9,6 +9,7 @@ Python code, the commands, the interactive prompt, process pools and servers all
 :mod:`~headway.predict.classification`     Classifier, and explanations of its labels
 :mod:`~headway.predict.reranking`          ranks given candidates
 :mod:`~headway.predict.results`            inputs and results, which are plain values
+:mod:`~headway.predict.decoding_trace`     searches step by step, as readable tokens
 :mod:`~headway.predict.phrases`            required and banned phrases as tokens, for translators and language models
 :mod:`~headway.predict.shared_weights`     the copy of a model that an object of this package computes with
 =========================================  ===========================================================================
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from headway.predict.classification.attribution import Attribution, Explanation
     from headway.predict.classification.classifier import Classification, Classifier, load_classifier
     from headway.predict.classification.occlusion import OccludedPart, Occlusion, occlude
+    from headway.predict.decoding_trace import (
+        DecodedText,
+        DecodingTrace,
+        TracedContinuations,
+        TracedStep,
+        TracedTranslation,
+        trace_generation,
+        trace_translation,
+    )
     from headway.predict.language_modeling.answer_scores import TokenLogProbs, score_answers
     from headway.predict.language_modeling.continuation import (
         Continuation,
@@ -78,6 +88,8 @@ __all__ = [
     "Classification",
     "Classifier",
     "Continuation",
+    "DecodedText",
+    "DecodingTrace",
     "Explanation",
     "Filling",
     "Flag",
@@ -109,6 +121,9 @@ __all__ = [
     "TokenAlternative",
     "TokenLogProbs",
     "TokenStream",
+    "TracedContinuations",
+    "TracedStep",
+    "TracedTranslation",
     "TranslateOptions",
     "Translation",
     "Translator",
@@ -125,6 +140,8 @@ __all__ = [
     "rank_by_models",
     "rank_by_noisy_channel",
     "score_answers",
+    "trace_generation",
+    "trace_translation",
     "tune_noisy_channel",
 ]
 
@@ -137,6 +154,9 @@ _HOMES = {
     "Classification": "classification.classifier",
     "Classifier": "classification.classifier",
     "Continuation": "language_modeling.continuation",
+    "DecodedText": "decoding_trace",
+    "TracedStep": "decoding_trace",
+    "DecodingTrace": "decoding_trace",
     "Explanation": "classification.attribution",
     "Filling": "language_modeling.masked_language_model",
     "Flag": "results",
@@ -168,6 +188,8 @@ _HOMES = {
     "TokenAlternative": "results",
     "TokenLogProbs": "language_modeling.answer_scores",
     "TokenStream": "language_modeling.continuation",
+    "TracedContinuations": "decoding_trace",
+    "TracedTranslation": "decoding_trace",
     "Translation": "results",
     "Translator": "translation.translator",
     "TranslateOptions": "translation.options",
@@ -184,6 +206,8 @@ _HOMES = {
     "rank_by_models": "reranking.rerank",
     "rank_by_noisy_channel": "reranking.noisy_channel",
     "score_answers": "language_modeling.answer_scores",
+    "trace_generation": "decoding_trace",
+    "trace_translation": "decoding_trace",
     "tune_noisy_channel": "reranking.noisy_channel",
 }
 

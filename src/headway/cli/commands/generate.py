@@ -24,11 +24,12 @@ from headway.cli.line_io import (
     text_batches,
 )
 from headway.cli.loading import open_language_model
+from headway.cli.traces import TraceOption, trace_lines, trace_record
 from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Continuation, LanguageModel, Source
+    from headway.predict import Continuation, LanguageModel, Source, TracedContinuations
 
 GROUP = CommandGroup.RUN
 COMMAND_CLASS = GenerationCommand
@@ -53,6 +54,7 @@ def generate(
         options.OutputFormat,
         typer.Option("--format", help="text: prompt and continuation; json: one object per prompt, with tokens."),
     ] = "text",
+    trace: TraceOption = False,
     device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "auto",
 ) -> None:
@@ -68,7 +70,14 @@ def generate(
         first = [] if reads_terminal(None) else next(iter(batches), [])
         prompt, batches = (None, chain([first], batches)) if first else ("", [])
     if prompt is None:
-        _continue_lines(language_model, batches, source, output, format_, chosen)
+        _continue_lines(language_model, batches, source, output, format_, chosen, trace=trace)
+        return
+    if trace:
+        from headway.predict import trace_generation
+
+        traced = trace_generation(language_model, prompt, **chosen)
+        with output_file(output) as file:
+            file.write(_format_trace(prompt, traced, format_))
         return
     with output_file(output) as file:
         if format_ == "text" and chosen.get("n", 1) == chosen.get("beam_size", 1) == 1:
@@ -89,10 +98,21 @@ def _continue_lines(
     output: Path | None,
     format_: options.OutputFormat,
     chosen: Mapping[str, Any],
+    *,
+    trace: bool,
 ) -> None:
-    def write(_: int, line: Source | HeadwayError, continuations: Sequence[Continuation]) -> str:
+    def write(number: int, line: Source | HeadwayError, result: Any) -> str:
         assert not isinstance(line, HeadwayError)  # the line report raises errors before this is called
-        return _format(line.text, continuations, format_, lines=True)
+        if not trace:
+            return _format(line.text, result, format_, lines=True)
+        return "\n" * (number > 1 and format_ == "text") + _format_trace(line.text, result, format_)
+
+    def continue_each(prompts: list[str]) -> list[Any]:
+        if trace:
+            from headway.predict import trace_generation
+
+            return [trace_generation(model, prompt, **chosen) for prompt in prompts]
+        return list(model.generate(prompts, **chosen))
 
     def prompt_error(prompt: str) -> HeadwayError | None:
         try:
@@ -108,7 +128,7 @@ def _continue_lines(
         for sources, results in lines:
             prompts = [line.text for line in sources]
             errors = list(map(prompt_error, prompts))
-            results += errors if any(errors) else model.generate(prompts, **chosen)
+            results += errors if any(errors) else continue_each(prompts)
 
 
 def _format(prompt: str, continuations: Sequence[Continuation], format_: options.OutputFormat, *, lines: bool) -> str:
@@ -118,3 +138,15 @@ def _format(prompt: str, continuations: Sequence[Continuation], format_: options
         return json.dumps(record, ensure_ascii=False) + "\n"
     texts = [prompt + one.text for one in continuations]
     return "".join((one_line(text) if lines else text) + "\n" for text in texts)
+
+
+def _format_trace(prompt: str, traced: TracedContinuations, format_: options.OutputFormat) -> str:
+    """Return the output for a prompt with its searches."""
+    if format_ == "json":
+        record = {"prompt": prompt, "continuations": [asdict(one) for one in traced.continuations]}
+        return json.dumps({**record, "trace": trace_record(traced.searches)}, ensure_ascii=False) + "\n"
+    several = len(traced.continuations) > 1
+    names = (f"Text {number}" if several else "Text" for number in range(1, len(traced.continuations) + 1))
+    return trace_lines(
+        traced.searches, {name: prompt + one.text for name, one in zip(names, traced.continuations, strict=True)}
+    )

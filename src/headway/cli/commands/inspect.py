@@ -33,7 +33,10 @@ def inspect(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", help="Output file: .html (a page), .png, .svg, .pdf (a picture) or .json. - prints JSON."
+            "-o",
+            "--output",
+            help="Output file: .html (a page), .png, .svg, .pdf (a picture), .txt (the decoding step by step) or "
+            ".json. - prints JSON.",
         ),
     ] = Path("inspection.html"),
     kind: Annotated[

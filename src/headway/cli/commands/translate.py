@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -20,10 +20,12 @@ from headway.cli.document_io import LINES, document_format_name, refuse_line_opt
 from headway.cli.line_io import LineReport, process_lines, text_batches
 from headway.cli.loading import device_for_workers, say_in_main_process
 from headway.cli.long_files import LONG_FILE_LINES, batches_of_shard, is_long, translate_in_job
+from headway.cli.traces import TraceOption, refuse_with_trace
 from headway.cli.translations import count_terms, report_terms
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
+    from headway.predict import Translator
     from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.RUN
@@ -53,6 +55,7 @@ def translate(
     alignment: shared.AlignmentOption = False,
     alignment_layer: shared.AlignmentLayerOption = None,
     guard: shared.GuardOption = True,
+    trace: TraceOption = False,
     max_source_tokens: shared.MaxSourceTokensOption = None,
     device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "auto",
@@ -127,6 +130,9 @@ def translate(
             f"{'--encoding' if encoding is not None else '--text-syntax'} applies to documents only",
             hint="--document-format txt makes a text file a document",
         )
+    if trace:
+        given = {"--pivot": pivot is not None, "--workers": workers > 1, "--mbr": mbr, "--alignment": alignment}
+        refuse_with_trace({"a document": found_format is not None, **given})
     from headway.corpus.translation import TranslationSettings, TranslationWriter
 
     settings = TranslationSettings(
@@ -155,7 +161,7 @@ def translate(
         format=format_,
         search=search,
     )
-    if text is None and found_format is None and shard is None and is_long(source, output):
+    if text is None and found_format is None and shard is None and not trace and is_long(source, output):
         assert source is not None
         assert output is not None
         device_for_workers(device, workers)
@@ -204,12 +210,18 @@ def translate(
             report_terms(count_terms(document_report.glossary))
             return
         how, writer = settings.options(), TranslationWriter(translator, settings)
+        translate_each = translator.translate_each
+        if trace:
+            from headway.cli.traced_translations import TracedTranslations
+
+            writer = tracer = TracedTranslations(cast("Translator", translator), settings)
+            translate_each = tracer.translate_each
         lines = process_lines(
             batches, settings.reader(name).parse, report, writer.lines, job="translating", source=source, output=output
         )
         with closing(lines):
             for sources, results in lines:
-                results += map(settings.choose, translator.translate_each(sources, how, terms))
+                results += map(settings.choose, translate_each(sources, how, terms))
                 if terms is not None:
                     for result in results:
                         used += count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())

@@ -61,6 +61,9 @@ function bar(value) {
 
 function showSteps() {
   if (hides) {
+    $("predicted-title").textContent = "Predictions";
+    $("steps").tHead.rows[0].cells[0].textContent = "#";
+    $("steps").tHead.rows[0].cells[1].textContent = "Token";
     $("predicted-about").textContent = data.target === null
       ? "At each position: the token, its probability given all other tokens of the text, and the most probable tokens " +
         "at that position. Each token was hidden in a pass of its own."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
@@ -103,6 +104,12 @@ class LanguageModel:
     def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches."""
         self._search_all, self._search_steps = search, steps
+
+    def with_search(self, search: SearchFunction) -> LanguageModel:
+        """Return a copy of this object, with the same model, that generates with ``search``."""
+        copied = copy.copy(self)
+        copied._search_all = search
+        return copied
 
     @property
     def context_length(self) -> int | None:

@@ -236,6 +236,12 @@ class Translator(TextTranslator):
         self._search_all, self._search_steps = search, steps
         self.max_batch_tokens = min(self.max_batch_tokens, _SMALL_BATCH_TOKENS)
 
+    def with_search(self, search: SearchFunction) -> Translator:
+        """Return a copy of this translator, with the same model, whose translations use ``search``."""
+        copied = copy.copy(self)
+        copied._search_all = search
+        return copied
+
     def warm_up(self) -> None:
         """Translate a short text, so that the model's weights are converted and its kernels compiled."""
         sources, targets = self.source_languages, self.target_languages

@@ -5,6 +5,7 @@ import { focusField, make, percent, shortened } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
 import { choose, fillLanguages, fillModels } from "../lists.js";
 import { confidenceLegend } from "../translate/output.js";
+import { DecodingSteps } from "../why/decoding_steps.js";
 import { ForcedWordPanel } from "../why/forced_word.js";
 import { ModelComparison } from "../why/model_comparison.js";
 import { SearchTree } from "../why/search_tree.js";
@@ -91,6 +92,7 @@ class WhyView {
       if (this.attention?.kind.rows === "target") this.attention.choose(row, null, true);
     });
     this.own = make("button", { type: "button", hidden: true }, t("why.own"));
+    this.steps = new DecodingSteps(this.context);
     this.tree = new SearchTree(this.context, BEAM_SIZE);
     this.attentionPlace = make("div");
     this.comparison = new ModelComparison(this.context);
@@ -99,6 +101,7 @@ class WhyView {
     this.results = make("div", { class: "results" },
       this.parts,
       ...(this.showsModels ? [this.comparison.element, words] : [words, this.comparison.element]),
+      this.steps.element,
       this.tree.element,
       section(t("why.attention"), t("why.attention.about"), this.attentionPlace));
     this.results.hidden = true;
@@ -185,6 +188,7 @@ class WhyView {
       const isChanged = seen.target_given && tree.ends[0]?.text !== seen.target;
       this.words.show(request, seen);
       this.#showProbability(seen, isChanged);
+      this.steps.show(seen);
       this.tree.show(tree);
       this.#showAttention(seen);
       if (this.position !== null) this.words.choose(this.position);

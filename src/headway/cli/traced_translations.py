@@ -1,0 +1,55 @@
+"""Translations with the searches that led to them, as lines of output."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+
+from headway.cli.traces import trace_lines, trace_record
+from headway.corpus.translation import TranslationSettings, TranslationWriter
+from headway.errors import HeadwayError
+from headway.predict import (
+    DecodingTrace,
+    Glossary,
+    Source,
+    TranslateOptions,
+    Translation,
+    Translator,
+    trace_translation,
+)
+
+
+class TracedTranslations(TranslationWriter):
+    """Translates lines one by one, and formats each translation after its searches."""
+
+    def __init__(self, translator: Translator, settings: TranslationSettings) -> None:
+        super().__init__(translator, settings)
+        self._traced_translator, self._is_json = translator, settings.format == "json"
+        self._searches: deque[Sequence[DecodingTrace]] = deque()  # of the translations that are not written yet
+
+    def translate_each(
+        self, sources: Sequence[Source], options: TranslateOptions, glossary: Glossary | None
+    ) -> list[Translation | HeadwayError]:
+        """Translate the lines that :meth:`lines` will format."""
+        return [self._translate(source, options, glossary) for source in sources]
+
+    def _translate(
+        self, source: Source, options: TranslateOptions, glossary: Glossary | None
+    ) -> Translation | HeadwayError:
+        try:
+            traced = trace_translation(self._traced_translator, source, options, glossary)
+        except HeadwayError as error:
+            return error
+        self._searches.append(traced.searches)
+        return traced.translation
+
+    def lines(self, number: int, source: Source | HeadwayError, result: Translation | HeadwayError) -> str:
+        """Return the output for line ``number`` of the input. An error becomes the same line as without searches."""
+        if isinstance(result, HeadwayError):
+            return super().lines(number, source, result)
+        searches = self._searches.popleft()
+        if self._is_json:
+            whole = {**self.as_dict(result), "trace": trace_record(searches)}
+            return json.dumps(whole, ensure_ascii=False) + "\n"
+        return "\n" * (number > 1) + trace_lines(searches, {"Translation": result.text})
