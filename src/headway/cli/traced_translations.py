@@ -29,13 +29,13 @@ class TracedTranslations(TranslationWriter):
         self._searches: deque[Sequence[DecodingTrace]] = deque()  # of the translations that are not written yet
 
     def translate_each(
-        self, sources: Sequence[Source], options: TranslateOptions, glossary: Glossary | None
+        self, sources: Sequence[str | Source], options: TranslateOptions, glossary: Glossary | None
     ) -> list[Translation | HeadwayError]:
         """Translate the lines that :meth:`lines` will format."""
         return [self._translate(source, options, glossary) for source in sources]
 
     def _translate(
-        self, source: Source, options: TranslateOptions, glossary: Glossary | None
+        self, source: str | Source, options: TranslateOptions, glossary: Glossary | None
     ) -> Translation | HeadwayError:
         try:
             traced = trace_translation(self._traced_translator, source, options, glossary)

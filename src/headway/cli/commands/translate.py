@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from headway.cli.translations import count_terms, report_terms
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Translator
+    from headway.predict import Translation, Translator
     from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.RUN
@@ -210,7 +210,7 @@ def translate(
             report_terms(count_terms(document_report.glossary))
             return
         how, writer = settings.options(), TranslationWriter(translator, settings)
-        translate_each = translator.translate_each
+        translate_each: Callable[..., list[Translation | HeadwayError]] = translator.translate_each
         if trace:
             from headway.cli.traced_translations import TracedTranslations
 
