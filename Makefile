@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: quickstart serve dist test suite test-all test-gpu test-settings test-versions check soak lint format clean
-.PHONY: pictures check-pictures
+.PHONY: pictures check-pictures diagrams
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -58,6 +58,10 @@ pictures: $(VENV)/.ready
 # Names the pictures that are older than what they show.
 check-pictures: $(VENV)/.ready
 	$(BIN)/python benchmarks/docs_pictures.py --check
+
+# Draws the architectures in docs/diagrams anew.
+diagrams: $(VENV)/.ready
+	$(BIN)/python tests/diagrams/documented.py
 
 # Builds the source distribution and, from it, the wheel, with the setuptools of the environment.
 dist: $(VENV)/.ready

@@ -25,7 +25,7 @@ LEVELS = [
     {"models", "data", "evaluation"},
     {"engine", "jobs"},
     {"bundle"},
-    {"interop"},
+    {"interop", "diagrams"},
     {"training", "predict"},
     {"tasks", "documents"},
     {"distillation", "inspection", "corpus"},
@@ -63,7 +63,7 @@ ALLOWED = {
     "numba": ["kernels/"],
     "llvmlite": ["kernels/"],
     "torch": [
-        *("nn/", "models/", "decode/", "training/", "inspection/", "interop/", "serve/"),
+        *("nn/", "models/", "decode/", "training/", "inspection/", "interop/", "serve/", "diagrams/"),
         *(
             "bundle.py",
             "weights.py",
@@ -247,7 +247,7 @@ def test_every_class_name_exists_once() -> None:
 
 
 # Files that may ask for the architecture or the task. In all other files, facts come from the registries.
-_KNOWS_KINDS = ("models/", "tasks/", "engine/", "interop/", "experiments/", "bundle.py")
+_KNOWS_KINDS = ("diagrams/", "models/", "tasks/", "engine/", "interop/", "experiments/", "bundle.py")
 _KINDS = {
     *("Transformer", "RecurrentModel", "EncoderClassifier", "DecoderOnly", "RecurrentLM"),
     *("TransformerConfig", "RecurrentConfig", "ClassifierConfig", "DecoderOnlyConfig", "RecurrentLMConfig"),

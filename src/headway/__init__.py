@@ -15,6 +15,7 @@ from headway.errors import HeadwayError
 from headway.version import __version__
 
 if TYPE_CHECKING:
+    from headway.inspection.diagram import diagram
     from headway.predict import (
         Classification,
         Classifier,
@@ -38,6 +39,7 @@ __all__ = [
     "Translator",
     "TranslatorPool",
     "__version__",
+    "diagram",
     "load",
 ]
 
@@ -48,6 +50,10 @@ def __getattr__(name: str) -> Any:
         from headway.tasks import load
 
         return load
+    if name == "diagram":
+        from headway.inspection.diagram import diagram
+
+        return diagram
     if name in __all__:
         from headway import predict
 

@@ -30,6 +30,7 @@ from headway.predict import shared_weights
 WITHOUT = {
     *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import"),
     "learn-bpe",
+    "diagram",
     "doctor",  # describes the device that auto means
     *("corpus work", "corpus status", "corpus join"),  # the job contains the device
 }

@@ -37,12 +37,17 @@ def open_page(browser: Browser, url: str, *, requests_fail: bool = False, **opti
     page = context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: log.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: None if request.url.startswith(url) else problems.append(request.url))
+    page.on("request", lambda request: None if _is_in(request.url, url) else problems.append(request.url))
     page.goto(url)
     yield page
     context.close()
     assert problems == []
     assert log == [] or requests_fail
+
+
+def _is_in(address: str, url: str) -> bool:
+    """Return whether an address is of the service at ``url``, or of a file that the page has from it."""
+    return address.removeprefix("blob:").startswith(url)
 
 
 def accessibility_problems(page: Page) -> list[str]:

@@ -13,6 +13,7 @@ from running_service import unpack_model
 from starlette.testclient import TestClient
 
 from headway.decode import DecodingOptions
+from headway.inspection.diagram import diagram
 from headway.inspection.forced_word import force_word
 from headway.inspection.inspect_translator import inspect_translation
 from headway.predict import Translator, load_translator
@@ -105,3 +106,10 @@ def test_errors(http: TestClient, path: str, change: dict[str, object], status: 
     reply = http.post(path, json={**BODY, **change})
     assert reply.status_code == status, reply.text
     assert message in json.dumps(reply.json()["error"])
+
+
+def test_the_drawing_of_a_model(http: TestClient, folder: Path) -> None:
+    reply = http.get("diagram", params={"model": "model"}).raise_for_status()
+    assert reply.headers["content-type"] == "image/svg+xml"
+    assert reply.text == diagram(folder).svg
+    assert http.get("diagram", params={"model": "other"}).status_code == 404

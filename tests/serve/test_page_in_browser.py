@@ -794,6 +794,10 @@ def test_axe_finds_nothing(browser: Browser, service: RunningService, scheme: st
         document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
         page.locator("input[type=file]").set_input_files(document)
         page.get_by_role("button", name="Save the translation").wait_for(timeout=60_000)
+        page.locator(".about-models summary").click()
+        page.locator(".about-models img").nth(2).wait_for()  # of the third model
+        expect(page.locator(".about-models img").first).to_have_js_property("complete", True)
+        assert page.locator(".about-models img").first.evaluate("image => image.naturalWidth") > 300
         assert accessibility_problems(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
 

@@ -42,7 +42,12 @@ def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int |
 
     ``hidden`` is the width of the hidden layer of additive and feed_forward. None means ``width``, but at most 64.
     """
-    units = hidden or min(width, _HIDDEN)
+    score = _new_score(kind, width, num_heads, hidden or min(width, _HIDDEN))
+    score.kind, score.width = kind, width
+    return score
+
+
+def _new_score(kind: ScoreKind, width: int, num_heads: int, units: int) -> ScoreFunction:
     match kind:
         case "scaled_dot":
             return _DotScore(width**-0.5)
@@ -59,7 +64,15 @@ def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int |
 
 
 class ScoreFunction(nn.Module):
-    """Base class of the score functions that the module's docstring lists."""
+    """Base class of the score functions that the module's docstring lists.
+
+    Attributes:
+        kind: The name of the function.
+        width: The number of units of queries and keys.
+    """
+
+    kind: ScoreKind
+    width: int
 
     def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
         """Return the score of every query with every key."""

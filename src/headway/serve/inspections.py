@@ -12,6 +12,7 @@ from typing import Any
 
 from headway.decode import DecodingOptions
 from headway.errors import LengthError
+from headway.inspection.diagram import diagram, outline_of
 from headway.inspection.forced_word import force_word
 from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.page_data import SMALL_WEIGHT, page_data, step_data
@@ -38,6 +39,11 @@ def force_word_in_translation(
     _check_length(translator, text, translation, prefix + word)
     forced = force_word(translator, text, prefix, word, translation=translation, **languages)
     return _json({"cost": forced.cost, "chosen": _target(forced.original), "forced": _target(forced.with_word)})
+
+
+def draw_architecture(model: Any) -> bytes:
+    """Return the drawing of a model's architecture, an SVG file."""
+    return diagram(outline_of(model.bundle)).svg.encode()
 
 
 def _target(inspection: Inspection) -> dict[str, Any]:

@@ -9,6 +9,8 @@ The drawing of attention is shared with the page that ``headway inspect`` writes
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -19,15 +21,17 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 import headway.inspection
+from headway.diagrams.svg import style_sheet
 from headway.serve.apis.keys import KeyPlace
 from headway.serve.service import Service
 
 SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
+_DRAWING_STYLE = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
-    "style-src": "'self'",
-    "img-src": "'self'",
+    "style-src": f"'self' 'sha256-{_DRAWING_STYLE}'",  # the style sheet inside drawings of models
+    "img-src": "'self' blob:",  # drawings of models, which need a key
     "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",

@@ -23,7 +23,9 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from headway.bundle import load_bundle
+from headway.diagrams.model_card import DRAWING_FILE
 from headway.errors import CheckpointError
+from headway.storage import atomic_write_text
 from headway.torch_internals import lerp_all
 from headway.training.snapshot import average_weights, averageable_checkpoints
 from headway.weights import load_weights, named_weights
@@ -97,4 +99,6 @@ def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
     steps = ", ".join(path.name for path in newest)
     card = (template / "README.md").read_text(encoding="utf-8")
     bundle.save(output, f"{card}\nWeights: the mean of {steps}; the scores above are those of `{template.name}`.\n")
+    if (drawing := template / DRAWING_FILE).is_file():  # which the card shows
+        atomic_write_text(output / DRAWING_FILE, drawing.read_text(encoding="utf-8"))
     return len(newest)

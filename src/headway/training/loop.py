@@ -32,6 +32,7 @@ import torch
 from headway.bundle import CHOSEN_MODEL_FILE
 from headway.config import to_toml
 from headway.contention import adapt_waiting
+from headway.diagrams.model_card import add_drawing
 from headway.engine.accelerate import accelerate, compile_blocks
 from headway.errors import ConfigError, DivergenceError
 from headway.hardware import autocast, prepared_gpu, return_freed_memory
@@ -367,6 +368,7 @@ class _Trainer(Generic[RecipeT]):
         if len(newest) > 1:
             averages["average"] = average_weights(newest)
         self.task.complete_model_folder(folder, self.recipe)
+        add_drawing(folder)
         for name, weights in averages.items():
             load_weights(self.model, weights, self.run / name)
             record = self._dev_scores()
@@ -376,6 +378,7 @@ class _Trainer(Generic[RecipeT]):
                 self.listener.validation(self.state.step, record)
             self._write_model(name, record)
             self.task.complete_model_folder(self.run / name, self.recipe)
+            add_drawing(self.run / name)
             selected = selection(self.metric, record) if record else None
             if best is None or selected is None or selected >= best:
                 folder, scores, best = self.run / name, record, selected

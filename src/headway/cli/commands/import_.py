@@ -34,12 +34,14 @@ def import_(
     Llama, Mistral, Qwen2, Qwen3. Masked language models, and sequence classifiers: BERT, RoBERTa, DistilBERT,
     ModernBERT.
     """
+    from headway.diagrams.model_card import add_drawing
     from headway.interop.importing import import_from
 
     origin = Path(source.partition(":")[2])
     folder = checked_output_folder(output or sibling_folder(origin, "headway"), origin)
     imported = import_from(source, source_language=source_language, target_language=target_language)
     imported.bundle.save(folder, imported.card)
+    add_drawing(folder, imported.bundle.model)
     print(f"{folder}: {imported.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")
     if imported.bundle.capability == "continues":
         _check_int8(cast("LanguageModelBundle", imported.bundle), folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, cast
 
 from headway.cli import options
@@ -48,6 +49,7 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
         facts["unlikely flag"] = (
             f"calibrated on {stored_calibration.texts:,} texts" if stored_calibration else "not calibrated"
         )
+    facts["drawing"] = f"headway diagram {shlex.quote(str(model))} -o model.svg"
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())
     facts["bytes"] = sum(file.stat().st_size for file in model.iterdir())
     if format_ == "json":

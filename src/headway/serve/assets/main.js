@@ -1,5 +1,6 @@
 // The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
 
+import { aboutModels } from "./about.js";
 import { Api, UnreachableError, MAX_PATIENCE_S, isKey, nextEvent, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
@@ -68,7 +69,9 @@ async function open(view, state) {
   $("main").append(container);
   const { mount } = await loaded(view, container);
   container.replaceChildren();
-  if (mounted.get(view.name) === entry) entry.handle = mount(container, context, state) ?? {};
+  if (mounted.get(view.name) !== entry) return;
+  entry.handle = mount(container, context, state) ?? {};
+  container.append(aboutModels(context, context.models.filter((model) => model.capability === view.capability)));
 }
 
 /** Returns the module of a view. While the service is gone, its container says so. */

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from headway.decode.request import DecodingOptions
+from headway.kinds import Capability
 from headway.predict import SearchEnd, SearchNode
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body
 from headway.serve.cost import cost_of_inspection
-from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
+from headway.serve.inspections import draw_architecture, force_word_in_translation, inspect_sentence, search_tree
 from headway.serve.service import Service
 from headway.serve.workers.messages import ModelFunction
 
@@ -139,6 +140,13 @@ def add_routes(api: APIRouter, service: Service) -> None:
         name = service.direction(body.source, body.target, body.model, direct=True).name
         texts = [body.text, body.translation or ""]
         return await answer(request, body, inspect_sentence, texts, body.text, body.translation, name)
+
+    @api.get("/diagram", response_model=None, responses={200: {"content": {"image/svg+xml": {}}}})
+    async def diagram(request: Request, model: str) -> Response:
+        """Return a drawing of the architecture of a model, as an SVG file."""
+        chosen, cost = service.model(model, *get_args(Capability)), cost_of_inspection([""])
+        work = service.call(client_of(request), chosen, draw_architecture, [], cost=cost)
+        return Response(await unless_disconnected(request, work), media_type="image/svg+xml")
 
     @api.post("/search-tree", response_model=None, responses={200: {"model": SearchTreeReply}})
     async def tree(body: SearchTreeBody, request: Request) -> Response:

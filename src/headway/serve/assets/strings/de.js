@@ -17,6 +17,8 @@ export const german = {
   "gone": "Der Dienst antwortet nicht. Diese Seite macht weiter, sobald er wieder da ist.",
   "back": "Der Dienst ist wieder da.",
   "key.title": "Dieser Dienst verlangt einen Schlüssel",
+  "about.title": "Über dieses Modell",
+  "about.drawing": "Zeichnung der Architektur von {name}. {text}",
   "key.about": "Geben Sie den API-Schlüssel ein, den Sie vom Betreiber dieses Dienstes bekommen haben. Er bleibt nur in diesem Browser.",
   "key.label": "API-Schlüssel",
   "key.wrong": "Der Dienst kennt diesen Schlüssel nicht. Prüfen Sie ihn und versuchen Sie es noch einmal.",

@@ -17,6 +17,8 @@ export const english = {
   "gone": "The service does not answer. This page continues when the service is back.",
   "back": "The service is back.",
   "key.title": "This service needs a key",
+  "about.title": "About this model",
+  "about.drawing": "Drawing of the architecture of {name}. {text}",
   "key.about": "Enter the API key that you got from the people who run this service. It is kept in this browser only.",
   "key.label": "API key",
   "key.wrong": "The service does not know this key. Check it and try again.",

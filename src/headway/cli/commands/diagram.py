@@ -1,0 +1,54 @@
+"""``headway diagram``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from headway.cli.command_groups import CommandGroup
+from headway.cli.line_io import output_file
+
+GROUP = CommandGroup.UNDERSTAND
+
+
+def diagram(
+    what: Annotated[
+        str, typer.Argument(help="A model folder, a recipe (.toml), or a preset with its kind (transformer:base).")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Output file, whose name ends in .svg. - prints the SVG.")
+    ] = Path("diagram.svg"),
+    level: Annotated[
+        Literal["model", "block", "cell", "attention"],
+        typer.Option(
+            help="model: blocks, as in the paper's figure 1. block: each step of a block. cell: the equations of a "
+            "recurrent layer. attention: its steps and heads, as in figure 2, with inputs and masks."
+        ),
+    ] = "model",
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="Write shapes beside arrows and numbers of weights in boxes.")
+    ] = False,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="A text for the model of a folder: its tokens, or with --level attention the numbers of a head."
+        ),
+    ] = None,
+) -> None:
+    """Draw the architecture of a model from its own configuration."""
+    from headway.inspection.diagram import check_output_format
+    from headway.inspection.diagram import diagram as draw_diagram
+
+    to_stdout = output == Path("-")
+    if not to_stdout:
+        check_output_format(output)
+    drawn = draw_diagram(what, level=level, shapes=shapes, text=text)
+    if to_stdout:
+        with output_file(None) as file:
+            file.write(drawn.svg)
+        return
+    drawn.save(output)
+    print(f"written: {output}", file=sys.stderr)

@@ -1,0 +1,130 @@
+"""One attention head with its numbers: X split into Q, K and V, the scores, and the mixture of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headway.diagrams.drawing import Box, Drawing, Style
+from headway.diagrams.text_width import shortened
+from headway.errors import ConfigError
+from headway.models.base import Model
+from headway.models.classifier import EncoderClassifier
+from headway.models.decoder_only import DecoderOnly
+from headway.models.masked import MaskedTransformer
+from headway.models.sequence_classifier import SequenceClassifier
+from headway.models.transformer import Transformer
+from headway.nn.attention import MultiHeadAttention, attention_weights
+from headway.nn.blocks import PreNorm
+
+_CELL, _LINE = 40.0, 15.0  # width and height of a number
+_SHOWN, MAX_TOKENS = 4, 5  # columns of vectors, and tokens
+_APART = 210.0  # between the centers of Q, K and V
+
+
+@dataclass(frozen=True)
+class HeadInput:
+    """An attention layer, its input, and the tokens that it belongs to."""
+
+    layer: MultiHeadAttention
+    x: Float[Tensor, "T D"]
+    tokens: list[int]
+    is_causal: bool
+
+
+@torch.inference_mode()
+def first_attention(model: Model, tokens: list[int]) -> HeadInput:
+    """Return the attention of the first block that reads ``tokens``, in a Transformer that of the encoder.
+
+    Raises:
+        ConfigError: The model has no blocks.
+    """
+    row, stack = torch.tensor([tokens]), cast("Any", None)
+    match model:
+        case Transformer():
+            embedded, stack = model.embed_source(row), model.encoder
+        case EncoderClassifier():
+            row = model.encoder_tokens(row)
+            embedded, stack = model.embed_source(row), model.encoder
+        case SequenceClassifier():
+            return first_attention(model.body, model.encoder_tokens(row)[0].tolist())
+        case MaskedTransformer():
+            embedded, stack = model.embed(row), model.encoder
+        case DecoderOnly():
+            embedded, stack = model.embed(row), model.decoder
+        case _:
+            raise ConfigError(f"a model of kind {model.config.kind} has no attention heads; choose the level model")
+    if not len(stack.blocks):
+        raise ConfigError("the model has no blocks, and so no attention heads; choose the level model")
+    block: Any = stack.blocks[0]
+    x = block.attention_residual.norm(embedded) if isinstance(block.attention_residual, PreNorm) else embedded
+    return HeadInput(block.attention, x[0], row[0].tolist(), isinstance(model, DecoderOnly))
+
+
+@torch.inference_mode()
+def draw_head(given: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
+    """Draw what the first head computes from the input of the layer, with a row for each of the first tokens."""
+    attention, x, causal = given.layer, given.x, given.is_causal
+    query, kv = attention.project(x[None])
+    kv = kv.for_queries(attention.queries_per_key)
+    positions = torch.arange(len(x))
+    distance = positions - positions.unsqueeze(1)
+    before, after = attention.window or (len(x), len(x))
+    mask = (distance >= -before) & (distance <= (0 if causal else after))
+    score = None if attention.score is None else attention.score.compare
+    q, k, v = query[0, 0], kv.keys[0, 0], kv.values[0, 0]
+    weights = attention_weights(query, kv.keys, mask, score)[0, 0]
+    scores = (query * query.size(-1) ** -0.5 @ kv.keys.mT if score is None else score(query, kv.keys))[0, 0]
+    title = "Scores: Q Kᵀ / √" + str(attention.d_key) if score is None else "Scores of Q and K"
+
+    sources = [_matrix(drawing, 0.0, -10.0, "X: input of the layer", x, tokens, "embedding")]
+    shown = []
+    for place, (name, part) in enumerate((("Q", q), ("K", k), ("V", v)), start=-1):
+        center = place * _APART
+        size = f"{x.size(1):,} × {part.size(1):,}"
+        matrix = drawing.box(center, sources[0].y - 44, (f"W for {name}", size), "linear", width=110)
+        _elbow(drawing, sources[0], matrix)
+        shown.append(_matrix(drawing, center, matrix.y - 20, f"{name} of head 1", part, tokens, "state"))
+        drawing.arrow((center, matrix.y), (center, shown[-1].bottom))
+    compared = _matrix(drawing, -_APART / 2, shown[0].y - 44, title, scores, tokens, "attention")
+    for box in shown[:2]:
+        _elbow(drawing, box, compared)
+    normed = _matrix(drawing, -_APART / 2, compared.y - 44, "Softmax of each row", weights, tokens, "softmax")
+    drawing.arrow((compared.center, compared.y - 18), (normed.center, normed.bottom))
+    mixed = _matrix(drawing, _APART / 4, normed.y - 48, "Mixture: weights × V", weights @ v, tokens, "state")
+    _elbow(drawing, normed, mixed)
+    drawing.arrow((shown[2].center, shown[2].y - 18), (shown[2].center, mixed.middle), (mixed.right, mixed.middle))
+
+
+def _matrix(
+    drawing: Drawing, center: float, bottom: float, title: str, rows: Tensor, tokens: Sequence[str], style: Style
+) -> Box:
+    """Draw a matrix with its title above it; a row for each token, and an ellipsis for what is not drawn."""
+    numbers = [
+        [f"{float(value):.2f}" for value in row[:MAX_TOKENS]] for row in rows[:MAX_TOKENS, : _SHOWN + 1].tolist()
+    ]
+    wide = rows.size(1) > _SHOWN + 1
+    numbers = [[*row[:_SHOWN], "…"] if wide else row for row in numbers]
+    width, height = _CELL * len(numbers[0]) - (18 if wide else 0) + 8, _LINE * len(numbers) + 8
+    box = drawing.box(center, bottom, ("",), style, width=width, height=height)
+    drawing.text(box.x, box.y - 5, title, role="small")
+    for number, row in enumerate(numbers):
+        y = box.y + 15 + number * _LINE
+        for column, value in enumerate(row):
+            x = box.x + _CELL * (column + 1) - (16 if value == "…" else 2)
+            drawing.text(x, y, value, anchor="end", role="code")
+        if style in ("embedding", "attention", "softmax"):
+            drawing.text(box.x - 6, y, shortened(tokens[number], 11, 60), anchor="end", role="small")
+    drawing.sentences.append(f"{title}: " + "; ".join(" ".join(row) for row in numbers) + ".")
+    return box
+
+
+def _elbow(drawing: Drawing, lower: Box, upper: Box) -> None:
+    """Draw an arrow from the top of a matrix, above its title, to the bottom of a box."""
+    start, bend = lower.y - 18, lower.y - 28
+    drawing.arrow((lower.center, start), (lower.center, bend), (upper.center, bend), (upper.center, upper.bottom))

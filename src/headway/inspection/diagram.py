@@ -1,0 +1,133 @@
+"""Drawings of architectures from model folders, recipes and presets (:mod:`headway.diagrams` draws them)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from headway.bundle import AnyBundle, load_outline
+from headway.config import spelling_hint
+from headway.diagrams.draw import Level, draw, with_caption
+from headway.diagrams.drawing import Drawing
+from headway.diagrams.svg import to_svg
+from headway.errors import ConfigError
+from headway.models.base import ArchitectureConfig, Model
+from headway.models.registry import ARCHITECTURES, build_model
+from headway.storage import atomic_write
+from headway.tasks import load_recipe
+from headway.torch_internals import skipped_initialization
+
+_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # of presets: the vocabulary of the paper's section 5.1
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A drawing of an architecture, which notebooks show as it is.
+
+    Attributes:
+        svg: The drawing as an SVG file.
+        title: What is drawn.
+        caption: The number of weights, the sizes, and the options that do not have their defaults.
+        description: The drawing in words.
+    """
+
+    svg: str
+    title: str
+    caption: str
+    description: str
+
+    def save(self, path: str | Path) -> None:
+        """Write the SVG file, completely or not at all.
+
+        Raises:
+            ConfigError: The name of the file does not end in .svg.
+        """
+        check_output_format(Path(path))
+        with atomic_write(Path(path)) as aside:
+            aside.write_text(self.svg, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def diagram(
+    what: str | Path | Model, *, level: Level = "model", shapes: bool = False, text: str | None = None
+) -> Diagram:
+    """Draw the architecture of a model from its own configuration.
+
+    Args:
+        what: A model folder, a recipe, a preset with its kind of model (``transformer:base``), or a model.
+        level: "model" (blocks, as in figure 1 of the paper), "block" (each step of a block), "cell" (the equations of a
+            recurrent layer) or "attention" (the steps of attention, as in figure 2, and its inputs and masks).
+        shapes: Whether to write shapes beside arrows and numbers of weights in boxes.
+        text: Text that the model, given as a folder, reads. The level "model" is then unrolled over its tokens, and the
+            level "attention" shows the numbers of one head.
+
+    Raises:
+        ConfigError: ``what`` does not exist, or the model has no such level.
+        BundleError: A model folder is damaged.
+    """
+    if text is not None:
+        if isinstance(what, Model) or not Path(what).is_dir():
+            raise ConfigError(
+                f"a text needs a trained model, but {what} is not a model folder; leave out the text (--text)"
+            )
+        from headway.inspection.diagram_of_text import draw_text
+
+        return finish(draw_text(Path(what), text, level))
+    model, note = _outline(what)
+    return finish(draw(model, level=level, shapes=shapes), note)
+
+
+def finish(drawing: Drawing, note: str = "") -> Diagram:
+    """Return a drawing as a diagram. ``note`` is added to its caption."""
+    drawing.caption += note
+    finished = with_caption(drawing)
+    return Diagram(to_svg(finished), drawing.title, drawing.caption, " ".join(drawing.sentences))
+
+
+def check_output_format(path: Path) -> None:
+    """Raise :class:`ConfigError` if the name of an output file does not end in .svg."""
+    if path.suffix.lower() != ".svg":
+        raise ConfigError(f"{path}: expected a picture whose name ends in .svg")
+
+
+def _outline(what: str | Path | Model) -> tuple[Model, str]:
+    """Return the model to draw, whose weights may be on the meta device, and a note about its sizes."""
+    if isinstance(what, Model):
+        return what, ""
+    path = Path(what)
+    if path.is_dir():
+        return load_outline(path).model, ""
+    if path.suffix.lower() == ".toml":
+        recipe = load_recipe(path)
+        return _built(recipe.model, recipe.tokenizer.vocab_size)
+    kind, _, preset = str(what).partition(":")
+    if kind not in ARCHITECTURES:
+        raise ConfigError(
+            f"{what}: no such folder or recipe; expected a model folder, a recipe (.toml), or a preset with its kind, "
+            f"such as transformer:base ({spelling_hint(kind, ARCHITECTURES)})"
+        )
+    config_class = ARCHITECTURES[kind].config_class
+    return _built(config_class.preset(preset) if preset else config_class(), _VOCAB_SIZE)
+
+
+def outline_of(bundle: AnyBundle) -> Model:
+    """Return the model of a bundle in its plain form, without weights, whatever form the model has in memory."""
+    source, *target = (tokenizer.vocab_size for tokenizer in bundle.tokenizers.values())
+    return _without_weights(bundle.model.config, source, len(bundle.labels) or (*target, source)[0])
+
+
+def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
+    """Return a model for a vocabulary of this size, and a note that says so."""
+    labels = ARCHITECTURES[config.kind].capability == "labels"
+    classes = f" and {_NUM_CLASSES} classes" if labels else ""
+    model = _without_weights(config, vocab_size, _NUM_CLASSES if labels else vocab_size)
+    return model, f" The weights are those for a vocabulary of {vocab_size:,} tokens{classes}."
+
+
+def _without_weights(config: ArchitectureConfig, source_size: int, output_size: int) -> Model:
+    with torch.device("meta"), skipped_initialization():
+        return build_model(config, source_size, output_size)

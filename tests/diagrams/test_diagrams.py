@@ -1,0 +1,188 @@
+"""Drawings of architectures: legible, true to the model, and different for models that compute something else."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from config_variants import CONFIGS, random_config, variants
+from documented import DRAWINGS, FOLDER, drawn
+from drawing_checks import faults
+from matplotlib.font_manager import findfont
+from matplotlib.ft2font import FT2Font, LoadFlags
+from torch.nn import functional as F
+
+import headway
+from headway.config import Config
+from headway.diagrams.attention import attention_steps
+from headway.diagrams.draw import LEVELS, Level, draw, with_caption
+from headway.diagrams.svg import to_svg
+from headway.diagrams.text_width import _CHARACTERS
+from headway.errors import ConfigError
+from headway.inspection.diagram import diagram
+from headway.models.base import Model
+from headway.models.decoder_only import DecoderOnlyConfig
+from headway.models.masked import MaskedConfig
+from headway.models.recurrent import RecurrentConfig
+from headway.models.recurrent_lm import RecurrentLMConfig
+from headway.models.registry import ARCHITECTURES, build_model
+from headway.models.transformer import TransformerConfig
+from headway.nn.attention import attention_weights
+from headway.nn.scores import ScoreKind, make_score
+
+NAMED = [
+    TransformerConfig.preset("base"),
+    TransformerConfig(tie="none", norm="pre", encoder_window=5, positions="rotary", score="cosine"),
+    RecurrentConfig.preset("bahdanau"),
+    RecurrentConfig.preset("luong"),
+    DecoderOnlyConfig.preset("llama3.2-1b"),
+    DecoderOnlyConfig.preset("tiny", parallel=True),
+    MaskedConfig.preset("modernbert-base"),
+    RecurrentLMConfig.preset("awd-lstm"),
+]
+
+
+def outline(config: Any, vocab_size: int = 300) -> Model:
+    """Return a model without weights. Two classes, if it labels texts."""
+    labels = ARCHITECTURES[config.kind].capability == "labels"
+    with torch.device("meta"):
+        model: Model = build_model(config, vocab_size, 2 if labels else vocab_size)
+    return model
+
+
+def levels_of(model: Model) -> list[Level]:
+    drawn = []
+    for level in LEVELS:
+        try:
+            draw(model, level=level)
+        except ConfigError:
+            continue
+        drawn.append(level)
+    return drawn
+
+
+def check(config: Any, *, shapes: tuple[bool, ...] = (False, True)) -> None:
+    model = outline(config)
+    for level, has_shapes in product(levels_of(model), shapes):
+        drawing = with_caption(draw(model, level=level, shapes=has_shapes))
+        assert faults(drawing) == [], f"{level}, shapes {has_shapes}: {config}"
+        ElementTree.fromstring(to_svg(drawing))
+
+
+@pytest.mark.parametrize("config", NAMED, ids=lambda config: config.kind)
+def test_nothing_overlaps_or_is_cut(config: Config) -> None:
+    check(config, shapes=(True,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_nothing_overlaps_in_any_preset_or_variant(config_class: Any) -> None:
+    for preset in getattr(config_class, "presets", {}):
+        check(config_class.preset(preset))
+    for _, config in variants(config_class):
+        check(config)
+    for seed in range(8):
+        check(random_config(config_class, seed))
+
+
+@pytest.mark.slow
+def test_models_that_compute_something_else_have_different_drawings() -> None:
+    configs = [config for config_class in CONFIGS for _, config in variants(config_class)]
+    seen: dict[str, Config] = {}
+    for config in configs:
+        svg = to_svg(with_caption(draw(outline(config))))
+        assert seen.setdefault(svg, config) == config
+
+
+@pytest.mark.parametrize("config", NAMED, ids=lambda config: config.kind)
+def test_the_numbers_in_the_boxes_add_up_to_the_model(config: Any) -> None:
+    model = outline(config)
+    total = sum(weight.numel() for weight in model.parameters())
+    drawing = draw(model, shapes=True)
+    assert sum(drawing.weights) == total
+    assert drawing.caption.startswith(f"{total:,} weights.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_the_numbers_add_up_in_every_variant(config_class: Any) -> None:
+    for _, config in variants(config_class):
+        model = outline(config)
+        assert sum(draw(model).weights) == sum(weight.numel() for weight in model.parameters()), config
+
+
+def test_the_drawn_lines_of_code_compute_what_the_layer_computes() -> None:
+    torch.manual_seed(1)
+    query, key, value = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 5, 6), torch.randn(2, 3, 5, 7)
+    mask = torch.rand(4, 5) < 0.7
+    mask[:, 0] = True
+    kinds: tuple[ScoreKind, ...] = get_args(ScoreKind)
+    for kind in kinds:
+        score = make_score(kind, 6, 3)
+        names = {"query": query, "key": key, "value": value, "mask": mask, "score": score}
+        names |= {"math": math, "F": F}
+        for _, code in attention_steps(kind, 6):
+            exec(code, names)
+        expected = attention_weights(query, key, mask, score) @ value
+        torch.testing.assert_close(names["output"], expected)
+
+
+def test_the_widths_of_letters_are_those_of_the_widest_font() -> None:
+    font = FT2Font(findfont("DejaVu Sans"))
+    font.set_size(1000, 72)
+    for width, characters in _CHARACTERS.items():
+        for character in characters:
+            assert (
+                font.load_char(ord(character), flags=LoadFlags.NO_HINTING).linearHoriAdvance / 65536 <= width + 0.5
+            ), character
+
+
+def test_figure_one_is_in_the_drawing_of_the_base_model() -> None:
+    drawn = diagram("transformer:base", shapes=True)
+    for words in ("Inputs", "Outputs (shifted right)", "Input embedding", "6 ×", "Add &amp; norm", "Softmax",
+                  "Output probabilities", "Masked multi-head", "same weights", "B × T × 37,000"):  # fmt: skip
+        assert words in drawn.svg, words
+    assert "keys" not in drawn.title
+    assert drawn.svg == headway.diagram("transformer:base", shapes=True).svg
+    assert drawn._repr_svg_() == drawn.svg
+
+
+def test_pre_norm_untied_and_windowed_models_look_different() -> None:
+    def words(**options: Any) -> str:
+        return " ".join(draw(outline(TransformerConfig(**options))).sentences)
+
+    assert "Add & norm" in words()
+    assert "Add & norm" not in words(norm="pre")
+    assert "one matrix" not in words(tie="none")
+    assert "window of 5" in words(encoder_window=5)
+
+
+def test_a_drawing_is_refused_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match=r"'cell'.*model, block, attention"):
+        diagram("transformer:tiny", level="cell")
+    with pytest.raises(ConfigError, match="expected one of tiny, small"):
+        diagram("transformer:huge")
+    with pytest.raises(ConfigError, match="did you mean 'recurrent'"):
+        diagram("recurent:cho")
+    with pytest.raises(ConfigError, match=r"\.svg"):
+        diagram("transformer:tiny").save("model.png")
+    with pytest.raises(ConfigError, match="not a model folder"):
+        diagram("transformer:tiny", text="Elle est jolie")
+
+
+def test_a_recipe_is_drawn(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[data]\ntrain = [{files = ["a.de", "a.en"]}]\n[tokenizer]\nvocab_size = 900\n[model]\npreset = "tiny"\n'
+    )
+    assert "vocabulary of 900 tokens" in diagram(recipe).caption
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_the_drawings_of_the_documentation_are_up_to_date(name: str) -> None:
+    assert drawn(name) == (FOLDER / f"{name}.svg").read_text(encoding="utf-8"), "run make diagrams"
