@@ -64,6 +64,7 @@ def test_each_line_of_a_file_is_a_prompt(folder: Path, model: LanguageModel, tmp
     assert lines == [prompt + text for prompt, text in zip(prompts, expected, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_trace_is_that_of_python(folder: Path, model: LanguageModel) -> None:
     options: dict[str, Any] = {"temperature": 0.0, "beam_size": 2, "max_new_tokens": 3}
     words = ["--trace", "--temperature", 0, "--beam-size", 2, "--max-new-tokens", 3]

@@ -59,6 +59,7 @@ def test_pictures(folder: Path, tmp_path: Path) -> None:
     assert "Decoder self-attention, layer 1 of 2, head 2" in (tmp_path / "b.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_steps_as_text_have_the_words_of_a_trace(folder: Path, tmp_path: Path) -> None:
     """The most probable tokens of the model's own translation are those of the search that has found it."""
     file = tmp_path / "steps.txt"

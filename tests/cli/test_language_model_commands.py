@@ -126,11 +126,19 @@ class TestEvaluate:
         assert found["by_sum"]["value"] == pytest.approx(100 * by_sum / 3)
         assert found["by_mean"]["value"] == pytest.approx(100 * by_mean / 3)
         assert (found["num_questions"], found["chance"]) == (3, pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 2) / 3))
+
+    @pytest.mark.slow
+    def test_the_lines_of_multiple_choice(self, folder: Path, tmp_path: Path) -> None:
+        lines = [
+            json.dumps({"question": "a", "choices": ["b", "c", "d"][:count], "answer": "b"}) for count in (2, 3, 2)
+        ]
+        file = write_lines(tmp_path / "questions.jsonl", lines)
         shown = run("evaluate", folder, "--choices", file, "--examples", 1, "--precision", "bfloat16").out.splitlines()
         assert [line.partition(" ")[0] for line in shown] == ["accuracy", "accuracy", "chance"]
         assert "|examples:1|precision:bfloat16|" in shown[0]
         assert shown[2] == "chance 44.4"
 
+    @pytest.mark.slow
     def test_questions_that_do_not_fit(self, folder: Path, tmp_path: Path) -> None:
         lines = [
             '{"question": "a", "choices": ["b", "c"], "answer": 0}',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from command_line import assert_refused, run, write_lines
 
 SENNRICH = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
@@ -26,6 +27,7 @@ def test_the_papers_example(tmp_path: Path) -> None:
     assert rows[1] == {"rank": 1, "left": "es", "right": "t", "merged": "est", "count": 9, "segmentations": []}
 
 
+@pytest.mark.slow
 def test_learning_ends_when_no_pair_is_frequent_enough(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "words.txt", SENNRICH)
     ended = run("learn-bpe", file, "--min-frequency", 7, "--merges", 99, "-o", tmp_path / "out")
@@ -35,6 +37,7 @@ def test_learning_ends_when_no_pair_is_frequent_enough(tmp_path: Path) -> None:
     assert run("learn-bpe", "-", "--merges", 4, stdin=stdin).out.count("\n") == 5
 
 
+@pytest.mark.slow
 def test_mistakes(tmp_path: Path) -> None:
     blank = write_lines(tmp_path / "blank.txt", ["", "  "])
     assert_refused(run("learn-bpe", blank), "blank.txt: no text to learn from; expected at least one line")

@@ -328,6 +328,7 @@ class TestTrace:
         recorded = json.loads(json.dumps([[asdict(search) for search in each.searches] for each in traced]))
         assert [row["trace"] for row in rows] == recorded
 
+    @pytest.mark.slow
     def test_a_line_that_fails_keeps_its_place(self, folder: Path) -> None:
         ended = run("translate", folder / "one", "--trace", "--on-error", "mark", stdin=b"das\n\xff\nein\n")
         assert ended.code == 0
@@ -335,7 +336,14 @@ class TestTrace:
         assert [block.partition(" ")[0] for block in blocks] == ["", "das", "ein"]
 
     @pytest.mark.parametrize(
-        "words", [["--alignment"], ["--mbr", "--n-best", 2], ["--workers", 2], ["--pivot", "two"], ["-i", "a.docx"]]
+        "words",
+        [
+            ["--alignment"],
+            *(
+                pytest.param(words, marks=pytest.mark.slow)
+                for words in (["--mbr", "--n-best", 2], ["--workers", 2], ["--pivot", "two"], ["-i", "a.docx"])
+            ),
+        ],
     )
     def test_what_it_does_not_show_is_refused(self, folder: Path, words: list[object]) -> None:
         output = ["-o", "b.docx"] if "-i" in words else []

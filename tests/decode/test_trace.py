@@ -84,7 +84,7 @@ def test_a_hypothesis_that_the_beam_drops_has_no_chosen_token() -> None:
 def test_the_record_is_that_of_the_search(options: dict[str, Any], prefix: Prefix) -> None:
     """Each hypothesis of a step extends one of the step before, and each result is a path of chosen tokens."""
     table = random_distribution(5, 6)
-    for sentence in range(5):
+    for sentence in range(2):
         request = Request(source=(sentence,), limit=4, prefix=prefix)
         seen = trace(TableModel(table), request, 3, **options)
         (expected,) = run(TableModel(table), [request], **options)

@@ -257,6 +257,7 @@ def test_streamed_and_scored_texts(tmp_path: Path) -> None:
     assert ours.score([text])[0].log_probability == pytest.approx(float(log_probs.sum()), abs=1e-3)
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_answers_to_questions_are_scored_as_by_transformers(tmp_path: Path) -> None:
     """A GPT-2 with random weights: the sum and the mean over each answer's tokens, after an example."""

@@ -175,7 +175,7 @@ OWN = {
 WORDS = ["Haus", "Baum", "das Haus", "rote", "und der", "*aus", "Hau*", "*au*", "Häuser", "猫", "犬", "แมว", ",", "x"]
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "words")) for kind in OWN])
 @given(data=st.data())
 @settings(derandomize=True, max_examples=25)
 def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.DataObject) -> None:

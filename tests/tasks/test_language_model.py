@@ -108,7 +108,7 @@ def test_the_validation_scores_are_those_of_cold_blocks(run: Path, model: Langua
 
 
 @pytest.mark.parametrize("documents", ["file", "line"])
-@pytest.mark.parametrize("kind", ["characters", "whitespace", "words", "bpe"])
+@pytest.mark.parametrize("kind", ["characters", "whitespace", pytest.param("words", marks=pytest.mark.slow), "bpe"])
 def test_lines_of_the_end_that_are_also_before_it_are_counted(tmp_path: Path, documents: str, kind: str) -> None:
     """About the last fifth of each file is the development set. Lines of it are in the other file's first part, too."""
     new = [f"line {number} of the first file" for number in range(80)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import DataError
@@ -52,6 +52,7 @@ def learned_here(texts: list[str], *, min_frequency: int = 2, split_digits: bool
     min_frequency=st.integers(1, 3),
     split_digits=st.booleans(),
 )
+@settings(max_examples=30)
 def test_the_merges_are_those_of_the_library(texts: list[str], min_frequency: int, split_digits: bool) -> None:
     """Also where letters repeat, where pairs are equally frequent, and where two merges give the same symbol."""
     found = learned_here(texts, min_frequency=min_frequency, split_digits=split_digits)

@@ -9,7 +9,7 @@ from string import ascii_lowercase
 from typing import get_args
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, pre_tokenizers
 
@@ -297,6 +297,7 @@ def test_only_the_inside_of_an_unknown_word_is_lost(words: Tokenizer) -> None:
 @given(TEXTS)
 @example("   \t\n\r\n  ")
 @example("a\u3000b\x1c c\u2028\u0085")
+@settings(max_examples=30)
 def test_words_keep_the_white_space_that_they_know(words: Tokenizer, text: str) -> None:
     """Without unknown words nothing changes. Otherwise the spaces, tabs and line breaks stay."""
     kept = words.decode(words.encode(text))

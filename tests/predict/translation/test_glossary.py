@@ -158,7 +158,7 @@ TERMS = Glossary([("das", "Baum"), ("rote", "grüne|und"), ("Haus", "ein", "exac
 
 
 class TestTranslations:
-    @pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace", "words"])
+    @pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace", pytest.param("words", marks=pytest.mark.slow)])
     def test_contain_what_applies_and_nothing_else_changes(self, make_translator: Make, kind: str) -> None:
         model = make_translator(kind)
         glossary = Glossary([("das", "Baum"), ("rote", "grüne|und"), ("Haus", "ein", "exact")])
