@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import headway.models
 import headway.nn
-from headway.errors import ShapeError
+from headway.errors import ConfigError, ShapeError
 from headway.models import (
     ClassifierConfig,
     DecoderOnly,
@@ -266,8 +266,21 @@ def test_messages_say_what_was_given_and_expected() -> None:
 def test_masks_of_one_sequence_refuse_a_memory(mask: Any) -> None:
     layer = MultiHeadAttention(D, H)
     layer(X, mask=mask)
-    with pytest.raises(ShapeError, match="mask: a mask of 4 positions for 4 queries and 5 keys"):
+    with pytest.raises(ShapeError, match="mask: a mask of 3 x 4 positions for 3 x 4 queries and 5 keys"):
         layer(X, MEMORY, mask=mask)
+
+
+def test_the_parts_of_a_layer_are_called_by_hand_too() -> None:
+    layer = MultiHeadAttention(D, H)
+    for mask, message in ((torch.ones(T, T), "expected booleans"), (torch.ones(B, 1, T, T) > 0, "serves all heads")):
+        with pytest.raises(ShapeError, match=message):
+            layer.attend(*layer.project(X), mask)
+    with pytest.raises(ShapeError, match=r"mask: a mask of 1 x 4 positions for 3 x 4 queries"):
+        layer(X, mask=DocumentMask(torch.zeros(1, T, dtype=torch.long)))
+    with pytest.raises(ShapeError, match=r"tokens: .*\(5,\); expected integers of the shape \(batch, length\)"):
+        padding_mask(TOKENS[0], 0)
+    with pytest.raises(ConfigError, match="'dotted' is no score function; expected 'scaled_dot' or"):
+        make_score("dotted", D)  # type: ignore[arg-type]
 
 
 def test_numbers_outside_the_vocabulary_are_named() -> None:

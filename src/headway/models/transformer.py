@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from headway.decode.protocol import Step
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, TranslationModel
-from headway.nn.arguments import check_floats, check_integers, check_mask
+from headway.nn.arguments import check_floats, check_integers
 from headway.nn.attention import KeysValues, record_attention
 from headway.nn.block_config import BlockConfig, InnerWidth, ModelWidth, NumHeads, SublayerDropout
 from headway.nn.blocks import DecoderStack, EncoderStack, make_norm
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
-from headway.nn.masks import Causal, padding_mask
+from headway.nn.masks import Causal, check_mask, padding_mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions, make_positions
 
@@ -170,6 +170,7 @@ class Transformer(TranslationModel):
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Encode and decode, and return the hidden states from which :attr:`projection` computes logits."""
+        check_integers("source", source, "batch", "length")
         source_mask = padding_mask(source, self.pad)
         return self.decode(target, self.encode(source, source_mask), source_mask)
 

@@ -39,9 +39,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
-from headway.nn.arguments import check_floats, check_mask, input_width
+from headway.nn.arguments import check_floats, input_width
 from headway.nn.dropout import Dropout
-from headway.nn.masks import Causal, DocumentMask, Mask
+from headway.nn.masks import Causal, DocumentMask, Mask, check_mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
@@ -261,6 +261,7 @@ class MultiHeadAttention(nn.Module):
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
+        check_mask("mask", mask, query.size(0), query.size(2), kv.keys.size(2))
         mask = None if mask is None else add_head_dim(mask, query)
         kv = kv.for_queries(self.queries_per_key)
         score = None if self.score is None else self.score.compare

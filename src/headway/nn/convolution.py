@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
-from headway.nn.arguments import check_floats, check_mask
+from headway.nn.arguments import check_floats
 from headway.nn.dropout import Dropout
+from headway.nn.masks import check_mask
 
 
 class ResidualConvolution(nn.Module):

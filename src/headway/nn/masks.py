@@ -11,14 +11,23 @@ by one number per query.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from headway.errors import ShapeError
+from headway.nn.arguments import check_integers, described, is_traced, shown_sizes
+
+_MASK_HINT = (
+    'True means "may attend": mask.bool() converts a mask of 1 and 0, and mask == 0 one of 0 and minus infinity'
+)
+
 
 def padding_mask(tokens: Int[Tensor, "B S"], pad: int) -> Bool[Tensor, "B 1 S"]:
     """Return a mask that lets every query attend to every key that is not padding."""
+    check_integers("tokens", tokens, "batch", "length")
     return (tokens != pad).unsqueeze(1)
 
 
@@ -79,3 +88,41 @@ class DocumentMask:
 
 
 Mask = Bool[Tensor, "..."] | Causal | DocumentMask
+
+
+def check_mask(name: str, mask: Any, *sizes: int) -> None:
+    """Raise :class:`ShapeError` unless ``mask`` is None, or boolean and broadcasts to these sizes.
+
+    The last two sizes are the numbers of queries and of keys if ``mask`` is a :class:`~headway.nn.masks.Causal` or a
+    :class:`~headway.nn.masks.DocumentMask`, which must be equal.
+    """
+    if mask is None or is_traced():
+        return
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        shape = mask.shape
+        if not _broadcasts(shape, sizes):
+            hint = None
+            if len(sizes) == 3 and tuple(shape) == (sizes[0], sizes[2]):
+                hint = "mask.unsqueeze(1) lets all queries of a sequence attend to the same keys"
+            elif len(shape) == len(sizes) + 1:
+                hint = "one mask serves all heads, and has no dimension for them"
+            accepted = f"a shape that broadcasts to {shown_sizes(sizes)}"
+            raise ShapeError(described(mask), where=name, accepted=accepted, hint=hint)
+    elif isinstance(mask, Causal | DocumentMask):
+        batch, positions = mask.first_keys.shape if isinstance(mask, DocumentMask) else (sizes[0], sizes[-2])
+        if not (batch == sizes[0] and positions == sizes[-2] == sizes[-1]):
+            what = (
+                f"a mask of {batch} x {positions} positions for {sizes[0]} x {sizes[-2]} queries and {sizes[-1]} keys"
+            )
+            raise ShapeError(what, where=name, accepted="one position for each query and key of one sequence")
+    else:
+        raise ShapeError(described(mask), where=name, accepted="booleans", hint=_MASK_HINT)
+
+
+def _broadcasts(shape: torch.Size, sizes: tuple[int, ...]) -> bool:
+    if len(shape) > len(sizes):
+        return False
+    for size, most in zip(reversed(shape), reversed(sizes), strict=False):  # noqa: SIM110
+        if size != most and size != 1:
+            return False
+    return True

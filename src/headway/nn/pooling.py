@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headway.nn.arguments import check_floats, check_mask
+from headway.nn.arguments import check_floats
 from headway.nn.attention import apply_observers, masked_softmax
+from headway.nn.masks import check_mask
 
 PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
 

@@ -20,7 +20,7 @@ arrive one after the other. Calling the module performs both steps.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from headway.errors import ConfigError
 from headway.nn.arguments import Size, check_floats
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
@@ -42,6 +43,8 @@ def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int |
 
     ``hidden`` is the width of the hidden layer of additive and feed_forward. None means ``width``, but at most 64.
     """
+    if kind not in get_args(ScoreKind):
+        raise ConfigError(f"{kind!r} is no score function", accepted=" or ".join(map(repr, get_args(ScoreKind))))
     score = _new_score(kind, width, num_heads, hidden or min(width, _HIDDEN))
     score.kind, score.width = kind, width
     return score
