@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.engine.accelerate import accelerate
+from headway.errors import ShapeError
 from headway.inspection.capture import attention_modules, capture, count_attention_weights
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
@@ -209,7 +210,7 @@ def test_decoding_step_by_step_gives_the_map_of_the_whole_target(make: object) -
 @torch.inference_mode()
 def test_nothing_is_observed_after_a_model_failed() -> None:
     model = transformer()
-    with pytest.raises(IndexError), capture(model):
+    with pytest.raises(ShapeError), capture(model):
         model(torch.tensor([[99]]), TARGET[:1])
     assert not attention_is_observed()
 
