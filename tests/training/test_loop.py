@@ -25,6 +25,7 @@ from headway.data.batching import PaddedBatch
 from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluation import Score
+from headway.inspection.diagram import diagram
 from headway.predict import load_translator
 from headway.storage import lock_run_folder
 from headway.tasks import parse_recipe, train
@@ -329,6 +330,9 @@ class TestValidation:
         assert "BLEU: 20.00 (scripted)" in card
         again = loop.train(self.scripted([30.0]), recipe(corpus, changes), tmp_path)
         assert again.step == 8  # still out of patience
+        for name in ("best", "average"):
+            assert (tmp_path / name / "model.svg").read_text(encoding="utf-8") == diagram(tmp_path / name).svg
+            assert (tmp_path / name / "README.md").read_text().count("](model.svg)") == 1
 
     def test_a_better_score_restores_patience(self, corpus: Path, tmp_path: Path) -> None:
         changes: Sections = {"validation": {"every": 2, "metric": "bleu", "patience": 2}}
@@ -370,6 +374,7 @@ class TestAverage:
         assert average_checkpoints(straight, 3, tmp_path / "mean") == 3
         self.assert_mean(tmp_path / "mean", straight, ["step-12", "step-10", "step-5"])
         assert "the mean of step-12, step-10, step-5" in (tmp_path / "mean" / "README.md").read_text()
+        assert (tmp_path / "mean" / "model.svg").read_bytes() == (straight / "best" / "model.svg").read_bytes()
 
     def assert_mean(self, model: Path, run: Path, names: list[str]) -> None:
         found = read_weights(model / "model.safetensors")

@@ -368,7 +368,7 @@ class _Trainer(Generic[RecipeT]):
         if len(newest) > 1:
             averages["average"] = average_weights(newest)
         self.task.complete_model_folder(folder, self.recipe)
-        add_drawing(folder)
+        add_drawing(folder, self.model)
         for name, weights in averages.items():
             load_weights(self.model, weights, self.run / name)
             record = self._dev_scores()
@@ -378,7 +378,7 @@ class _Trainer(Generic[RecipeT]):
                 self.listener.validation(self.state.step, record)
             self._write_model(name, record)
             self.task.complete_model_folder(self.run / name, self.recipe)
-            add_drawing(self.run / name)
+            add_drawing(self.run / name, self.model)
             selected = selection(self.metric, record) if record else None
             if best is None or selected is None or selected >= best:
                 folder, scores, best = self.run / name, record, selected
