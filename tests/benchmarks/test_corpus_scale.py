@@ -9,8 +9,9 @@ from corpus_scale import simulate
 
 
 @pytest.mark.slow
-def test_many_workers_share_a_large_job(tmp_path: Path) -> None:
+def test_many_workers_share_a_large_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million lines; ``benchmarks/corpus_scale.py`` does a billion by hand."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     scale = simulate(tmp_path / "job", 10_000_001, 40)
     assert scale.lines_done == 10_000_001
     assert scale.deaths == 2

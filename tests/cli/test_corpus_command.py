@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 from command_line import assert_refused, run, write_lines
 
+from headway.corpus.work import load_line_map
+from headway.jobs.plan import Plan
+from headway.jobs.worker import Worker
+
 pytest_plugins = ["model_folders"]  # the fixtures of that file
 WORDS = ["das rote Haus", "der Baum", "", "das grüne Haus und der Baum"]
 FLOAT = ("--precision", "float32")
@@ -29,6 +33,18 @@ def job(command: str, model: Path, *words: object, folder: Path, code: int = 0) 
     return (folder / "out").read_text(encoding="utf-8").split("\n")[:-1]
 
 
+@pytest.fixture
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process be the worker, because a new one would need seconds to import PyTorch."""
+
+    def run_worker(command: list[str], **_: object) -> None:
+        plan = Plan(Path(command[2]))
+        Worker(plan, load_line_map(plan)).run()
+
+    monkeypatch.setattr("headway.corpus.work.run_workers", run_worker)
+
+
+@pytest.mark.usefixtures("_in_this_process")
 def test_a_job_translates_like_translate(folders: dict[str, Path], tmp_path: Path) -> None:
     source, model = write_lines(tmp_path / "in", WORDS * 3), folders["translator"]
     expected = run("translate", model, "-i", source, *FLOAT, "--beam-size", 2).out.split("\n")[:-1]
@@ -136,6 +152,7 @@ class TestLongFiles:
     def _few_lines_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("headway.cli.long_files.LONG_FILE_LINES", 10)
 
+    @pytest.mark.usefixtures("_in_this_process")
     def test_a_long_file_is_a_job_that_disappears(self, folders: dict[str, Path], tmp_path: Path) -> None:
         short, long = write_lines(tmp_path / "short", WORDS * 2), write_lines(tmp_path / "long", WORDS * 4)
         model, output = folders["translator"], tmp_path / "out"
@@ -160,6 +177,7 @@ class TestLongFiles:
         assert "1 of 14 lines failed and are empty in the output" in ended.err
         assert output.read_text().split("\n")[12] == ""
 
+    @pytest.mark.slow
     def test_shards_are_parts_of_the_whole(self, folders: dict[str, Path], tmp_path: Path) -> None:
         source = write_lines(tmp_path / "in", [f"das Haus {number}" for number in range(7)])
         command = ("translate", folders["translator"], "-i", source, *FLOAT, "--beam-size", 2, "--n-best", 2)

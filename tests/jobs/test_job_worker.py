@@ -150,6 +150,7 @@ def test_a_machine_that_computes_differently_is_refused(tmp_path: Path) -> None:
 
 
 class TestProcesses:
+    @pytest.mark.slow
     def test_dead_workers_are_replaced_and_a_deadly_line_is_found(self, tmp_path: Path) -> None:
         lines = [f"line {number}" for number in range(20)]
         lines[7] = "kill"

@@ -1,6 +1,6 @@
 """A worker: it takes chunks, converts their lines, and commits the results, until all chunks of the job have one.
 
-A thread renews the lease while the worker computes. The worker converts a chunk in batches of up to 2,048 lines, which
+A thread renews the lease while the worker computes. The worker converts a chunk in batches of up to 4,096 lines, which
 begin at the chunk's first line. So the batches, and with them the results, depend only on the chunk.
 """
 
@@ -26,7 +26,7 @@ from headway.jobs.results import ChunkResult
 
 PROCESSOR_FILE = "processor.json"
 RELEASED = 75  # exit code of a worker that was told to stop (sysexits.h: temporary failure)
-_BATCH_LINES, _BATCH_BYTES = 2048, 1 << 20
+_BATCH_LINES, _BATCH_BYTES = 4096, 1 << 20
 
 
 class Worker:
@@ -200,7 +200,7 @@ class Worker:
 
 
 def _batches(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """Yield the lines in batches of at most 2,048 lines and about one mebibyte."""
+    """Yield the lines in batches of at most 4,096 lines and about one mebibyte."""
     start = size = 0
     for index, texts in enumerate(lines):
         if index > start and (index - start == _BATCH_LINES or size >= _BATCH_BYTES):
