@@ -78,7 +78,7 @@ class TrustsClocks(ChunkProtocol):
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(WritesInPlace, marks=pytest.mark.slow), DeletesLeases, TrustsClocks],  # the first takes longest
+    [pytest.param(WritesInPlace, marks=pytest.mark.slow), DeletesLeases, TrustsClocks],
 )
 def test_planted_faults_are_found(fault: type[ChunkProtocol]) -> None:
     assert first_problem(range(3000), fault) is not None
