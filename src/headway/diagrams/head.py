@@ -49,8 +49,7 @@ def first_attention(model: Model, tokens: list[int]) -> HeadInput:
         case Transformer():
             embedded, stack = model.embed_source(row), model.encoder
         case EncoderClassifier():
-            row = model.encoder_tokens(row)
-            embedded, stack = model.embed_source(row), model.encoder
+            embedded, row, stack = model.embed_source(row), model.encoder_tokens(row), model.encoder
         case SequenceClassifier():
             return first_attention(model.body, model.encoder_tokens(row)[0].tolist())
         case MaskedTransformer():
@@ -106,7 +105,7 @@ def _matrix(
 ) -> Box:
     """Draw a matrix with its title above it; a row for each token, and an ellipsis for what is not drawn."""
     numbers = [
-        [f"{float(value):.2f}" for value in row[:MAX_TOKENS]] for row in rows[:MAX_TOKENS, : _SHOWN + 1].tolist()
+        [_number(float(value)) for value in row[:MAX_TOKENS]] for row in rows[:MAX_TOKENS, : _SHOWN + 1].tolist()
     ]
     wide = rows.size(1) > _SHOWN + 1
     numbers = [[*row[:_SHOWN], "…"] if wide else row for row in numbers]
@@ -122,6 +121,11 @@ def _matrix(
             drawing.text(box.x - 6, y, shortened(tokens[number], 11, 60), anchor="end", role="small")
     drawing.sentences.append(f"{title}: " + "; ".join(" ".join(row) for row in numbers) + ".")
     return box
+
+
+def _number(value: float) -> str:
+    """Return a number with at most five characters, if it is not huge."""
+    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
 def _elbow(drawing: Drawing, lower: Box, upper: Box) -> None:

@@ -84,8 +84,8 @@ def draw_recurrent_language_model(
     layers = _layers(drawing, 0.0, tokens.inputs, (config.cell.upper(),), config.num_layers)
     for row in layers:
         drawing.arrow((row[0].x - 26, row[0].middle), (row[0].x, row[0].middle))
-    words = "state after the text before" if config.carry_state else "zeros"
-    drawing.text(layers[-1][0].x, layers[-1][0].y - 8, f"First state: {words}", anchor="end", role="small")
+    words = "last state" if config.carry_state else "zeros"
+    drawing.text(layers[-1][0].x, layers[-1][0].y - 8, words, anchor="end", role="small")
     parts = {"embedding": model.embedding, "layers": model.layers}
     _outputs(drawing, layers[-1], tokens.outputs, model, parts, shapes=shapes)
 

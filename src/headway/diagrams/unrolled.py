@@ -13,7 +13,7 @@ from headway.models.recurrent import RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM
 from headway.models.transformer import Transformer
 
-_PITCH = 66.0
+_PITCH, _APART = 58.0, 30.0  # between two tokens, and between encoder and decoder
 _RECURRENT_TOKENS = 4  # drawn of source and target
 MAX_TOKENS = {True: 5, False: 9}  # whether there are two sides: the number of tokens drawn of each
 
@@ -71,7 +71,7 @@ def _draw_unrolled(
         ])[-1]  # fmt: skip
         drawing.text(memory.center, memory.y - 20, "memory: one vector for each token", anchor="middle", role="small")
     body = getattr(config, "body", config)
-    start = (len(source) * _PITCH + 30) if two_sided else 0.0
+    start = 0.0 if memory is None else memory.right + _APART + _width(inputs) / 2 - (len(inputs) - 1) * _PITCH / 2
     causal = hasattr(body, "decoder_layers")
     blocks = body.decoder_layers if causal else body.encoder_layers
     memory_words = ("and to the memory",) if two_sided else ()
@@ -83,7 +83,7 @@ def _draw_unrolled(
         ((("Linear, softmax",) if len(outputs) == len(inputs) else ("Pooling, linear, softmax",)), "softmax"),
     ])  # fmt: skip
     if memory is not None:
-        gutter, block = start - _PITCH / 2 - 15, boxes[1]
+        gutter, block = memory.right + _APART / 2, boxes[1]
         drawing.arrow((memory.center, memory.y), (memory.center, memory.y - 14), (gutter, memory.y - 14),
                       (gutter, block.middle), (block.x, block.middle))  # fmt: skip
     top = boxes[-1].y
@@ -94,6 +94,11 @@ def _draw_unrolled(
         drawing.arrow((x, top), (x, top - 18))
         drawing.text(x, top - 24, shortened(token, 12, _PITCH - 4), anchor="middle")
     drawing.sentences += [f"The model reads {' '.join([*source, *inputs])} and predicts {' '.join(outputs)}."]
+
+
+def _width(tokens: Sequence[str]) -> float:
+    """Return the width of a box over all tokens."""
+    return max(len(tokens) * _PITCH - 6, 150.0)
 
 
 def _stack(
@@ -107,7 +112,7 @@ def _stack(
     boxes: list[Box] = []
     for lines, style in layers:
         below = boxes[-1].y if boxes else -14.0
-        boxes.append(drawing.box(center, below - 20, lines, style, width=max(len(tokens) * _PITCH - 6, 150)))
+        boxes.append(drawing.box(center, below - 20, lines, style, width=_width(tokens)))
         for x in columns:
             drawing.arrow((x, below), (x, below - 20))
         drawing.sentences.append(", ".join(lines) + ".")
