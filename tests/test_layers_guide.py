@@ -36,6 +36,7 @@ def test_its_listings_print_what_it_shows() -> None:
     assert runner.summarize(verbose=False).attempted > 10
 
 
+@pytest.mark.slow
 def test_the_base_model_has_the_papers_size(capsys: pytest.CaptureFixture[str]) -> None:
     exec(BASE, {})
     shown = re.findall(r"  # (63,082,496|torch\.Size\(.*?\))", BASE)

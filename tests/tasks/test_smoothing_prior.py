@@ -112,6 +112,7 @@ def test_a_masked_language_model_never_predicts_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sections", [TRANSLATION, LABELS, LANGUAGE, MASKED])
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
+@pytest.mark.slow_but_every(3)
 def test_the_loss_is_the_formula(tmp_path: Path, sections: dict[str, Any], r_drop: float) -> None:
     """(1 - eps) of the target's and eps of the prior's cross-entropy. Two equal passes have no divergence."""
     chosen = recipe(tmp_path, sections, r_drop=r_drop)
