@@ -62,6 +62,7 @@ class Simulation:
         self._processes: list[Process] = []
         self._queue: list[tuple[float, int, Process, greenlet]] = []
         self._number = 0
+        self._scheduler = getcurrent()
         self.num_chunks = self.random.randint(1, 4)
         self.skew = [self.random.uniform(-400, 400) for _ in range(3)]  # of the clocks of the hosts
         self.may_disturb = self.random.randint(0, 4)
@@ -73,6 +74,7 @@ class Simulation:
         while self._queue:
             time, _, process, waiting = heapq.heappop(self._queue)
             if process.is_dead:
+                waiting.throw()  # ends it, which frees its memory
                 continue
             if time < process.stopped_until:
                 self._push(process.stopped_until, process, waiting)
@@ -99,10 +101,8 @@ class Simulation:
 
     def wait(self, process: Process, seconds: float) -> None:
         """Let a process wait."""
-        current = getcurrent()
-        self._push(self.now + seconds, process, current)
-        assert current.parent is not None
-        current.parent.switch()
+        self._push(self.now + seconds, process, getcurrent())
+        self._scheduler.switch()
 
     def _push(self, time: float, process: Process, waiting: greenlet) -> None:
         self._number += 1
@@ -114,7 +114,7 @@ class Simulation:
         owner = Owner(f"p{self._number}", f"host{host}", f"machine{host}", self._number, "")
         process = Process(owner, host)
         self._processes.append(process)
-        self._push(self.now + delay, process, greenlet(lambda: self._work(process)))
+        self._push(self.now + delay, process, greenlet(lambda: self._work(process), self._scheduler))
 
     def _disturb(self, process: Process) -> None:
         self.may_disturb -= 1
@@ -152,7 +152,9 @@ class Simulation:
         while not process.is_ending and (lease := protocol.next_lease()):
             process.lease = lease
             self.computed.append(lease.chunk)
-            self._push(self.now + TIMING.renew_s, process, greenlet(lambda: self._renew(process, protocol)))
+            self._push(
+                self.now + TIMING.renew_s, process, greenlet(lambda: self._renew(process, protocol), self._scheduler)
+            )
             remaining = self.random.choice((5.0, 50.0, 400.0))
             while remaining > 0 and not lease.is_lost and not process.is_ending:
                 self.wait(process, min(remaining, 30.0))
