@@ -60,6 +60,7 @@ FOLDER_CHUNKS = 1000  # chunks of a folder
 STOPPED_FILE = "stopped.json"
 _COUNTER_DIGITS = 12  # so that a renewed lease has as many bytes as before
 _MAX_WATCHED = 64  # leases that an idle worker watches
+_MAX_SURVEYED = 8  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
 _CAREFUL_AFTER = 2  # generations of a chunk that ended without being released
 
 
@@ -319,7 +320,7 @@ class ChunkProtocol:
 
     def _take_expired(self) -> Lease | None:
         """Take over a chunk whose lease has expired, or return None if there is none yet."""
-        for folder in list(self._pending):
+        for folder in self._random.sample(list(self._pending), min(len(self._pending), _MAX_SURVEYED)):
             if self._survey(folder):  # a chunk was released
                 self._open.append(folder)
         if self._open:
