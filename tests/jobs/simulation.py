@@ -125,7 +125,8 @@ class Simulation:
                 self._start_process(self.random.uniform(0, 300))
             case 2:
                 seconds = self.random.choice((30.0, 100.0, 300.0, 1000.0))
-                self.disturbances += seconds > _LONG_STOP_S or process.stopped_until > 0  # two short ones may be a long one
+                was_stopped = process.stopped_until > 0  # two short stops may be a long one
+                self.disturbances += seconds > _LONG_STOP_S or was_stopped
                 process.stopped_until = self.now + seconds
             case _:
                 process.is_ending = True
