@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
             if inspect.isclass(value):
                 methods = inspect.getmembers(value, lambda each: inspect.isfunction(each) or inspect.ismethod(each))
                 yield from ((f"{name}.{method}", each) for method, each in methods if not method.startswith("_"))
-            elif callable(value):
+            elif callable(value) and not isinstance(value, GenericAlias):
                 yield name, value
 
 

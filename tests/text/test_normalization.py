@@ -88,7 +88,17 @@ def test_what_a_script_or_an_emoji_needs_stays(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Auf\u200clage", "a\u200db", "می\u200c\u200cروم\u200c", "x\ufe0f", "1\ufe0f", "a\U000e0067b", "ab\u200bภา"]
+    "text",
+    [
+        "\ufe0f\u200d👩",
+        "Auf\u200clage",
+        "a\u200db",
+        "می\u200c\u200cروم\u200c",
+        "x\ufe0f",
+        "1\ufe0f",
+        "a\U000e0067b",
+        "ab\u200bภา",
+    ],
 )
 def test_what_no_script_needs_goes(text: str) -> None:
     assert len(normalize(text)) < len(text)

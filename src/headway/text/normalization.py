@@ -224,7 +224,7 @@ def _needed_or_invisible() -> Any:
     needed = (
         rf"(?<={joining})\u200c(?=\u200c*{joining})",
         rf"(?<={joining})\u200d|\u200d(?={joining})",
-        rf"(?<=[{pictograph}\ufe0f\p{{Emoji_Modifier}}])\u200d(?={pictograph})",
+        rf"(?<={pictograph}\ufe0f?|\p{{Emoji_Modifier}})\u200d(?={pictograph})",
         rf"(?<={pictograph})[\ufe0e\ufe0f]|(?<=[0-9#*])[\ufe0e\ufe0f](?=\u20e3)",
         r"(?<=[\p{Han}\p{Sm}\p{So}\p{Phag}\p{Mymr}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]",
         r"(?<=\p{Mong})[\u180b-\u180f]|\u180e(?=\p{Mong})",
