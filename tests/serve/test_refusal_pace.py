@@ -19,14 +19,14 @@ def test_refusals_beyond_a_burst_are_paced_for_each_sender() -> None:
     pace = RefusalPace(clock)
     clock.now = 1000.0
     assert {pace.delay("a") for _ in range(100)} == {0.0}
-    assert [pace.delay("a") for _ in range(3)] == pytest.approx([0.0, 0.01, 0.02])
+    assert [pace.delay("a") for _ in range(3)] == pytest.approx([0.0, 0.02, 0.04])
     assert pace.delay("b") == 0.0
     assert max(pace.delay("a") for _ in range(500)) == pytest.approx(2.0)
-    clock.now += 2.5
+    clock.now += 5
     assert pace.delay("a") == 0.0
 
 
-def test_a_hundred_clients_that_repeat_their_requests_at_once_send_a_hundred_in_a_second() -> None:
+def test_a_hundred_clients_that_repeat_their_requests_at_once_send_fifty_in_a_second() -> None:
     clock, sent = Clock(), 0
     pace = RefusalPace(clock)
     due = [0.0] * 100
@@ -35,7 +35,7 @@ def test_a_hundred_clients_that_repeat_their_requests_at_once_send_a_hundred_in_
         clock.now = max(clock.now, due[client])
         due[client] = clock.now + pace.delay("a")
         sent += 1
-    assert 5500 < sent < 6500
+    assert 2500 < sent < 3500
 
 
 def test_many_senders_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

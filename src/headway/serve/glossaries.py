@@ -75,7 +75,7 @@ class GlossaryLines:
         return once(self._parse)
 
     def _parse(self) -> Glossary:
-        with without_garbage_collection():
+        with without_garbage_collection(self.num_entries):
             return Glossary(_with_case_rules([line.split("\t") for line in self.text.split("\n")]))
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_PER_SECOND = 100.0  # refusals of a sender that are sent at once, on average
-_BURST = 100  # refusals that are sent at once after a quiet second
+_PER_SECOND = 50.0  # refusals of a sender that are sent at once, on average
+_BURST = 100  # refusals that are sent at once after two quiet seconds
 _LONGEST_S = 2.0
 _MAX_SENDERS = 10_000
 

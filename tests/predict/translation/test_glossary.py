@@ -334,19 +334,22 @@ def test_many_alternatives_take_no_long_time(end: str) -> None:
     assert time.process_time() - began < 5
 
 
-def test_a_large_glossary_is_built_without_looking_for_cyclic_garbage() -> None:
-    """The collector stops all threads, and looks at all entries each time."""
-    collected: list[int] = []
+def test_the_garbage_collector_stays_away_from_large_glossaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops all threads, and looks at all entries each time."""
+    phases: list[str] = []
 
     def note(phase: str, _: dict[str, int]) -> None:
-        collected.append(len(phase))
+        phases.append(phase)
 
+    monkeypatch.setattr(glossary_module, "_MANY_ENTRIES", 3000)
     rows = [[f"word{number}", f"Wort{number}"] for number in range(3000)]
     gc.collect()
     gc.callbacks.append(note)
     try:
-        Glossary(rows)
+        glossary = Glossary(rows)
+        num_young = gc.get_count()[0]
     finally:
         gc.callbacks.remove(note)
-    assert len(collected) <= 4  # some collections before it begins
+    assert len(phases) <= 4  # some collections before it begins
+    assert num_young < len(glossary)
     assert gc.isenabled()

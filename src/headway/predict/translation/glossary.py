@@ -54,6 +54,7 @@ _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
 _SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
 _ENCODED_TOGETHER = 500  # target phrases
+_MANY_ENTRIES = 20_000  # with fewer, a garbage collection takes a few milliseconds
 # What is kept for each tokenizer at most: glossaries, and their entries.
 _MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
 
@@ -105,7 +106,7 @@ class Glossary:
         if locations is None:
             locations = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
         digest = hashlib.sha256()
-        with without_garbage_collection():
+        with without_garbage_collection(len(rows)):
             self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
             for entry in self.entries:
                 digest.update(repr((entry.source, entry.targets, entry.case)).encode())
@@ -320,23 +321,29 @@ _PREPARED: WeakKeyDictionary[Any, dict[Glossary, Callable[[], ModelGlossary]]] =
 def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
     tokenizer = reference()
     assert tokenizer is not None  # the caller of model_glossary has it
-    with without_garbage_collection():
+    with without_garbage_collection(len(glossary)):
         return ModelGlossary(glossary, tokenizer)
 
 
 @contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Disable Python's collector of cyclic garbage: it would look at all entries again and again.
+def without_garbage_collection(num_entries: int) -> Iterator[None]:
+    """Keep Python's collector of cyclic garbage away while many entries are made, and from these entries afterwards.
 
-    Each time it stops all threads, for hundreds of milliseconds if there are many entries.
+    It would look at all of them again and again, and stop all threads each time, for hundreds of milliseconds.
     """
-    was_enabled = gc.isenabled()
+    if num_entries < _MANY_ENTRIES or not gc.isenabled():
+        yield
+        return
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        # Move all objects to the oldest generation, or to those that the program has frozen.
+        has_frozen = gc.get_freeze_count() > 0
+        gc.freeze()
+        if not has_frozen:
+            gc.unfreeze()
+        gc.enable()
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
