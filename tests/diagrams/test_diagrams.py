@@ -21,6 +21,8 @@ import headway
 from headway.config import Config
 from headway.diagrams.attention import attention_steps
 from headway.diagrams.draw import LEVELS, draw, with_caption
+from headway.diagrams.drawing import Box, Drawing, Text
+from headway.diagrams.head import HeadInput, draw_head
 from headway.diagrams.svg import to_svg
 from headway.diagrams.text_width import _CHARACTERS
 from headway.engine.accelerate import accelerate
@@ -31,7 +33,7 @@ from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import ARCHITECTURES, build_model
 from headway.models.transformer import TransformerConfig
-from headway.nn.attention import attention_weights
+from headway.nn.attention import MultiHeadAttention, attention_weights
 from headway.nn.scores import ScoreKind, make_score
 
 NAMED = [
@@ -144,6 +146,62 @@ def test_pre_norm_untied_and_windowed_models_look_different() -> None:
     assert "Add & norm" not in words(norm="pre")
     assert "one matrix" not in words(tie="none")
     assert "window of 5" in words(encoder_window=5)
+
+
+def lines(drawing: Drawing) -> list[str]:
+    """Return the lines of text in a drawing."""
+    shown = [shape.lines if isinstance(shape, Box) else (shape.text,) for shape in drawing.shapes
+             if isinstance(shape, Box | Text)]  # fmt: skip
+    return [line for group in shown for line in group]
+
+
+def test_recurrent_attention_sums_all_states_in_four_steps() -> None:
+    drawing = draw(outline(RecurrentConfig(attention="bahdanau", bidirectional=True)))
+    assert {"1 Scores with h₀", "2 Softmax", "3 Weighted sum", "c₁ = α₁z₁ + α₂z₂ + α₃z₃ + α₄z₄", "4 c₁",
+            "α₁", "α₄", "z = z₄→", "and z₁←", "same weights"} <= set(lines(drawing))  # fmt: skip
+    without = draw(outline(RecurrentConfig.preset("cho")))
+    assert without.title == "Recurrent encoder-decoder without attention"
+    assert "z = z₄" in lines(without)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_each_gate_of_a_cell_has_weights_of_its_own(cell: Any) -> None:
+    drawing = draw(outline(RecurrentConfig(cell=cell)), level="cell")
+    for gate in {"gru": "urn", "lstm": "figo"}[cell]:
+        box = next(shape for shape in drawing.shapes if isinstance(shape, Box) and f"W_{gate} xₜ" in shape.lines[1])
+        assert len(box.lines) == 3
+        assert f"U_{gate} hₜ₋₁" in box.lines[2]
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "name", "option"),
+    [
+        (4, "Multi-head attention", ""),
+        (2, "Grouped-query attention", "each of 2 key/value heads serves 2 query heads"),
+        (1, "Multi-query attention", "one key/value head serves 4 query heads"),
+    ],
+)
+def test_attention_is_named_after_the_sharing_of_keys(kv_heads: int, name: str, option: str) -> None:
+    model = outline(DecoderOnlyConfig.preset("tiny", num_heads=4, num_kv_heads=kv_heads))
+    drawing = with_caption(draw(model, level="attention"))
+    text = " ".join(lines(drawing))
+    assert name in lines(drawing)
+    assert option in text
+    assert "filled: the query may attend" in text
+    assert "num_heads\u00a0=\u00a04" in text
+
+
+def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
+    torch.manual_seed(1)
+    drawing = Drawing("")
+    layer = MultiHeadAttention(16, 2)
+    draw_head(HeadInput(layer, torch.randn(3, 16), [5, 6, 7], False), ["three", "days", "ago"], drawing)
+    texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
+    assert sum(shape.text == "three" for shape in texts) == 7 + 2  # rows of all matrices, and columns of two
+    assert sum(shape.text == "days" and shape.role == "bold" for shape in texts) == 5  # not in keys and values
+    assert "encoder self-attention" in drawing.caption
+    assert "“days”" in drawing.caption
+    assert faults(with_caption(drawing)) == []
 
 
 def test_a_drawing_is_refused_with_the_choices() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.diagrams.column import Column, Layer, Mask
 from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Grid, Style
-from headway.diagrams.layers import attention_options, count, mask_picture
+from headway.diagrams.layers import attention_name, attention_options, count, mask_picture
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.recurrent_decoders import RecurrentAttention
 from headway.nn.scores import ScoreKind
@@ -104,7 +104,7 @@ def _draw_steps(drawing: Drawing, x: float, name: str, steps: list[tuple[str, st
 
 def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str, *, shapes: bool) -> None:
     """Draw the projections of each head, attention, and the concatenation of the heads."""
-    drawing.sentences.append("Multi-head attention, from bottom to top:")
+    drawing.sentences.append(f"{attention_name(layer)}, from bottom to top:")
     tops = []
     hidden, normed = layer.query_outer is not None, layer.query_norm is not None
     outer = (count(layer.query_outer), count(layer.key_outer), 0)
@@ -134,7 +134,7 @@ def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str, *, shape
     column.add(Layer((f"{name}, {layer.num_heads} heads",), "attention", score, "", stacked=True))
     column.add(Layer(("Concat",), "feed_forward", shape=f"T × {layer.output.in_features:,}"))
     column.add(Layer(("Linear",), "linear", count(layer.output), f"T × {layer.output.out_features:,}"))
-    column.words("Multi-head attention")
+    column.words(attention_name(layer))
 
 
 def self_attention(words: str, layer: MultiHeadAttention, *, causal: bool) -> Use:

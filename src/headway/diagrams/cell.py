@@ -8,8 +8,7 @@ from headway.diagrams.drawing import Box, Drawing
 from headway.diagrams.layers import count
 from headway.nn.recurrent import RecurrentLayer
 
-_PITCH = 156.0  # between two gates
-_WIDTH = 136.0
+_WIDTH = 624.0  # of all gates with the space between them
 _BUS_X, _BUS_H, _GATES = -34.0, -50.0, -68.0  # y of the lines that carry x and h, and of the bottom of the gates
 
 
@@ -21,17 +20,21 @@ def draw_cell(layers: Sequence[tuple[str, RecurrentLayer]], drawing: Drawing, *,
     for words, layer in layers:
         weights = f", {count(layer):,} weights" if shapes else ""
         text = f"{words}: x has {layer.cell.input_size:,} units, h has {layer.cell.hidden_size:,}{weights}."
-        y = drawing.paragraph(-2 * _PITCH, y, text, 4 * _PITCH)
+        y = drawing.paragraph(-_WIDTH / 2, y, text, _WIDTH)
         drawing.sentences.append(text)
         drawing.weights.append(count(layer))
 
 
+def _gate(name: str, symbol: str, activation: str = "σ") -> tuple[str, str, str]:
+    return name, f"{symbol} = {activation}(W_{symbol} xₜ", f"+ U_{symbol} hₜ₋₁ + b_{symbol})"
+
+
 def _gates(drawing: Drawing, gates: Sequence[Sequence[str]]) -> list[Box]:
     """Draw the inputs, the gates, and the lines from the inputs to the gates."""
-    start = -_PITCH * (len(gates) - 1) / 2
-    centers = [start + number * _PITCH for number in range(len(gates))]
+    pitch = _WIDTH / len(gates)
+    centers = [pitch * (number - (len(gates) - 1) / 2) for number in range(len(gates))]
     boxes = [
-        drawing.box(x, _GATES, lines, "linear" if "tanh" in lines[1] else "softmax", width=_WIDTH, height=58)
+        drawing.box(x, _GATES, lines, "linear" if "tanh" in lines[1] else "softmax", width=pitch - 36, height=58)
         for x, lines in zip(centers, gates, strict=True)
     ]
     for name, center, bus, offset in (
@@ -46,14 +49,8 @@ def _gates(drawing: Drawing, gates: Sequence[Sequence[str]]) -> list[Box]:
 
 
 def _draw_gru(drawing: Drawing) -> None:
-    update, reset, candidate = _gates(
-        drawing,
-        (
-            ("Update gate", "u = σ(Wx + Uh + b)"),
-            ("Reset gate", "r = σ(Wx + Uh + b)"),
-            ("Candidate", "n = tanh(Wx + b", "+ r ∘ (Uh + b′))"),
-        ),
-    )
+    lines = ("Candidate", "n = tanh(W_n xₜ + b_n", "+ r ∘ (U_n hₜ₋₁ + b′_n))")
+    update, reset, candidate = _gates(drawing, (_gate("Update gate", "u"), _gate("Reset gate", "r"), lines))
     drawing.arrow((reset.right, reset.middle), (candidate.x, candidate.middle))
     output = drawing.box(0, _GATES - 100, ("New state", "hₜ = u ∘ hₜ₋₁ + (1 − u) ∘ n"), "state", width=190)
     for gate, port in ((update, -60.0), (candidate, 60.0)):
@@ -66,15 +63,13 @@ def _draw_gru(drawing: Drawing) -> None:
 
 
 def _draw_lstm(drawing: Drawing) -> None:
-    forget, enter, candidate, emit = _gates(
-        drawing,
-        (
-            ("Forget gate", "f = σ(Wx + Uh + b)"),
-            ("Input gate", "i = σ(Wx + Uh + b)"),
-            ("Candidate", "g = tanh(Wx + Uh + b)"),
-            ("Output gate", "o = σ(Wx + Uh + b)"),
-        ),
+    gates = (
+        _gate("Forget gate", "f"),
+        _gate("Input gate", "i"),
+        _gate("Candidate", "g", "tanh"),
+        _gate("Output gate", "o"),
     )
+    forget, enter, candidate, emit = _gates(drawing, gates)
     memory = drawing.box(0, _GATES - 104, ("New cell", "cₜ = f ∘ cₜ₋₁ + i ∘ g"), "state", width=170)
     for gate, port, bend in ((forget, -60.0, 32), (enter, -20.0, 20), (candidate, 40.0, 20)):
         drawing.arrow((gate.center, gate.y), (gate.center, gate.y - bend), (port, gate.y - bend), (port, memory.bottom))

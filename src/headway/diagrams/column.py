@@ -152,7 +152,7 @@ class Column:
     def connect_memory(self, encoder: Column, gutter: float) -> None:
         """Draw arrows from the top of ``encoder`` through the gutter at x = ``gutter`` to keys and values."""
         top = encoder.y - _GAP
-        text = "memory" + (f" {encoder._shape}" if self.shapes else "")
+        text = "memory (encoder output)" + (f" {encoder._shape}" if self.shapes else "")
         self.drawing.text(encoder.x, top - 6, text, anchor="middle", role="small")
         for key, value, bus in self.memory_ports:
             self.drawing.arrow((encoder.x, encoder.y), (encoder.x, top), (gutter, top), (gutter, bus), (value, bus),

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 from headway.config import flat_items
 from headway.diagrams.attention import Use, cross_attention, draw_attention, self_attention
 from headway.diagrams.cell import draw_cell
-from headway.diagrams.drawing import PAGE_WIDTH, Drawing
+from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Grid
 from headway.diagrams.language_models import draw_block, draw_classifier, draw_language_model, draw_sequence_classifier
 from headway.diagrams.layers import blocks_in
 from headway.diagrams.recurrent import draw_recurrent, draw_recurrent_language_model
@@ -29,6 +29,7 @@ from headway.nn.recurrent_decoders import AttentionDecoder
 Level = Literal["model", "block", "cell", "attention"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 _SIZES = ("kind", "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "num_layers", "dropout")
+_LEGEND = "Small squares are masks: rows are queries, columns are keys; filled: the query may attend to the key."
 _TITLES: dict[Level, str] = {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}
 # The name of each kind of model, and the functions that draw it and its blocks.
 _KINDS: dict[type[Model], tuple[str, Callable[..., None], Callable[..., None]]] = {
@@ -65,7 +66,8 @@ def name_of(model: Model) -> str:
     """
     if type(model) not in _KINDS:
         raise ConfigError(f"model.kind = {model.config.kind!r} has no drawing: another package has added it")
-    return _KINDS[type(model)][0]
+    without = isinstance(model, RecurrentModel) and model.config.attention == "none"
+    return _KINDS[type(model)][0] + (" without attention" if without else "")
 
 
 def describe_options(config: ArchitectureConfig) -> str:
@@ -82,10 +84,12 @@ def describe_options(config: ArchitectureConfig) -> str:
 
 
 def with_caption(drawing: Drawing) -> Drawing:
-    """Write title and caption around the shapes, at most as wide as they are or two thirds of a page."""
-    left, top, right, bottom = drawing.bounds()
+    """Write title, legend and caption around the shapes, at most as wide as they are or two thirds of a page."""
+    left, top, right, y = drawing.bounds()
     drawing.text(left, top - 18, drawing.title, role="title")
-    drawing.paragraph(left, bottom + 10, drawing.caption, max(right - left, 0.66 * PAGE_WIDTH))
+    legend = _LEGEND if any(isinstance(shape, Grid) for shape in drawing.shapes) else ""
+    for text in filter(None, (legend, drawing.caption)):
+        y = drawing.paragraph(left, y + 10, text, max(right - left, 0.66 * PAGE_WIDTH))
     return drawing
 
 

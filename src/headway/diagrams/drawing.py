@@ -15,7 +15,7 @@ from typing import Literal
 from headway.diagrams.text_width import text_width, wrapped
 
 PAGE_WIDTH = 640.0
-FONT_SIZES = {"box": 12.0, "label": 12.0, "small": 11.0, "code": 11.0, "title": 13.0, "count": 16.0}
+FONT_SIZES = {"box": 12.0, "label": 12.0, "small": 11.0, "bold": 11.0, "code": 11.0, "title": 13.0, "count": 16.0}
 LINE_HEIGHT = 15.0
 Style = Literal["embedding", "attention", "feed_forward", "norm", "linear", "softmax", "state", "plain", "circle"]
 Anchor = Literal["start", "middle", "end"]
@@ -58,13 +58,14 @@ class Box:
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text. (x, y) is on its baseline, at its start, middle or end."""
+    """A line of text. (x, y) is on its baseline, at its start, middle or end; if upright, at its middle."""
 
     x: float
     y: float
     text: str
     anchor: Anchor
     role: str  # a key of FONT_SIZES
+    upright: bool = False  # whether it is read from bottom to top
 
     @property
     def width(self) -> float:
@@ -158,15 +159,17 @@ class Drawing:
         self.shapes.append(added)
         return added
 
-    def text(self, x: float, y: float, text: str, *, anchor: Anchor = "start", role: str = "label") -> Text:
+    def text(
+        self, x: float, y: float, text: str, *, anchor: Anchor = "start", role: str = "label", upright: bool = False
+    ) -> Text:
         """Add a line of text."""
-        added = Text(x, y, text, anchor, role)
+        added = Text(x, y, text, anchor, role, upright)
         self.shapes.append(added)
         return added
 
     def paragraph(self, x: float, y: float, text: str, width: float, *, role: str = "small") -> float:
         """Add text below ``y``, wrapped to ``width``, and return the y of its end."""
-        for line in wrapped(text, FONT_SIZES[role], width, role):
+        for line in wrapped(text.replace(" = ", "\u00a0=\u00a0"), FONT_SIZES[role], width, role):
             y += LINE_HEIGHT
             self.text(x, y, line, role=role)
         return y
@@ -187,7 +190,9 @@ def rectangle(shape: Shape) -> tuple[float, float, float, float]:
     """Return left, top, right and bottom of the space that a shape takes."""
     match shape:
         case Text():
-            size = FONT_SIZES[shape.role]
+            size, half = FONT_SIZES[shape.role], shape.width / 2
+            if shape.upright:
+                return shape.x - 0.8 * size, shape.y - half, shape.x + 0.25 * size, shape.y + half
             return shape.left, shape.y - 0.8 * size, shape.left + shape.width, shape.y + 0.25 * size
         case Arrow():
             xs, ys = zip(*shape.points, strict=True)

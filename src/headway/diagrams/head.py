@@ -22,9 +22,9 @@ from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention, attention_weights
 from headway.nn.blocks import PreNorm
 
-_CELL, _LINE = 40.0, 15.0  # width and height of a number
-_SHOWN, MAX_TOKENS = 4, 5  # columns of vectors, and tokens
-_APART = 210.0  # between the centers of Q, K and V
+_CELL, _LINE = 38.0, 15.0  # width and height of a number
+_SHOWN, MAX_TOKENS = 3, 5  # columns of vectors, and tokens
+_APART = 206.0  # between the centers of Q, K and V
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,10 @@ def first_attention(model: Model, tokens: list[int]) -> HeadInput:
 
 @torch.inference_mode()
 def draw_head(given: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
-    """Draw what the first head computes from the input of the layer, with a row for each of the first tokens."""
+    """Draw what the first head computes from the input of the layer, with a row for each of the first tokens.
+
+    What it computes for one of them, the second if there are two, is in bold.
+    """
     attention, x, causal = given.layer, given.x, given.is_causal
     query, kv = attention.project(x[None])
     kv = kv.for_queries(attention.queries_per_key)
@@ -81,44 +84,59 @@ def draw_head(given: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None
     scores = (query * query.size(-1) ** -0.5 @ kv.keys.mT if score is None else score(query, kv.keys))[0, 0]
     title = "Scores: Q Kᵀ / √" + str(attention.d_key) if score is None else "Scores of Q and K"
 
-    sources = [_matrix(drawing, 0.0, -10.0, "X: input of the layer", x, tokens, "embedding")]
+    source = _matrix(drawing, 0.0, -10.0, "X: input of the layer", x, tokens, "embedding")
     shown = []
     for place, (name, part) in enumerate((("Q", q), ("K", k), ("V", v)), start=-1):
         center = place * _APART
         size = f"{x.size(1):,} × {part.size(1):,}"
-        matrix = drawing.box(center, sources[0].y - 44, (f"W for {name}", size), "linear", width=110)
-        _elbow(drawing, sources[0], matrix)
-        shown.append(_matrix(drawing, center, matrix.y - 20, f"{name} of head 1", part, tokens, "state"))
+        matrix = drawing.box(center, source.y - 44, (f"W for {name}", size), "linear", width=110)
+        _elbow(drawing, source, matrix)
+        shown.append(
+            _matrix(drawing, center, matrix.y - 20, f"{name} of head 1", part, tokens, "state", bold=name == "Q")
+        )
         drawing.arrow((center, matrix.y), (center, shown[-1].bottom))
-    compared = _matrix(drawing, -_APART / 2, shown[0].y - 44, title, scores, tokens, "attention")
+    compared = _matrix(drawing, -_APART / 2, shown[0].y - 44, title, scores, tokens, "attention", headed=True)
     for box in shown[:2]:
         _elbow(drawing, box, compared)
-    normed = _matrix(drawing, -_APART / 2, compared.y - 44, "Softmax of each row", weights, tokens, "softmax")
-    drawing.arrow((compared.center, compared.y - 18), (normed.center, normed.bottom))
-    mixed = _matrix(drawing, _APART / 4, normed.y - 48, "Mixture: weights × V", weights @ v, tokens, "state")
-    _elbow(drawing, normed, mixed)
+    bottom = compared.y - 44 - _LINE
+    normed = _matrix(drawing, -_APART / 2, bottom, "Softmax of each row", weights, tokens, "softmax", headed=True)
+    drawing.arrow((compared.center, compared.y - 18 - _LINE), (normed.center, normed.bottom))
+    mixed = _matrix(drawing, _APART / 4, normed.y - 48 - _LINE, "Mixture: weights × V", weights @ v, tokens, "state")
+    _elbow(drawing, normed, mixed, _LINE)
     drawing.arrow((shown[2].center, shown[2].y - 18), (shown[2].center, mixed.middle), (mixed.right, mixed.middle))
+    kind = "causal self-attention" if causal else "encoder self-attention"
+    drawing.caption = (
+        f"Numbers of the first head in the first block ({kind}). Rows, and columns of scores and softmax, are tokens; "
+        f"bold: the row of “{tokens[min(1, len(tokens) - 1)].strip()}”. "
+    )
 
 
 def _matrix(
-    drawing: Drawing, center: float, bottom: float, title: str, rows: Tensor, tokens: Sequence[str], style: Style
-) -> Box:
-    """Draw a matrix with its title above it; a row for each token, and an ellipsis for what is not drawn."""
-    numbers = [
-        [_number(float(value)) for value in row[:MAX_TOKENS]] for row in rows[:MAX_TOKENS, : _SHOWN + 1].tolist()
-    ]
-    wide = rows.size(1) > _SHOWN + 1
-    numbers = [[*row[:_SHOWN], "…"] if wide else row for row in numbers]
-    width, height = _CELL * len(numbers[0]) - (18 if wide else 0) + 8, _LINE * len(numbers) + 8
+    drawing: Drawing, center: float, bottom: float, title: str, rows: Tensor, tokens: Sequence[str], style: Style,
+    *, bold: bool = True, headed: bool = False,
+) -> Box:  # fmt: skip
+    """Draw a matrix with its title above it; a row for each token, and an ellipsis for what is not drawn.
+
+    With ``headed``, columns are tokens, too. With ``bold``, the second row is bold, or the only one.
+    """
+    most, cell = (MAX_TOKENS, _CELL + 12) if headed else (_SHOWN + 1, _CELL)
+    numbers = [[_number(value) for value in row[:most]] for row in rows[:MAX_TOKENS].tolist()]
+    wide = rows.size(1) > most
+    numbers = [[*row[: most - 1], "…"] if wide else row for row in numbers]
+    width, height = cell * len(numbers[0]) - (cell - 22 if wide else 0) + 8, _LINE * len(numbers) + 8
     box = drawing.box(center, bottom, ("",), style, width=width, height=height)
-    drawing.text(box.x, box.y - 5, title, role="small")
+    drawing.text(box.x, box.y - 5 - _LINE * headed, title, role="small")
+    columns = [
+        box.x + cell * (column + 1) - (cell - 24 if value == "…" else 2) for column, value in enumerate(numbers[0])
+    ]
+    for x, token in zip(columns[: len(columns) - wide] if headed else (), tokens, strict=False):
+        drawing.text(x, box.y - 5, shortened(token, 11, cell - 4), anchor="end", role="small")
     for number, row in enumerate(numbers):
-        y = box.y + 15 + number * _LINE
-        for column, value in enumerate(row):
-            x = box.x + _CELL * (column + 1) - (16 if value == "…" else 2)
-            drawing.text(x, y, value, anchor="end", role="code")
-        if style in ("embedding", "attention", "softmax"):
-            drawing.text(box.x - 6, y, shortened(tokens[number], 11, 60), anchor="end", role="small")
+        y, is_bold = box.y + 15 + number * _LINE, bold and number == min(1, len(numbers) - 1)
+        for x, value in zip(columns, row, strict=True):
+            drawing.text(x, y, value, anchor="end", role="bold" if is_bold else "code")
+        name = shortened(tokens[number], 11, 45 if is_bold else 52)
+        drawing.text(box.x - 6, y, name, anchor="end", role="bold" if is_bold else "small")
     drawing.sentences.append(f"{title}: " + "; ".join(" ".join(row) for row in numbers) + ".")
     return box
 
@@ -128,7 +146,7 @@ def _number(value: float) -> str:
     return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
-def _elbow(drawing: Drawing, lower: Box, upper: Box) -> None:
-    """Draw an arrow from the top of a matrix, above its title, to the bottom of a box."""
-    start, bend = lower.y - 18, lower.y - 28
+def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0) -> None:
+    """Draw an arrow from the top of a matrix, above its title and a heading, to the bottom of a box."""
+    start, bend = lower.y - 18 - heading, lower.y - 28 - heading
     drawing.arrow((lower.center, start), (lower.center, bend), (upper.center, bend), (upper.center, upper.bottom))

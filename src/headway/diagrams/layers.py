@@ -142,7 +142,8 @@ def attention_layers(
     attention: MultiHeadAttention, shape: str, keys: Literal["all", "causal", "memory"], *, detailed: bool
 ) -> tuple[Layer, ...]:
     """Return the box of an attention sub-layer, or the boxes of its steps."""
-    title = "Masked multi-head attention" if keys == "causal" else "Multi-head attention"
+    title = attention_name(attention)
+    title = f"Masked {title[0].lower()}{title[1:]}" if keys == "causal" else title
     if attention.window is not None:
         before, after = attention.window
         title = f"{title} in a window of {before + 1 + after:,}"
@@ -165,10 +166,19 @@ def _weight_dropout(attention: MultiHeadAttention) -> tuple[Layer, ...]:
     return (Layer((f"Dropout {probability:g} on weights",), "plain"),) if probability else ()
 
 
+def attention_name(attention: MultiHeadAttention) -> str:
+    """Return the usual name, which depends on how many heads of queries share keys and values."""
+    if attention.queries_per_key == 1:
+        return "Multi-head attention"
+    return "Multi-query attention" if attention.num_kv_heads == 1 else "Grouped-query attention"
+
+
 def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
     """Yield what distinguishes attention from the paper's, in words."""
-    if attention.num_kv_heads != attention.num_heads:
-        yield f"{attention.num_kv_heads} heads of keys and values"
+    if attention.queries_per_key > 1:
+        kv_heads = attention.num_kv_heads
+        which = f"each of {kv_heads} key/value heads" if kv_heads > 1 else "one key/value head"
+        yield f"{which} serves {attention.queries_per_key} query heads"
     if attention.rotary is not None:
         yield "rotary positions"
     if attention.query_outer is not None:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from headway.diagrams.drawing import Box, Drawing
+from headway.diagrams.drawing import FONT_SIZES, Box, Drawing, Frame
 from headway.diagrams.layers import count
 from headway.diagrams.text_width import shortened
-from headway.models.recurrent import RecurrentModel
+from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM
 from headway.nn.recurrent_decoders import AttentionDecoder, BahdanauDecoder, FixedVectorDecoder, LuongDecoder
 
 PITCH = 60.0  # between two tokens
 _CELL, _GAP = 40.0, 40.0  # height of a cell, and the space below the first layer
+_SUMMARIES = {"mean": "mean", "max": "maximum"}
 _CONTEXT = -64.0  # y of the line that carries the context vector to the cells
 
 
@@ -39,15 +40,21 @@ def draw_recurrent(model: RecurrentModel, drawing: Drawing, *, shapes: bool, tok
     lines = (cell, "→ ←") if config.bidirectional else (cell,)
     drawing.sentences.append(f"The encoder reads {' '.join(tokens.source)}.")
     encoder = _layers(drawing, 0.0, tokens.source, lines, config.encoder_layers)
-    states = [drawing.box(box.center, box.y - 18, (_z(number, tokens),), "state", width=40, height=24)
-              for number, box in enumerate(encoder[-1], start=1)]  # fmt: skip
+    last, names = encoder[-1][-1].center + 20, _numbered("z", tokens.source, "ₛ")
+    frame = Frame(-40, encoder[-1][0].y - 48, last + 48, 36)
+    drawing.shapes.append(frame)
+    states = [drawing.box(box.center, box.y - 18, (name,), "state", width=40, height=24)
+              for name, box in zip(names, encoder[-1], strict=True)]  # fmt: skip
     for box, state in zip(encoder[-1], states, strict=True):
         drawing.arrow((box.center, box.y), (box.center, state.bottom))
-    gutter, start = states[-1].right + 18, (len(tokens.source)) * PITCH + 44
-    summary = drawing.box(start, -22, ("z =", config.summary), "state", width=50, height=34)
-    drawing.arrow((states[-1].right, states[-1].middle), (gutter, states[-1].middle), (gutter, summary.middle),
+    gutter, start, middle = last + 18, len(tokens.source) * PITCH + 44, states[-1].middle
+    summary_lines, words = _summary(config, names)
+    summary = drawing.box(start, -22, summary_lines, "state", width=58, height=34)
+    is_last = config.summary == "final" and not config.bidirectional
+    drawing.arrow((last if is_last else last + 8, middle), (gutter, middle), (gutter, summary.middle),
                   (summary.x, summary.middle))  # fmt: skip
-    drawing.sentences.append(f"z is the {config.summary} state of the encoder, and h₀, the decoder's first, tanh(V z).")
+    cells = "" if config.cell == "gru" else " and c₀ = V′\u00a0z"
+    notes = [f"z is {words}. The decoder starts with h₀ = tanh(V\u00a0z){cells}."]
     layers = _layers(drawing, start + PITCH, tokens.inputs, (cell,), config.decoder_layers)
     bottom, top = layers[0][0].bottom, layers[-1][0].y
     initial_words = ("h₀ =", "tanh V z") if config.cell == "gru" else ("h₀, c₀", "of V z")
@@ -59,21 +66,31 @@ def draw_recurrent(model: RecurrentModel, drawing: Drawing, *, shapes: bool, tok
     if isinstance(decoder, AttentionDecoder):
         first = initial if isinstance(decoder, BahdanauDecoder) else layers[-1][0]
         query = (first.center - (0 if first is initial else 12), first.y)
-        _attention(drawing, config.score_kind or "", tokens, states, query, gutter + 20, layers[0], readouts[0])
+        score = (config.score_kind or "").replace("_", "-")
+        notes.append(_attention(drawing, score, tokens, frame, states, query, gutter + 20, layers[0], readouts[0]))
     elif config.reads_z_only_at_start is False:
-        channel = start + PITCH / 2
-        drawing.arrow((summary.right, summary.middle), (channel, summary.middle), (channel, _CONTEXT),
-                      (layers[0][0].center - 14, _CONTEXT), (layers[0][0].center - 14, bottom))  # fmt: skip
+        side, end = start + 18, layers[0][0].center - 14
+        drawing.arrow((side, summary.y), (side, _CONTEXT), (end, _CONTEXT), (end, bottom))
         _later_contexts(drawing, layers[0], ["z"] * steps)
     if isinstance(decoder, LuongDecoder) and decoder.d_fed:
         for before, box, after in zip(readouts, layers[0], layers[0][1:], strict=False):
             channel = box.center + PITCH / 2
             drawing.arrow((before.right, before.middle), (channel, before.middle), (channel, _CONTEXT - 9),
                           (after.center + 14, _CONTEXT - 9), (after.center + 14, after.bottom))  # fmt: skip
-        drawing.sentences.append("The output of each step is also an input of the next.")
+        notes.append("The output of each step is also an input of the next.")
     embeddings = nn.ModuleList([model.source_embedding, model.target_embedding])
     parts = {"embeddings": embeddings, "encoder": model.encoder, "decoder": decoder}
-    _outputs(drawing, readouts, tokens.outputs, model, parts, shapes=shapes)
+    _outputs(drawing, readouts, tokens.outputs, model, parts, notes, shapes=shapes)
+
+
+def _summary(config: RecurrentConfig, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return what z is, as the lines of a box and in words."""
+    if config.summary != "final":
+        return ("z =", config.summary), f"the {_SUMMARIES[config.summary]} of the encoder's states"
+    if not config.bidirectional:
+        return (f"z = {names[-1]}",), f"the last state, {names[-1]}"
+    halves = f"the forward half (→) of {names[-1]} and the backward half (←) of {names[0]}"
+    return (f"z = {names[-1]}→", f"and {names[0]}←"), halves
 
 
 def draw_recurrent_language_model(
@@ -87,7 +104,7 @@ def draw_recurrent_language_model(
     words = "last state" if config.carry_state else "zeros"
     drawing.text(layers[-1][0].x, layers[-1][0].y - 8, words, anchor="end", role="small")
     parts = {"embedding": model.embedding, "layers": model.layers}
-    _outputs(drawing, layers[-1], tokens.outputs, model, parts, shapes=shapes)
+    _outputs(drawing, layers[-1], tokens.outputs, model, parts, [], shapes=shapes)
 
 
 def _layers(
@@ -103,7 +120,7 @@ def _layers(
     rows: list[list[Box]] = []
     for number in range(count):
         bottom = below[0].y - (20 if number else _GAP)
-        rows.append([drawing.box(x, bottom, lines, "linear", width=44, height=_CELL) for x in columns])
+        rows.append([drawing.box(x, bottom, lines, "linear", width=42, height=_CELL) for x in columns])
         for lower, box in zip(below, rows[-1], strict=True):
             drawing.arrow((box.center, lower.y), (box.center, box.bottom))
         for left, right in zip(rows[-1], rows[-1][1:], strict=False):
@@ -116,9 +133,10 @@ def _layers(
     return rows
 
 
-def _z(number: int, tokens: Tokens) -> str:
-    subscripts = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-    return f"z{number}".translate(subscripts)
+def _numbered(letter: str, tokens: Sequence[str], last: str) -> list[str]:
+    """Return the letter with the number of each token; ``last`` is that of the last one if some are left out."""
+    names = [f"{letter}{number}" for number in "₁₂₃₄₅₆₇₈₉"[: len(tokens)]]
+    return [*names[:-2], "…", f"{letter}{last}"] if "…" in tokens[-2:-1] else names
 
 
 def _readouts(drawing: Drawing, decoder: nn.Module, layers: list[list[Box]]) -> list[Box]:
@@ -134,8 +152,8 @@ def _readouts(drawing: Drawing, decoder: nn.Module, layers: list[list[Box]]) -> 
         readout = drawing.box(box.center, box.y - 34, lines, "feed_forward", width=54, height=_CELL)
         drawing.arrow((box.center, box.y), (box.center, readout.bottom))
         if not luong:
-            x = box.center + 26.5
-            drawing.arrow((box.center + 25, -34), (x, -34), (x, readout.bottom))
+            start, side, end = box.center + 17, box.center + 28, readout.bottom
+            drawing.arrow((start, -46), (start, -55), (side, -55), (side, end + 10), (start, end + 10), (start, end))
         boxes.append(readout)
     drawing.sentences.append(f"Output of each step: {' '.join(lines)}.")
     return boxes
@@ -145,31 +163,35 @@ def _attention(
     drawing: Drawing,
     score: str,
     tokens: Tokens,
+    frame: Frame,
     states: list[Box],
     query: tuple[float, float],
     gutter: float,
     cells: list[Box],
     readout: Box,
-) -> None:
-    """Draw scores, softmax, weighted sum and context vector above the states, and the arrows to the decoder."""
-    left, right = states[0].x - 8, states[-1].right + 8
-    center, width = (left + right) / 2, right - left
+) -> str:
+    """Draw scores, softmax, weighted sum and context vector above the states, and the arrows to the decoder.
+
+    Return the description of these steps.
+    """
+    center, width = frame.x + frame.width / 2, frame.width
+    alphas = _numbered("α", tokens.source, "ₛ")
+    total = " + ".join(alpha + alpha.replace("α", "z") if alpha != "…" else alpha for alpha in alphas)
     is_before = query[0] < cells[0].x
     state = "h₀" if is_before else "h₁"
-    scores = drawing.box(center, states[0].y - 22, (f"2 Scores with {state}", f"({score.replace('_', '-')})"),
-                         "attention", width=width)  # fmt: skip
-    softmax = drawing.box(center, scores.y - 20, ("3 Softmax",), "softmax", width=width)
-    mixture = drawing.box(center, softmax.y - 34, ("3 Weighted sum of the z",), "attention", width=width)
-    context = drawing.box(center, mixture.y - 20, ("c₁: context vector",), "state", width=width)
-    weights = [f"{weight:.2f}" for weight in tokens.weights] or ["α"] * len(states)
-    for box, weight in zip(states, weights, strict=True):
+    # Scores and softmax leave room at the left for the arrow from the states to their sum.
+    lines = (f"1 Scores with {state}", f"({score})")
+    scores = drawing.box(center + 6, frame.y - 16, lines, "attention", width=width - 12)
+    softmax = drawing.box(center + 6, scores.y - 20, ("2 Softmax",), "softmax", width=width - 12)
+    mixture = drawing.box(center, softmax.y - 34, ("3 Weighted sum",), "attention", width=width)
+    context = drawing.box(center, mixture.y - 20, (f"c₁ = {total}",), "state", width=width)
+    labels = [f"{alpha}: {weight:.2f}" for alpha, weight in zip(alphas, tokens.weights, strict=False)] or alphas
+    for box, label in zip(states, labels, strict=True):
         for lower, upper in ((box.y, scores.bottom), (scores.y, softmax.bottom), (softmax.y, mixture.bottom)):
             drawing.arrow((box.center, lower), (box.center, upper))
-        drawing.text(box.center + 4, softmax.y - 12, weight, role="small")
+        drawing.text(box.center + 4, softmax.y - 12, label, role="small")
     drawing.arrow((center, mixture.y), (center, context.bottom))
-    drawing.arrow((states[0].x, states[0].middle), (left - 10, states[0].middle), (left - 10, mixture.middle),
-                  (left, mixture.middle))  # fmt: skip
-    drawing.text(left - 14, states[0].middle + 4, "1", anchor="end", role="small")
+    drawing.arrow((frame.x + 6, frame.y), (frame.x + 6, mixture.bottom))
     above = query[1] - 9
     drawing.arrow(
         query, (query[0], above), (gutter + 14, above), (gutter + 14, scores.middle), (scores.right, scores.middle)
@@ -178,12 +200,13 @@ def _attention(
     if is_before:
         x = cells[0].center - 14
         drawing.arrow(*carried, (gutter, _CONTEXT), (x, _CONTEXT), (x, cells[0].bottom))
-        _later_contexts(drawing, cells, ["c₁", "c₂", "c₃", "c₄"])
+        _later_contexts(drawing, cells, _numbered("c", tokens.inputs, "ₜ"))
     drawing.arrow(*carried, (gutter, readout.middle), (readout.x, readout.middle))
     drawing.text(readout.x - 6, readout.middle - 5, "4 c₁", anchor="end", role="small")
-    drawing.sentences.append(
-        f"Attention of the first step: 1, the states z; 2, their scores with {state}; 3, softmax and weighted sum of "
-        f"the states, the context vector c₁; 4, c₁ enters {'the cell and ' if is_before else ''}the output of the step."
+    return (
+        f"Attention of the first step: 1, scores of all states z with {state}; 2, their softmax, the weights α; 3, the "
+        f"sum of the z, weighted by α, the context vector c₁; 4, its use {'in the cell and ' if is_before else ''}in "
+        "the output of the step."
     )
 
 
@@ -200,12 +223,13 @@ def _outputs(
     tokens: Sequence[str],
     model: RecurrentModel | RecurrentLM,
     parts: dict[str, nn.Module],
+    notes: list[str],
     *,
     shapes: bool,
 ) -> None:
     """Draw the output projection over all steps, the predicted tokens, and the tie of the projection, if there is one.
 
-    The numbers of weights of all parts are listed below the drawing.
+    Notes and, with ``shapes``, the numbers of weights of all parts are below the drawing.
     """
     center, bottom = (below[0].center + below[-1].center) / 2, below[0].y - 20
     width = max(below[-1].center - below[0].center + 54, 120)
@@ -220,21 +244,15 @@ def _outputs(
     parts = {**parts, "linear layer": model.projection}
     numbers = {name: count(part, without=tied if part is model.projection else None) for name, part in parts.items()}
     drawing.weights += numbers.values()
-    notes = []
     if tied is not None:
-        outer = box.right + 14
-        drawing.arrow(
-            (below[-1].center + 25, -27), (outer, -27), (outer, box.middle), (box.right, box.middle),
-            head=False, dashed=True,
-        )  # fmt: skip
-        notes.append("Dashed: embedding and linear layer have the same weights.")
+        outer, start = box.right + 8, (below[-1].center + 25, -34)
+        drawing.arrow(start, (outer, -34), (outer, box.middle), (box.right, box.middle), head=False, dashed=True)
+        drawing.text(outer + 4 + FONT_SIZES["small"], (box.middle - 34) / 2, "same weights", anchor="middle",
+                     role="small", upright=True)  # fmt: skip
+        drawing.sentences.append("The embedding and the linear layer have the same weights.")
+    drawing.sentences += notes
     if shapes:
-        notes.append("Weights: " + ", ".join(f"{name} {number:,}" for name, number in numbers.items()) + ".")
+        notes = ["Weights: " + ", ".join(f"{name} {number:,}" for name, number in numbers.items()) + ".", *notes]
     left, _, right, y = drawing.bounds()
-    for note in [*notes, *_steps(drawing)]:
+    for note in notes:
         y = drawing.paragraph(left, y, note, right - left)
-
-
-def _steps(drawing: Drawing) -> list[str]:
-    """Return the sentence about the steps of attention, if they are drawn."""
-    return [sentence for sentence in drawing.sentences if sentence.startswith("Attention of the first step")]

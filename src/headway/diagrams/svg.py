@@ -7,6 +7,7 @@ from html import escape
 from itertools import pairwise
 
 from headway.diagrams.drawing import FONT_SIZES, LINE_HEIGHT, Arrow, Box, Drawing, Frame, Grid, Shape, Text
+from headway.diagrams.text_width import BOLD
 
 _MARGIN = 12.0
 _FONTS = "Arial,Helvetica,'Liberation Sans','DejaVu Sans',sans-serif"
@@ -49,7 +50,7 @@ def style_sheet() -> str:
     """Return the style sheet of all drawings, whose rules name their class, because a page may contain drawings."""
     texts = [f".headway-diagram text{{font-family:{_FONTS};stroke:none}}"]
     for role, size in FONT_SIZES.items():
-        weight = ";font-weight:bold" if role in ("title", "count") else ""
+        weight = ";font-weight:bold" if role in BOLD else ""
         fonts = f";font-family:{_CODE_FONTS}" if role == "code" else ""
         texts.append(f".headway-diagram .{role}-text{{font-size:{_number(size)}px{weight}{fonts}}}")
     fixed = ".headway-diagram path{fill:none}.headway-diagram .tie{stroke-dasharray:5 3}"
@@ -69,8 +70,9 @@ def _elements(shape: Shape) -> Iterator[str]:
     match shape:
         case Box():
             yield from _box(shape)
-        case Text(x, y, text, anchor, role):
-            yield _text(x, y, text, f"{role}-text", anchor)
+        case Text(x, y, text, anchor, role, upright):
+            turn = f' transform="rotate(-90 {_number(x)} {_number(y)})"' if upright else ""
+            yield _text(x, y, text, f"{role}-text", anchor, turn)
         case Arrow(points, head, dashed):
             path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
             yield f'<path class="{"tie" if dashed else "line"}" d="{path}"/>'
@@ -116,10 +118,10 @@ def _head(before: tuple[float, float], end: tuple[float, float]) -> str:
     return f'<polygon class="ink" points="{points}"/>'
 
 
-def _text(x: float, y: float, text: str, kind: str, anchor: str) -> str:
+def _text(x: float, y: float, text: str, kind: str, anchor: str, more: str = "") -> str:
     """Return a text element, which keeps the spaces of code."""
-    space = ' xml:space="preserve"' if kind == "code-text" else ""
-    return f'<text class="{kind}" x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}"{space}>{escape(text)}</text>'
+    more += ' xml:space="preserve"' if kind == "code-text" else ""
+    return f'<text class="{kind}" x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _rectangle(x: float, y: float, width: float, height: float, radius: float, kind: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 # Advance widths of DejaVu Sans in thousandths of an em, and the characters that have them.
 _CHARACTERS: dict[int, str] = {
-    228: '′', 275: "'", 278: 'ijl', 295: 'IJₜ', 318: ' ,.·', 337: '/:;\\|', 353: 'f', 361: '-', 374: 'ₛ', 385: 'ᵀ',
-    391: '()[]', 393: 't', 401: '!₀₁₂₃₄₅₆₇₈₉', 412: 'r', 460: '"', 500: '*_`–', 519: '“”', 521: 's', 525: 'z',
+    228: '′', 275: "'", 278: 'ijl', 295: 'IJₜ', 318: ' \u00a0,.·', 337: '/:;\\|', 353: 'f', 361: '-', 374: 'ₛ',
+    385: 'ᵀ', 391: '()[]', 393: 't', 401: '!₀₁₂₃₄₅₆₇₈₉', 412: 'r', 460: '"', 500: '*_`–', 519: '“”', 521: 's', 525: 'z',
     528: '₋', 531: '?', 550: 'cç', 558: 'L', 576: 'F', 580: 'k', 592: 'vxy', 604: 'P', 611: 'TY', 612: 'oö',
     613: 'aäà', 616: 'eéè', 626: '∘', 630: 'ß', 632: 'E', 634: 'hnuσüñ', 635: 'Sbdgpq', 637: '$0123456789{}',
     638: '√', 656: 'K', 660: 'α', 685: 'AV', 686: 'XZ', 687: 'B', 695: 'R', 699: 'C', 732: 'U', 749: 'N', 752: 'H',
@@ -23,7 +23,7 @@ _CHARACTERS: dict[int, str] = {
 }  # fmt: skip
 _WIDTHS = {character: width / 1000 for width, characters in _CHARACTERS.items() for character in characters}
 _OTHER, _EAST_ASIAN, _MONOSPACED = 1.0, 1.05, 0.61
-_BOLD = 1.14  # bold letters are up to this much wider
+BOLD, _WIDER = ("title", "count", "bold"), 1.14  # roles in bold, whose letters are up to this much wider
 
 
 @functools.lru_cache(4096)
@@ -31,7 +31,7 @@ def text_width(text: str, size: float, role: str = "label") -> float:
     """Return the width of ``text`` in pixels, in letters of ``size`` pixels."""
     if role == "code":
         return _MONOSPACED * size * sum(_width(character) > 0 for character in text)
-    bold = _BOLD if role in ("title", "count") else 1.0
+    bold = _WIDER if role in BOLD else 1.0
     return bold * size * sum(map(_width, text))
 
 

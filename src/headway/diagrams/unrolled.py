@@ -69,7 +69,7 @@ def _draw_unrolled(
             (("Input embedding, positions",), "embedding"),
             ((f"{config.encoder_layers} × encoder block", "each position attends to all"), "attention"),
         ])[-1]  # fmt: skip
-        drawing.text(memory.center, memory.y - 20, "memory: one vector for each token", anchor="middle", role="small")
+        drawing.text(memory.center, memory.y - 20, "memory (encoder output)", anchor="middle", role="small")
     body = getattr(config, "body", config)
     start = 0.0 if memory is None else memory.right + _APART + _width(inputs) / 2 - (len(inputs) - 1) * _PITCH / 2
     causal = hasattr(body, "decoder_layers")

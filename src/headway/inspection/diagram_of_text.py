@@ -31,7 +31,6 @@ def draw_text(folder: Path, text: str, level: Level) -> Drawing:
     drawing = Drawing(f"{name_of(bundle.model)}: “{text}”")
     if level == "attention":
         _draw_head(bundle, text, drawing)
-        drawing.caption = "Numbers of the first head in the first block; rows are tokens. "
     else:
         settings: dict[str, Any] = {"max_new_tokens": 1} if bundle.capability == "continues" else {}
         _draw_tokens(bundle, inspect(load(folder, device="cpu"), text, **settings), drawing)
