@@ -171,6 +171,7 @@ def test_each_gate_of_a_cell_has_weights_of_its_own(cell: Any) -> None:
         box = next(shape for shape in drawing.shapes if isinstance(shape, Box) and f"W_{gate} xₜ" in shape.lines[1])
         assert len(box.lines) == 3
         assert f"U_{gate} hₜ₋₁" in box.lines[2]
+    assert faults(with_caption(drawing)) == []
 
 
 @pytest.mark.parametrize(

@@ -67,16 +67,17 @@ def attention_steps(kind: ScoreKind, width: int, dropout: float = 0.0) -> list[t
 
 def draw_attention(uses: list[Use], drawing: Drawing, *, shapes: bool) -> None:
     """Draw the attention layers of a model, which differ only in their inputs and masks."""
-    layer = uses[0].layer
+    layer, y, options = uses[0].layer, 40.0, ""
     kind: Any = "scaled_dot" if layer.score is None else layer.score.kind
-    is_multi_head = isinstance(layer, MultiHeadAttention)
-    width = layer.d_key if isinstance(layer, MultiHeadAttention) else layer.score.width
-    steps = attention_steps(kind, width, layer.dropout.p if isinstance(layer, MultiHeadAttention) else 0.0)
     name = f"{SCORE_NAMES[kind]} attention"
-    _draw_steps(drawing, _LEFT if is_multi_head else 0.0, name, steps, shapes=shapes)
     if isinstance(layer, MultiHeadAttention):
+        steps = attention_steps(kind, layer.d_key, layer.dropout.p)
+        _draw_steps(drawing, _LEFT, name, steps, shapes=shapes)
         _draw_heads(drawing, layer, name, shapes=shapes)
-    y, options = 40.0, ", ".join(attention_options(layer)) if isinstance(layer, MultiHeadAttention) else ""
+        options = ", ".join(attention_options(layer))
+    else:
+        steps = attention_steps(kind, layer.score.width)
+        _draw_steps(drawing, 0.0, name, steps, shapes=shapes)
     for number, (_, code) in enumerate(steps, start=1):
         drawing.text(-PAGE_WIDTH / 2 + 12, y, f"{number}  {code}", role="code")
         y += 15

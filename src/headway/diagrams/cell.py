@@ -8,7 +8,7 @@ from headway.diagrams.drawing import Box, Drawing
 from headway.diagrams.layers import count
 from headway.nn.recurrent import RecurrentLayer
 
-_WIDTH = 624.0  # of all gates with the space between them
+_WIDTH = 600.0  # of all gates with the space between them
 _BUS_X, _BUS_H, _GATES = -34.0, -50.0, -68.0  # y of the lines that carry x and h, and of the bottom of the gates
 
 
@@ -34,7 +34,7 @@ def _gates(drawing: Drawing, gates: Sequence[Sequence[str]]) -> list[Box]:
     pitch = _WIDTH / len(gates)
     centers = [pitch * (number - (len(gates) - 1) / 2) for number in range(len(gates))]
     boxes = [
-        drawing.box(x, _GATES, lines, "linear" if "tanh" in lines[1] else "softmax", width=pitch - 36, height=58)
+        drawing.box(x, _GATES, lines, "linear" if "tanh" in lines[1] else "softmax", width=pitch - 28, height=58)
         for x, lines in zip(centers, gates, strict=True)
     ]
     for name, center, bus, offset in (
@@ -63,13 +63,8 @@ def _draw_gru(drawing: Drawing) -> None:
 
 
 def _draw_lstm(drawing: Drawing) -> None:
-    gates = (
-        _gate("Forget gate", "f"),
-        _gate("Input gate", "i"),
-        _gate("Candidate", "g", "tanh"),
-        _gate("Output gate", "o"),
-    )
-    forget, enter, candidate, emit = _gates(drawing, gates)
+    names = ("Forget gate", "f"), ("Input gate", "i"), ("Candidate", "g", "tanh"), ("Output gate", "o")
+    forget, enter, candidate, emit = _gates(drawing, [_gate(*name) for name in names])
     memory = drawing.box(0, _GATES - 104, ("New cell", "cₜ = f ∘ cₜ₋₁ + i ∘ g"), "state", width=170)
     for gate, port, bend in ((forget, -60.0, 32), (enter, -20.0, 20), (candidate, 40.0, 20)):
         drawing.arrow((gate.center, gate.y), (gate.center, gate.y - bend), (port, gate.y - bend), (port, memory.bottom))

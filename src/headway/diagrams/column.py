@@ -15,6 +15,7 @@ from headway.diagrams.text_width import text_width, wrapped
 WIDTH = 172.0  # of a layer's box
 _GAP = 24.0  # between two boxes
 _FRAME_PADDING = 26.0  # between a box and the frame around its block; the residual connections run there
+FRAME_HALF = WIDTH / 2 + _FRAME_PADDING  # from the center of a column to the edge of its frames
 _SKIP = 16.0  # between a box and the residual connection beside it
 _CELL = 4.0  # of the picture of a mask
 _PORTS = 56.0  # between the arrows of queries, keys and values
@@ -122,7 +123,10 @@ class Column:
         self.boxes: dict[str, Box] = {}
         self.memory_ports: list[tuple[float, float, float]] = []  # x of the keys, of the values, and y of both
         self._shape, self._copies, self._started = "", 1, False
-        self._extent, self._side_top = frame_extent(), y  # of the labels at the side, and of the boxes there
+        self._extent, self._side_top = (
+            FRAME_HALF + 7 + _COUNT_WIDTH,
+            y,
+        )  # of the labels at the side, and of the boxes there
 
     def words(self, text: str, *, shape: str = "") -> None:
         """Place a line of text, such as the name of the input."""
@@ -149,9 +153,9 @@ class Column:
                 case Repeat():
                     self._repeat(item)
 
-    def connect_memory(self, encoder: Column, gutter: float) -> None:
-        """Draw arrows from the top of ``encoder`` through the gutter at x = ``gutter`` to keys and values."""
-        top = encoder.y - _GAP
+    def connect_memory(self, encoder: Column) -> None:
+        """Draw arrows from the top of ``encoder`` through the middle between both columns to keys and values."""
+        gutter, top = (encoder.x + self.x) / 2, encoder.y - _GAP
         text = "memory (encoder output)" + (f" {encoder._shape}" if self.shapes else "")
         self.drawing.text(encoder.x, top - 6, text, anchor="middle", role="small")
         for key, value, bus in self.memory_ports:
@@ -294,7 +298,7 @@ class Column:
         self.add(*item.items)
         self._copies = 1
         wide = any(isinstance(inner, Parallel) for inner in item.items)
-        half = (WIDTH + 14 if wide else WIDTH / 2) + _FRAME_PADDING
+        half = FRAME_HALF + (WIDTH / 2 + 14 if wide else 0)
         top = self.y - 12
         self.drawing.arrow((self.x, self.y), (self.x, top), head=False)
         self.drawing.shapes.insert(place, Frame(self.x - half, top, 2 * half, bottom - top))
@@ -306,16 +310,6 @@ class Column:
         for number, line in enumerate(lines, start=1):
             self.drawing.text(edge, y + 3 + number * LINE_HEIGHT, line, anchor=self._outward, role="small")
         self.y, self._shape = top, item.shape
-
-
-def frame_extent() -> float:
-    """Return the distance from the center of a column to the outer end of the labels beside its frames."""
-    return WIDTH / 2 + _FRAME_PADDING + 7 + _COUNT_WIDTH
-
-
-def frame_half_width() -> float:
-    """Return the distance from the center of a column to the edge of its frames."""
-    return WIDTH / 2 + _FRAME_PADDING
 
 
 def _middle(drawing: Drawing) -> float:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headway.diagrams.drawing import Box, Drawing, Style
+from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
 from headway.diagrams.text_width import shortened
 from headway.errors import ConfigError
 from headway.models.base import Model
@@ -22,7 +22,7 @@ from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention, attention_weights
 from headway.nn.blocks import PreNorm
 
-_CELL, _LINE = 38.0, 15.0  # width and height of a number
+_CELL = 38.0  # width of a number
 _SHOWN, MAX_TOKENS = 3, 5  # columns of vectors, and tokens
 _APART = 206.0  # between the centers of Q, K and V
 
@@ -82,7 +82,6 @@ def draw_head(given: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None
     q, k, v = query[0, 0], kv.keys[0, 0], kv.values[0, 0]
     weights = attention_weights(query, kv.keys, mask, score)[0, 0]
     scores = (query * query.size(-1) ** -0.5 @ kv.keys.mT if score is None else score(query, kv.keys))[0, 0]
-    title = "Scores: Q Kᵀ / √" + str(attention.d_key) if score is None else "Scores of Q and K"
 
     source = _matrix(drawing, 0.0, -10.0, "X: input of the layer", x, tokens, "embedding")
     shown = []
@@ -91,18 +90,20 @@ def draw_head(given: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None
         size = f"{x.size(1):,} × {part.size(1):,}"
         matrix = drawing.box(center, source.y - 44, (f"W for {name}", size), "linear", width=110)
         _elbow(drawing, source, matrix)
-        shown.append(
-            _matrix(drawing, center, matrix.y - 20, f"{name} of head 1", part, tokens, "state", bold=name == "Q")
-        )
+        title, bold = f"{name} of head 1", name == "Q"
+        shown.append(_matrix(drawing, center, matrix.y - 20, title, part, tokens, "state", bold=bold))
         drawing.arrow((center, matrix.y), (center, shown[-1].bottom))
+    title = f"Scores: Q Kᵀ / √{attention.d_key}" if score is None else "Scores of Q and K"
     compared = _matrix(drawing, -_APART / 2, shown[0].y - 44, title, scores, tokens, "attention", headed=True)
     for box in shown[:2]:
         _elbow(drawing, box, compared)
-    bottom = compared.y - 44 - _LINE
+    bottom = compared.y - 44 - LINE_HEIGHT
     normed = _matrix(drawing, -_APART / 2, bottom, "Softmax of each row", weights, tokens, "softmax", headed=True)
-    drawing.arrow((compared.center, compared.y - 18 - _LINE), (normed.center, normed.bottom))
-    mixed = _matrix(drawing, _APART / 4, normed.y - 48 - _LINE, "Mixture: weights × V", weights @ v, tokens, "state")
-    _elbow(drawing, normed, mixed, _LINE)
+    drawing.arrow((compared.center, compared.y - 18 - LINE_HEIGHT), (normed.center, normed.bottom))
+    mixed = _matrix(
+        drawing, _APART / 4, normed.y - 48 - LINE_HEIGHT, "Mixture: weights × V", weights @ v, tokens, "state"
+    )
+    _elbow(drawing, normed, mixed, LINE_HEIGHT)
     drawing.arrow((shown[2].center, shown[2].y - 18), (shown[2].center, mixed.middle), (mixed.right, mixed.middle))
     kind = "causal self-attention" if causal else "encoder self-attention"
     drawing.caption = (
@@ -120,19 +121,18 @@ def _matrix(
     With ``headed``, columns are tokens, too. With ``bold``, the second row is bold, or the only one.
     """
     most, cell = (MAX_TOKENS, _CELL + 12) if headed else (_SHOWN + 1, _CELL)
-    numbers = [[_number(value) for value in row[:most]] for row in rows[:MAX_TOKENS].tolist()]
     wide = rows.size(1) > most
-    numbers = [[*row[: most - 1], "…"] if wide else row for row in numbers]
-    width, height = cell * len(numbers[0]) - (cell - 22 if wide else 0) + 8, _LINE * len(numbers) + 8
+    ellipsis, count = ["…"] * wide, most - 1 if wide else rows.size(1)
+    numbers = [[*map(_number, row[:count]), *ellipsis] for row in rows[:MAX_TOKENS].tolist()]
+    width, height = cell * count + 22 * wide + 8, LINE_HEIGHT * len(numbers) + 8
     box = drawing.box(center, bottom, ("",), style, width=width, height=height)
-    drawing.text(box.x, box.y - 5 - _LINE * headed, title, role="small")
-    columns = [
-        box.x + cell * (column + 1) - (cell - 24 if value == "…" else 2) for column, value in enumerate(numbers[0])
-    ]
-    for x, token in zip(columns[: len(columns) - wide] if headed else (), tokens, strict=False):
+    drawing.text(box.x, box.y - 5 - LINE_HEIGHT * headed, title, role="small")
+    columns = [box.x + cell * (column + 1) - 2 for column in range(count)]
+    for x, token in zip(columns if headed else (), tokens, strict=False):
         drawing.text(x, box.y - 5, shortened(token, 11, cell - 4), anchor="end", role="small")
+    columns += [box.right - 6] * wide
     for number, row in enumerate(numbers):
-        y, is_bold = box.y + 15 + number * _LINE, bold and number == min(1, len(numbers) - 1)
+        y, is_bold = box.y + 15 + number * LINE_HEIGHT, bold and number == min(1, len(numbers) - 1)
         for x, value in zip(columns, row, strict=True):
             drawing.text(x, y, value, anchor="end", role="bold" if is_bold else "code")
         name = shortened(tokens[number], 11, 45 if is_bold else 52)

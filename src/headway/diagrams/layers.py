@@ -215,13 +215,13 @@ def _feed_forward_layers(layer: FeedForward | GatedFeedForward, shape: str, *, d
     )
 
 
-def output_layers(projection: nn.Linear, shape: str, *, is_tied: bool, words: str = "Softmax") -> Iterator[Item]:
+def output_layers(projection: nn.Linear, shape: str, *, is_tied: bool) -> Iterator[Item]:
     """Yield the boxes from the last states to probabilities. A tied matrix counts at the embedding."""
     matrix = projection.weight if is_tied else None
     bias = "" if projection.bias is None else "with a bias"
     lines = tuple(filter(None, ("Linear", bias)))
     yield Layer(lines, "linear", count(projection, without=matrix), shape, "projection")
-    yield Layer((words,), "softmax", shape=shape)
+    yield Layer(("Softmax",), "softmax", shape=shape)
 
 
 def blocks_in(stack: EncoderStack | DecoderStack | CausalStack) -> list[Block]:

@@ -205,7 +205,7 @@ def _attention(
     drawing.text(readout.x - 6, readout.middle - 5, "4 c₁", anchor="end", role="small")
     return (
         f"Attention of the first step: 1, scores of all states z with {state}; 2, their softmax, the weights α; 3, the "
-        f"sum of the z, weighted by α, the context vector c₁; 4, its use {'in the cell and ' if is_before else ''}in "
+        f"sum of the z, weighted by α, the context vector c₁; 4, its use in {'the cell and ' if is_before else ''}"
         "the output of the step."
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.diagrams.column import Column, frame_half_width
+from headway.diagrams.column import FRAME_HALF, Column
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.layers import blocks_in, embedding_layers, final_norm, output_layers, stack_items
 from headway.models.transformer import Transformer
@@ -10,11 +10,10 @@ from headway.models.transformer import Transformer
 _GUTTER = 34.0  # between the two frames
 
 
-def _columns(drawing: Drawing, *, shapes: bool) -> tuple[Column, Column, float]:
-    """Return the columns of encoder and decoder, and the x of the gutter between them."""
-    half = frame_half_width()
-    between = half + _GUTTER / 2
-    return Column(drawing, -between, side=-1, shapes=shapes), Column(drawing, between, side=1, shapes=shapes), 0.0
+def _columns(drawing: Drawing, *, shapes: bool) -> tuple[Column, Column]:
+    """Return the columns of encoder and decoder, at equal distances from x = 0."""
+    x = FRAME_HALF + _GUTTER / 2
+    return Column(drawing, -x, side=-1, shapes=shapes), Column(drawing, x, side=1, shapes=shapes)
 
 
 def _shapes(model: Transformer) -> tuple[str, str]:
@@ -23,7 +22,7 @@ def _shapes(model: Transformer) -> tuple[str, str]:
 
 def draw_transformer(model: Transformer, drawing: Drawing, *, shapes: bool) -> None:
     """Draw the whole model."""
-    encoder, decoder, gutter = _columns(drawing, shapes=shapes)
+    encoder, decoder = _columns(drawing, shapes=shapes)
     source, target = _shapes(model)
     joint = model.source_embedding is model.target_embedding
     tied = model.projection.weight is model.target_embedding.weight
@@ -45,12 +44,12 @@ def draw_transformer(model: Transformer, drawing: Drawing, *, shapes: bool) -> N
         *output_layers(model.projection, f"B × T × {model.projection.out_features:,}", is_tied=tied),
     )
     decoder.words("Output probabilities")
-    decoder.connect_memory(encoder, gutter)
+    decoder.connect_memory(encoder)
     if joint:
         first, second = encoder.boxes["embedding"], decoder.boxes["embedding"]
         y = max(first.middle, second.middle)
         drawing.arrow((first.right, y), (second.x, y), head=False, dashed=True)
-        drawing.text(gutter, y - 5, "same weights", anchor="middle", role="small")
+        drawing.text(0, y - 5, "same weights", anchor="middle", role="small")
         drawing.sentences.append("Both embeddings are one matrix.")
     if tied:
         decoder.tie("embedding", "projection")
@@ -58,11 +57,11 @@ def draw_transformer(model: Transformer, drawing: Drawing, *, shapes: bool) -> N
 
 def draw_blocks(model: Transformer, drawing: Drawing, *, shapes: bool) -> None:
     """Draw an encoder block and a decoder block with all their steps."""
-    encoder, decoder, gutter = _columns(drawing, shapes=shapes)
+    encoder, decoder = _columns(drawing, shapes=shapes)
     source, target = _shapes(model)
     encoder.words("Source, or the block below", shape=source)
     encoder.add(*stack_items(blocks_in(model.encoder), "encoder block", source, detailed=True))
     decoder.words("Target, or the block below", shape=target)
     decoder.add(*stack_items(blocks_in(model.decoder), "decoder block", target, detailed=True))
     decoder.finish()
-    decoder.connect_memory(encoder, gutter)
+    decoder.connect_memory(encoder)
