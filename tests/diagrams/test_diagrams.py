@@ -195,8 +195,8 @@ def test_attention_is_named_after_the_sharing_of_keys(kv_heads: int, name: str, 
 def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     torch.manual_seed(1)
     drawing = Drawing("")
-    layer = MultiHeadAttention(16, 2)
-    draw_head(HeadInput(layer, torch.randn(3, 16), [5, 6, 7], False), ["three", "days", "ago"], drawing)
+    layer = MultiHeadAttention(16, 4)
+    draw_head(HeadInput(layer, torch.randn(3, 16), [5, 6, 7], False), ["three", "days", "Wunderwerk"], drawing)
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
     assert sum(shape.text == "three" for shape in texts) == 7 + 2  # rows of all matrices, and columns of two
     assert sum(shape.text == "days" and shape.role == "bold" for shape in texts) == 5  # not in keys and values

@@ -120,10 +120,9 @@ def _matrix(
 
     With ``headed``, columns are tokens, too. With ``bold``, the second row is bold, or the only one.
     """
-    most, cell = (MAX_TOKENS, _CELL + 12) if headed else (_SHOWN + 1, _CELL)
-    wide = rows.size(1) > most
-    ellipsis, count = ["…"] * wide, most - 1 if wide else rows.size(1)
-    numbers = [[*map(_number, row[:count]), *ellipsis] for row in rows[:MAX_TOKENS].tolist()]
+    most, cell = (MAX_TOKENS, _CELL + 12) if headed else (_SHOWN, _CELL)
+    count, wide = min(rows.size(1), most), rows.size(1) > most
+    numbers = [[*map(_number, row[:count]), *["…"] * wide] for row in rows[:MAX_TOKENS].tolist()]
     width, height = cell * count + 22 * wide + 8, LINE_HEIGHT * len(numbers) + 8
     box = drawing.box(center, bottom, ("",), style, width=width, height=height)
     drawing.text(box.x, box.y - 5 - LINE_HEIGHT * headed, title, role="small")

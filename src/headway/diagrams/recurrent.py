@@ -36,7 +36,7 @@ class Tokens:
 def draw_recurrent(model: RecurrentModel, drawing: Drawing, *, shapes: bool, tokens: Tokens | None = None) -> None:
     """Draw encoder and decoder from left to right."""
     tokens, config, decoder = tokens or Tokens(), model.config, model.decoder
-    cell, steps = config.cell.upper(), len(tokens.inputs)
+    cell = config.cell.upper()
     lines = (cell, "→ ←") if config.bidirectional else (cell,)
     drawing.sentences.append(f"The encoder reads {' '.join(tokens.source)}.")
     encoder = _layers(drawing, 0.0, tokens.source, lines, config.encoder_layers)
@@ -68,10 +68,10 @@ def draw_recurrent(model: RecurrentModel, drawing: Drawing, *, shapes: bool, tok
         query = (first.center - (0 if first is initial else 12), first.y)
         score = (config.score_kind or "").replace("_", "-")
         notes.append(_attention(drawing, score, tokens, frame, states, query, gutter + 20, layers[0], readouts[0]))
-    elif config.reads_z_only_at_start is False:
+    elif not config.reads_z_only_at_start:
         side, end = start + 18, layers[0][0].center - 14
         drawing.arrow((side, summary.y), (side, _CONTEXT), (end, _CONTEXT), (end, bottom))
-        _later_contexts(drawing, layers[0], ["z"] * steps)
+        _later_contexts(drawing, layers[0], ["z"] * len(tokens.inputs))
     if isinstance(decoder, LuongDecoder) and decoder.d_fed:
         for before, box, after in zip(readouts, layers[0], layers[0][1:], strict=False):
             channel = box.center + PITCH / 2
