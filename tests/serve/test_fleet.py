@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import cast
 
@@ -14,9 +16,9 @@ from running_service import unpack_model
 
 from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
-from headway.serve.glossaries import GlossaryDigest
+from headway.serve.glossaries import GlossaryDigest, GlossaryLines
 from headway.serve.model_info import ModelSpec
-from headway.serve.workers.messages import Job
+from headway.serve.workers.messages import AddGlossary, Cancel, Job, StartJob, receive
 from headway.serve.workers.process_fleet import ProcessFleet, _next_worker
 from headway.serve.workers.worker_process import PendingJob, WorkerProcess
 
@@ -131,3 +133,51 @@ def test_a_job_goes_to_an_idle_worker_that_has_its_glossary() -> None:
     assert _next_worker(workers, [GlossaryDigest(b"one")]) is workers[2]
     assert _next_worker(workers, []) is workers[1]
     assert _next_worker(workers[:2], [GlossaryDigest(b"one")]) is workers[1]
+
+
+def test_other_jobs_overtake_a_large_glossary_and_the_jobs_that_need_it() -> None:
+    glossary = GlossaryLines("\n".join(f"word{number}\tWort{number}" for number in range(100_000)))
+    with_glossary = Job("model", "translate_each", (["a"],), {"glossary": glossary})
+
+    async def send(ours: socket.socket) -> None:
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+        worker = WorkerProcess(0, asyncio.Event())
+        worker.transport = transport
+        worker.send_job(StartJob(1, with_glossary))
+        worker.send_job(StartJob(2, with_glossary))
+        worker.cancel(2)
+        await asyncio.sleep(0.01)
+        worker.send_job(StartJob(3, JOB))
+        while worker._waiting or transport.get_write_buffer_size():
+            await asyncio.sleep(0.001)
+        worker.send_job(StartJob(4, with_glossary))
+        await asyncio.sleep(0.01)
+        transport.close()
+
+    def read(theirs: socket.socket) -> list[object]:
+        messages = list[object]()
+        with theirs, contextlib.suppress(EOFError):
+            while True:
+                messages.append(receive(theirs))
+        return messages
+
+    async def check() -> list[object]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        sending = asyncio.ensure_future(send(ours))
+        await asyncio.sleep(0.02)  # the process is busy
+        messages = await asyncio.to_thread(read, theirs)
+        await sending
+        return messages
+
+    messages = asyncio.run(check())
+    others = [message for message in messages if not isinstance(message, AddGlossary)]
+    numbers = [(type(message), message.number) for message in others if isinstance(message, StartJob | Cancel)]
+    assert numbers == [(StartJob, 3), (StartJob, 1), (StartJob, 2), (Cancel, 2), (StartJob, 4)]
+    parts = [message for message in messages if isinstance(message, AddGlossary)]
+    assert "".join(message.part for message in parts) == glossary.text
+    assert [message.is_last for message in parts] == [False] * (len(parts) - 1) + [True]
+    assert messages.index(others[0]) < len(parts) / 2
+    first = others[1]
+    assert isinstance(first, StartJob)
+    assert first.job.keywords == {"glossary": glossary.digest}

@@ -57,6 +57,7 @@ from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
 _SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
+_LARGE_BATCH = 32  # texts, with several hypotheses of each
 _SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call that shares batches
 _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
 
@@ -243,14 +244,18 @@ class Translator(TextTranslator):
         return copied
 
     def warm_up(self) -> None:
-        """Translate a short text, so that the model's weights are converted and its kernels compiled."""
+        """Translate short texts, so that the model's weights are converted and its kernels compiled.
+
+        Large batches have kernels of their own.
+        """
         sources, targets = self.source_languages, self.target_languages
-        self.translate_each(
-            ["a", "b"],
-            TranslateOptions(
-                source_language=sources[0] if sources else None, target_language=targets[0] if targets else None
-            ),
+        options = TranslateOptions(
+            decoding=DecodingOptions(max_length=4),
+            source_language=sources[0] if sources else None,
+            target_language=targets[0] if targets else None,
         )
+        self.translate_each(["a", "b"], options)
+        self.translate_each(["a"] * _LARGE_BATCH, options)
 
     def translate_each(
         self,

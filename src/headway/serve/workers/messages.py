@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from headway.serve.glossaries import GlossaryLines
 from headway.serve.model_info import ModelInfo, PivotModels
 
 _LENGTH = struct.Struct("!Q")
@@ -69,9 +68,15 @@ class StartJob:
 
 @dataclass(frozen=True)
 class AddGlossary:
-    """A glossary that the following jobs name by its digest."""
+    """A part of a glossary that the following jobs name by its digest.
 
-    lines: GlossaryLines
+    Attributes:
+        part: Its lines, or some of their characters.
+        is_last: Whether the glossary is complete with this part.
+    """
+
+    part: str
+    is_last: bool
 
 
 @dataclass(frozen=True)

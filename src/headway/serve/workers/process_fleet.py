@@ -26,7 +26,6 @@ from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
     LOADER,
     WORKER,
-    Cancel,
     Done,
     Exited,
     Forked,
@@ -428,7 +427,7 @@ class ProcessFleet(Fleet):
         number = pending.start.number
         for worker in filter(None, self._workers):
             if number in worker.pending:
-                worker.send(Cancel(number))
+                worker.cancel(number)
                 limits = worker.cpu_seconds() + _CANCEL_S, time.monotonic() + self._step_s
                 asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number, *limits)
         if pending in self._waiting:

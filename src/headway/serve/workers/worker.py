@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -115,6 +115,7 @@ class _Worker:
 
     def _receive(self) -> None:
         """Handle the messages that arrive, also while the main thread computes."""
+        parts: list[str] = []  # of a glossary
         while True:
             try:
                 message, num_bytes = receive_with_size(self._connection)
@@ -126,8 +127,11 @@ class _Worker:
                     self._return_memory()
                 case Cancel():
                     self._cancel(message.number)
-                case AddGlossary(lines):
-                    self._glossaries.add(lines)
+                case AddGlossary(part, is_last):
+                    parts.append(part)
+                    if is_last:
+                        self._glossaries.add(GlossaryLines("".join(parts)))
+                        parts.clear()
                 case StartJob(number, job):
                     caller = self._callers[number] = Caller(job.caller, job.priority)
                     self._idle_pings = 0
@@ -136,7 +140,7 @@ class _Worker:
                         caller.give_way = self._search.give_way
                         self._short_jobs.put((start, caller))
                     else:
-                        caller.give_way = _Pauses(self._search)
+                        caller.give_way = _Pauses(self._search, self._threads)
                         self._pool.submit(self._run_in_thread, start, caller)
 
     def _with_glossaries(self, start: StartJob) -> StartJob:
@@ -255,16 +259,21 @@ class _Worker:
 
 
 class _Pauses:
-    """Pauses a thread that has computed for some time while the main thread has work, so that both get half of it."""
+    """Pauses a thread that has computed for some time while the main thread has work, which gets half of the time.
 
-    def __init__(self, search: SharedSearch) -> None:
-        self._search, self._since = search, time.monotonic()
+    All threads share the other half.
+    """
+
+    def __init__(self, search: SharedSearch, threads: Sized) -> None:
+        self._search, self._threads, self._since = search, threads, time.monotonic()
 
     def __call__(self) -> None:
-        elapsed = time.monotonic() - self._since
+        now = time.monotonic()
+        elapsed = now - self._since
         if elapsed > _TURN_S:
-            if self._search.has_work:
-                time.sleep(min(elapsed, 10 * _TURN_S))
+            end = now + min(elapsed, 10 * _TURN_S) * max(1, 2 * len(self._threads) - 1)
+            while self._search.has_work and (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, _TURN_S))
             self._since = time.monotonic()
 
 

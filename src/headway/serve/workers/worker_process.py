@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.errors import HeadwayError
 from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
-from headway.serve.workers.messages import AddGlossary, Part, Pong, StartJob, encode
+from headway.serve.workers.messages import AddGlossary, Cancel, Part, Pong, StartJob, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -27,6 +28,8 @@ _ENVIRONMENT = {
 }
 # A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
+_PART_CHARACTERS = 1 << 16  # of a glossary; the process reads a part of this size in less than a millisecond
+_SENDING_S = 0.001  # time between looks whether the process has read what was sent
 
 
 @dataclass(eq=False)
@@ -54,6 +57,9 @@ class WorkerProcess:
     is_ready: bool = False
     _glossaries: RecentGlossaries = field(default_factory=RecentGlossaries, init=False)  # cached by the process
     _unsent: list[bytes] = field(default_factory=list, init=False)
+    # Parts of glossaries, and the jobs that need them. They are sent piece by piece, so that other jobs overtake them.
+    _waiting: deque[AddGlossary | StartJob | Cancel] = field(default_factory=deque, init=False)
+    _sending: asyncio.Handle | None = field(default=None, init=False)  # runs while something waits
 
     def send(self, message: Any) -> None:
         """Send a message to the process, together with the others of this iteration of the event loop."""
@@ -63,14 +69,37 @@ class WorkerProcess:
 
     def send_job(self, start: StartJob) -> None:
         """Send a job to the process, and before it the glossaries that the process does not have yet."""
-        keywords = dict(start.job.keywords)
+        keywords, needs_glossary = dict(start.job.keywords), False
         for name, value in keywords.items():
             if isinstance(value, GlossaryLines):
                 if value.digest not in self._glossaries:
-                    self.send(AddGlossary(value))
+                    self._waiting += _parts(value.text)
                 self._glossaries.add(value)
-                keywords[name] = value.digest
-        self.send(replace(start, job=replace(start.job, keywords=keywords)))
+                keywords[name], needs_glossary = value.digest, True
+        start = replace(start, job=replace(start.job, keywords=keywords))
+        if not (needs_glossary and self._waiting):
+            self.send(start)
+            return
+        self._waiting.append(start)
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().call_soon(self._send_waiting)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a job."""
+        if any(isinstance(message, StartJob) and message.number == number for message in self._waiting):
+            self._waiting.append(Cancel(number))
+        else:
+            self.send(Cancel(number))
+
+    def _send_waiting(self) -> None:
+        """Send what waits, one piece after the other, each when the process has read the one before."""
+        if self.transport.is_closing():
+            self._waiting.clear()
+        while self._waiting and not self.transport.get_write_buffer_size():
+            self.transport.write(encode(self._waiting.popleft()))
+        self._sending = None
+        if self._waiting:
+            self._sending = asyncio.get_running_loop().call_later(_SENDING_S, self._send_waiting)
 
     def has_glossary(self, digest: GlossaryDigest) -> bool:
         """Return whether the process keeps a glossary."""
@@ -131,3 +160,9 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
         return socket.socketpair()
     except OSError as error:  # too many open files
         raise HeadwayError(f"a process cannot be started: {error}") from None
+
+
+def _parts(text: str) -> Iterator[AddGlossary]:
+    """Yield the parts of a glossary."""
+    for start in range(0, len(text), _PART_CHARACTERS):
+        yield AddGlossary(text[start : start + _PART_CHARACTERS], start + _PART_CHARACTERS >= len(text))
