@@ -276,6 +276,7 @@ class _Request:
                 self.received.add(len(part))
                 parts += part
                 self.is_complete = not message.get("more_body", False)
+                del message, part  # while the next part is awaited, memory holds one copy
             self.body = bytes(parts)
             self.receive = replay([{"type": "http.request", "body": self.body}], self._receive)
         return self.body
