@@ -1,8 +1,13 @@
-"""The protocol in simulated schedules: no line is lost, doubled or changed, and planted faults are found."""
+"""The protocol in simulated schedules: no line is lost, doubled or changed, and planted faults are found.
+
+The slow tests take 20,000 schedules (half a minute), or as many as the environment variable ``HEADWAY_SCHEDULES`` says:
+100,000 after a change of the protocol.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from headway.jobs.owner import Owner
 from headway.jobs.protocol import ChunkProtocol, JobStoppedError, Lease, Timing, lease_name, result_name
 from headway.jobs.results import ChunkResult
 
-QUICK, SLOW, PARTS = 60, 100_000, 20
+QUICK, SLOW, PARTS = 60, int(os.environ.get("HEADWAY_SCHEDULES", "20000")), 20
 
 
 def first_problem(seeds: range, protocol: type[ChunkProtocol] = ChunkProtocol) -> tuple[int, list[str]] | None:
