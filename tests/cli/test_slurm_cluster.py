@@ -1,4 +1,4 @@
-"""Workers on a real SLURM with two nodes on this machine, whose time limit strikes before the job is done."""
+"""Workers on a real SLURM with two nodes on this machine, which sends SIGTERM before the job is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,21 +97,30 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def test_a_time_limit_strikes_and_later_rounds_finish(cluster: None, tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_later_rounds_finish_what_ended_ones_give_back(cluster: None, tmp_path: Path, folders: dict[str, Path]) -> None:
+    """SLURM sends the signal of its time limit twice, to all workers that run."""
     draws, words = random.Random(1), ["das", "rote", "Haus", "der", "Baum", "und"]
     source = tmp_path / "in"
     source.write_text("".join(" ".join(draws.choices(words, k=draws.randrange(6))) + "\n" for _ in range(20_000)))
     float32 = ("--precision", "float32", "--beam-size", 8)
     ended = run(
         "corpus", "translate", folders["translator"], source, "-o", tmp_path / "job", *float32, "--chunk-lines", 200,
-        "--slurm", 2, "--slurm-options", "--time 1", "--slurm-rounds", 6,
+        "--slurm", 2, "--slurm-options", "--time 9", "--slurm-rounds", 6,
     )  # fmt: skip
     assert ended.code == 0, ended.err
     assert len(re.findall(r"round \d: SLURM job \d+ with 2 tasks", ended.err)) == 6
     plan, until = Plan(tmp_path / "job"), time.monotonic() + 600
-    while missing_chunks(plan):
-        assert time.monotonic() < until, [path.read_text() for path in (plan.folder / "logs").iterdir()]
-        time.sleep(1)
+
+    def wait_while(condition: Callable[[], object]) -> None:
+        while condition():
+            assert time.monotonic() < until, [path.read_text() for path in (plan.folder / "logs").iterdir()]
+            time.sleep(0.5)
+
+    for _ in range(2):
+        few = missing_chunks(plan) - 10
+        wait_while(lambda few=few: missing_chunks(plan) > few)  # until the workers of this round have begun
+        subprocess.run(["scancel", "--batch", "--signal=TERM", "--state=RUNNING", "--user=root"], check=True)
+    wait_while(lambda: missing_chunks(plan))
     join(plan, tmp_path / "out", verify=True)
-    assert list((plan.folder / "leases").rglob("*.released"))  # a time limit has struck
+    assert list((plan.folder / "leases").rglob("*.released"))
     assert (tmp_path / "out").read_text() == run("translate", folders["translator"], "-i", source, *float32).out

@@ -57,6 +57,7 @@ MORE_CALLS = [
     "tokenize translator Haus --merges",
     "learn-bpe source --merges 3 --word Haus",
     "info translator",
+    "diagram translator -o model.svg",
     "schema recipe",
     "serve translator --check",
     "generate language_model --max-new-tokens 1 --seed 3 --precision float32",
