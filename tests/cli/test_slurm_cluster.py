@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,16 +111,15 @@ def test_later_rounds_finish_what_ended_ones_give_back(cluster: None, tmp_path: 
     assert len(re.findall(r"round \d: SLURM job \d+ with 2 tasks", ended.err)) == 6
     plan, until = Plan(tmp_path / "job"), time.monotonic() + 600
 
-    def wait_while(condition: Callable[[], object]) -> None:
-        while condition():
+    def wait_until_only(num_chunks: int) -> None:
+        while missing_chunks(plan) > num_chunks:
             assert time.monotonic() < until, [path.read_text() for path in (plan.folder / "logs").iterdir()]
             time.sleep(0.5)
 
     for _ in range(2):
-        few = missing_chunks(plan) - 10
-        wait_while(lambda few=few: missing_chunks(plan) > few)  # until the workers of this round have begun
+        wait_until_only(missing_chunks(plan) - 10)  # the workers of this round have begun
         subprocess.run(["scancel", "--batch", "--signal=TERM", "--state=RUNNING", "--user=root"], check=True)
-    wait_while(lambda: missing_chunks(plan))
+    wait_until_only(0)
     join(plan, tmp_path / "out", verify=True)
     assert list((plan.folder / "leases").rglob("*.released"))
     assert (tmp_path / "out").read_text() == run("translate", folders["translator"], "-i", source, *float32).out
