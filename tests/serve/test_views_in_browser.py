@@ -515,7 +515,7 @@ def test_without_a_text_there_are_no_results(page: Page, name: str, text: str) -
 def test_a_text_may_be_longer_than_what_the_model_reads(page: Page) -> None:
     view = opened(page, "write")
     page.keyboard.type("ein")
-    view.locator("summary").click()
+    view.locator(".more summary").click()
     length = view.get_by_label("Tokens to write")
     for wrong, used in (("-3", "1"), ("5000", "1000"), ("", "100")):
         length.fill(wrong)
