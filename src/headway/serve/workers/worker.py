@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -140,7 +140,7 @@ class _Worker:
                         caller.give_way = self._search.give_way
                         self._short_jobs.put((start, caller))
                     else:
-                        caller.give_way = _Pauses(self._search, self._threads)
+                        caller.give_way = _Pauses(self._search)
                         self._pool.submit(self._run_in_thread, start, caller)
 
     def _with_glossaries(self, start: StartJob) -> StartJob:
@@ -259,21 +259,16 @@ class _Worker:
 
 
 class _Pauses:
-    """Pauses a thread that has computed for some time while the main thread has work, which gets half of the time.
+    """Pauses a thread that has computed for some time while the main thread has work, so that both get half of it."""
 
-    All threads share the other half.
-    """
-
-    def __init__(self, search: SharedSearch, threads: Sized) -> None:
-        self._search, self._threads, self._since = search, threads, time.monotonic()
+    def __init__(self, search: SharedSearch) -> None:
+        self._search, self._since = search, time.monotonic()
 
     def __call__(self) -> None:
-        now = time.monotonic()
-        elapsed = now - self._since
+        elapsed = time.monotonic() - self._since
         if elapsed > _TURN_S:
-            end = now + min(elapsed, 10 * _TURN_S) * max(1, 2 * len(self._threads) - 1)
-            while self._search.has_work and (left := end - time.monotonic()) > 0:
-                time.sleep(min(left, _TURN_S))
+            if self._search.has_work:
+                time.sleep(min(elapsed, 10 * _TURN_S))
             self._since = time.monotonic()
 
 
