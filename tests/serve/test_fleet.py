@@ -18,7 +18,7 @@ from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
 from headway.serve.glossaries import GlossaryDigest, GlossaryLines
 from headway.serve.model_info import ModelSpec
-from headway.serve.workers.messages import AddGlossary, Cancel, Job, StartJob, receive
+from headway.serve.workers.messages import AddGlossary, Cancel, Job, MessageReceiver, StartJob, receive
 from headway.serve.workers.process_fleet import ProcessFleet, _next_worker
 from headway.serve.workers.worker_process import PendingJob, WorkerProcess
 
@@ -139,20 +139,20 @@ def test_other_jobs_overtake_a_large_glossary_and_the_jobs_that_need_it() -> Non
     glossary = GlossaryLines("\n".join(f"word{number}\tWort{number}" for number in range(100_000)))
     with_glossary = Job("model", "translate_each", (["a"],), {"glossary": glossary})
 
-    async def send(ours: socket.socket) -> None:
-        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    async def send(ours: socket.socket, are_sent: asyncio.Event) -> None:
         worker = WorkerProcess(0, asyncio.Event())
-        worker.transport = transport
+        receiver = MessageReceiver(pytest.fail, lambda error: None, on_read=worker.send_waiting)
+        worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
         worker.send_job(StartJob(1, with_glossary))
         worker.send_job(StartJob(2, with_glossary))
         worker.cancel(2)
-        await asyncio.sleep(0.01)
         worker.send_job(StartJob(3, JOB))
-        while worker._waiting or transport.get_write_buffer_size():
+        are_sent.set()
+        while worker._waiting or worker.transport.get_write_buffer_size():
             await asyncio.sleep(0.001)
         worker.send_job(StartJob(4, with_glossary))
         await asyncio.sleep(0.01)
-        transport.close()
+        worker.transport.close()
 
     def read(theirs: socket.socket) -> list[object]:
         messages = list[object]()
@@ -164,8 +164,9 @@ def test_other_jobs_overtake_a_large_glossary_and_the_jobs_that_need_it() -> Non
     async def check() -> list[object]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        sending = asyncio.ensure_future(send(ours))
-        await asyncio.sleep(0.02)  # the process is busy
+        are_sent = asyncio.Event()
+        sending = asyncio.ensure_future(send(ours, are_sent))
+        await are_sent.wait()  # the process is busy until then
         messages = await asyncio.to_thread(read, theirs)
         await sending
         return messages

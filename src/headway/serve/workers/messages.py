@@ -205,10 +205,16 @@ class MessageReceiver(asyncio.Protocol):
         on_message: The function. If it raises an exception, the connection is closed.
         on_end: Called once, when the connection has ended, with the error of a message that could not be read or
             handled, or None.
+        on_read: Called when the other side has read everything that was sent, if it could not do so at once.
     """
 
-    def __init__(self, on_message: Callable[[Any], None], on_end: Callable[[Exception | None], None]) -> None:
-        self._on_message, self._on_end = on_message, on_end
+    def __init__(
+        self,
+        on_message: Callable[[Any], None],
+        on_end: Callable[[Exception | None], None],
+        on_read: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_message, self._on_end, self._on_read = on_message, on_end, on_read
         self._transport: asyncio.WriteTransport | None = None
         self._error: Exception | None = None
         self._received = bytearray()
@@ -216,6 +222,11 @@ class MessageReceiver(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the connection."""
         self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's does not derive from it
+        self._transport.set_write_buffer_limits(0)  # writing is paused until everything is read
+
+    def resume_writing(self) -> None:
+        """Report that everything has been read."""
+        self._on_read()
 
     def data_received(self, data: bytes) -> None:
         """Handle the messages that are complete now."""

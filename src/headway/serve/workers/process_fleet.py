@@ -231,7 +231,9 @@ class ProcessFleet(Fleet):
         ours, theirs = socket_pair()
         try:
             worker = WorkerProcess(*await self.fork(WORKER, theirs))
-            receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
+            receiver = MessageReceiver(
+                partial(self._receive, worker), partial(self._on_end, worker), on_read=worker.send_waiting
+            )
             worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
         except BaseException:
             ours.close()

@@ -29,7 +29,6 @@ _ENVIRONMENT = {
 # A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
 _PART_CHARACTERS = 1 << 16  # of a glossary; the process reads a part of this size in less than a millisecond
-_SENDING_S = 0.001  # time between looks whether the process has read what was sent
 
 
 @dataclass(eq=False)
@@ -59,7 +58,6 @@ class WorkerProcess:
     _unsent: list[bytes] = field(default_factory=list, init=False)
     # Parts of glossaries, and the jobs that need them. They are sent piece by piece, so that other jobs overtake them.
     _waiting: deque[AddGlossary | StartJob | Cancel] = field(default_factory=deque, init=False)
-    _sending: asyncio.Handle | None = field(default=None, init=False)  # runs while something waits
 
     def send(self, message: Any) -> None:
         """Send a message to the process, together with the others of this iteration of the event loop."""
@@ -81,8 +79,7 @@ class WorkerProcess:
             self.send(start)
             return
         self._waiting.append(start)
-        if self._sending is None:
-            self._sending = asyncio.get_running_loop().call_soon(self._send_waiting)
+        self.send_waiting()
 
     def cancel(self, number: int) -> None:
         """Cancel a job."""
@@ -91,15 +88,12 @@ class WorkerProcess:
         else:
             self.send(Cancel(number))
 
-    def _send_waiting(self) -> None:
-        """Send what waits, one piece after the other, each when the process has read the one before."""
+    def send_waiting(self) -> None:
+        """Send what waits, one piece after the other, until the process does not read a piece at once."""
         if self.transport.is_closing():
             self._waiting.clear()
         while self._waiting and not self.transport.get_write_buffer_size():
             self.transport.write(encode(self._waiting.popleft()))
-        self._sending = None
-        if self._waiting:
-            self._sending = asyncio.get_running_loop().call_later(_SENDING_S, self._send_waiting)
 
     def has_glossary(self, digest: GlossaryDigest) -> bool:
         """Return whether the process keeps a glossary."""
