@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -115,21 +118,46 @@ def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) 
     return [[*group] for group in (zip(files, partners, strict=True) if partners else ((file,) for file in files))]
 
 
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of a job, which all commands that make one have."""
+
+    workers: WorkersOption = None
+    chunk_lines: ChunkLinesOption = None
+    lease_seconds: LeaseOption = 180
+    mixed_processors: MixedProcessorsOption = False
+    slurm: SlurmOption = None
+    slurm_options: SlurmOptionsOption = ""
+    slurm_rounds: SlurmRoundsOption = 3
+    ray: RayOption = None
+
+
+def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :class:`JobOptions`, which it gets as the argument ``job``."""
+    signature, types = inspect.signature(command, eval_str=True), get_type_hints(JobOptions, include_extras=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "job"]
+    added = [
+        inspect.Parameter(option.name, own[0].kind, default=option.default, annotation=types[option.name])
+        for option in fields(JobOptions)
+    ]
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        job = JobOptions(**{option.name: arguments.pop(option.name) for option in added})
+        command(**arguments, job=job)
+
+    run.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    return run
+
+
 def run_job(
     operation: str,
     settings: Settings,
     inputs: Sequence[Sequence[Path]],
     folder: Path,
     records: RecordFormat | None,
-    *,
-    workers: int | None,
-    chunk_lines: int | None,
-    lease_seconds: float,
-    mixed_processors: bool,
-    slurm: int | None,
-    slurm_options: str,
-    slurm_rounds: int,
-    ray: str | None,
+    job: JobOptions,
 ) -> None:
     """Make the job in ``folder`` or resume it, and work on it here or submit workers.
 
@@ -140,33 +168,34 @@ def run_job(
     from headway.jobs.plan import make_plan
     from headway.jobs.protocol import Timing
 
-    if slurm is not None and ray is not None:
+    if job.slurm is not None and job.ray is not None:
         raise ConfigError("--slurm and --ray cannot be combined; give one of them")
-    timing = Timing(lease_seconds / _RENEWALS, lease_seconds, min(5.0, lease_seconds / _RENEWALS))
+    renew_s = job.lease_seconds / _RENEWALS
+    timing = Timing(renew_s, job.lease_seconds, min(5.0, renew_s))
     request = job_request(
         operation,
         settings,
         inputs,
         records=records,
-        mixed_processors=mixed_processors,
-        chunk_lines=chunk_lines,
+        mixed_processors=job.mixed_processors,
+        chunk_lines=job.chunk_lines,
         timing=timing,
     )
     plan = make_plan(folder, request)
     print(f"headway: {folder}: {plan.num_lines:,} lines in {plan.num_chunks:,} chunks", file=sys.stderr)
-    if slurm is not None:
+    if job.slurm is not None:
         from headway.corpus.slurm import submit
 
-        for line in submit(plan, slurm, slurm_options, slurm_rounds):
+        for line in submit(plan, job.slurm, job.slurm_options, job.slurm_rounds):
             print(f"headway: {line}", file=sys.stderr)
         return
-    if ray is not None:
+    if job.ray is not None:
         from headway.corpus.ray_workers import work_on_ray
 
-        work_on_ray(plan, ray)
+        work_on_ray(plan, job.ray)
         report_end(plan)
         return
-    work_here(plan, workers)
+    work_here(plan, job.workers)
 
 
 def work_here(plan: Plan, workers: int | None) -> None:

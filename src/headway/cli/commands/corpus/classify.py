@@ -10,6 +10,7 @@ from headway.cli import corpus_jobs as jobs
 from headway.cli import options
 
 
+@jobs.with_job_options
 def classify(
     model: options.ModelFolder,
     files: jobs.CorpusFiles,
@@ -21,14 +22,8 @@ def classify(
         options.OutputFormat,
         typer.Option("--format", help="text: label and probability, separated by a tab; json: one object per line."),
     ] = "text",
-    workers: jobs.WorkersOption = None,
-    chunk_lines: jobs.ChunkLinesOption = None,
-    lease_seconds: jobs.LeaseOption = 180,
-    mixed_processors: jobs.MixedProcessorsOption = False,
-    slurm: jobs.SlurmOption = None,
-    slurm_options: jobs.SlurmOptionsOption = "",
-    slurm_rounds: jobs.SlurmRoundsOption = 3,
-    ray: jobs.RayOption = None,
+    *,
+    job: jobs.JobOptions,
 ) -> None:
     """Classify the lines of files as a job.
 
@@ -51,12 +46,5 @@ def classify(
         jobs.input_groups(files),
         output,
         records,
-        workers=workers,
-        chunk_lines=chunk_lines,
-        lease_seconds=lease_seconds,
-        mixed_processors=mixed_processors,
-        slurm=slurm,
-        slurm_options=slurm_options,
-        slurm_rounds=slurm_rounds,
-        ray=ray,
+        job,
     )

@@ -13,6 +13,7 @@ from headway.cli.decoding import GenerationCommand, generation_options
 COMMAND_CLASS = GenerationCommand
 
 
+@jobs.with_job_options
 def generate(
     model: options.ModelFolder,
     files: jobs.CorpusFiles,
@@ -25,14 +26,8 @@ def generate(
         options.OutputFormat,
         typer.Option("--format", help="text: prompt and continuation; json: one object per prompt, with tokens."),
     ] = "text",
-    workers: jobs.WorkersOption = None,
-    chunk_lines: jobs.ChunkLinesOption = None,
-    lease_seconds: jobs.LeaseOption = 180,
-    mixed_processors: jobs.MixedProcessorsOption = False,
-    slurm: jobs.SlurmOption = None,
-    slurm_options: jobs.SlurmOptionsOption = "",
-    slurm_rounds: jobs.SlurmRoundsOption = 3,
-    ray: jobs.RayOption = None,
+    *,
+    job: jobs.JobOptions,
 ) -> None:
     """Continue the lines of files with a language model, as a job.
 
@@ -57,12 +52,5 @@ def generate(
         jobs.input_groups(files),
         output,
         records,
-        workers=workers,
-        chunk_lines=chunk_lines,
-        lease_seconds=lease_seconds,
-        mixed_processors=mixed_processors,
-        slurm=slurm,
-        slurm_options=slurm_options,
-        slurm_rounds=slurm_rounds,
-        ray=ray,
+        job,
     )

@@ -12,6 +12,7 @@ from headway.cli import options
 from headway.errors import ConfigError
 
 
+@jobs.with_job_options
 def score(
     model: options.ModelFolder,
     files: jobs.CorpusFiles,
@@ -30,14 +31,8 @@ def score(
         options.OutputFormat,
         typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
-    workers: jobs.WorkersOption = None,
-    chunk_lines: jobs.ChunkLinesOption = None,
-    lease_seconds: jobs.LeaseOption = 180,
-    mixed_processors: jobs.MixedProcessorsOption = False,
-    slurm: jobs.SlurmOption = None,
-    slurm_options: jobs.SlurmOptionsOption = "",
-    slurm_rounds: jobs.SlurmRoundsOption = 3,
-    ray: jobs.RayOption = None,
+    *,
+    job: jobs.JobOptions,
 ) -> None:
     """Score the lines of files as a job: texts with a language model, or pairs with a translation model.
 
@@ -69,12 +64,5 @@ def score(
         jobs.input_groups(files, target),
         output,
         records,
-        workers=workers,
-        chunk_lines=chunk_lines,
-        lease_seconds=lease_seconds,
-        mixed_processors=mixed_processors,
-        slurm=slurm,
-        slurm_options=slurm_options,
-        slurm_rounds=slurm_rounds,
-        ray=ray,
+        job,
     )

@@ -10,6 +10,7 @@ from headway.cli.decoding import DecodingCommand, decoding_options
 COMMAND_CLASS = DecodingCommand
 
 
+@jobs.with_job_options
 def translate(
     model: options.ModelFolder,
     files: jobs.CorpusFiles,
@@ -38,14 +39,8 @@ def translate(
     shortlist: options.ShortlistOption = False,
     input_format: shared.InputFormatOption = "text",
     format_: shared.TranslationFormatOption = "text",
-    workers: jobs.WorkersOption = None,
-    chunk_lines: jobs.ChunkLinesOption = None,
-    lease_seconds: jobs.LeaseOption = 180,
-    mixed_processors: jobs.MixedProcessorsOption = False,
-    slurm: jobs.SlurmOption = None,
-    slurm_options: jobs.SlurmOptionsOption = "",
-    slurm_rounds: jobs.SlurmRoundsOption = 3,
-    ray: jobs.RayOption = None,
+    *,
+    job: jobs.JobOptions,
 ) -> None:
     """Translate the lines of files as a job: the same command resumes after an interruption.
 
@@ -90,12 +85,5 @@ def translate(
         jobs.input_groups(files),
         output,
         records,
-        workers=workers,
-        chunk_lines=chunk_lines,
-        lease_seconds=lease_seconds,
-        mixed_processors=mixed_processors,
-        slurm=slurm,
-        slurm_options=slurm_options,
-        slurm_rounds=slurm_rounds,
-        ray=ray,
+        job,
     )
