@@ -194,11 +194,17 @@ def test_an_interrupted_job_is_resumed(folders: dict[str, Path], tmp_path: Path)
     expected = run("translate", model, "-i", source, *FLOAT).out
     words = ["corpus", "translate", model, source, "-o", tmp_path / "job", *FLOAT, "--chunk-lines", 50]
     command = [sys.executable, "-m", "headway", *map(str, words)]
+
+    def num_results() -> int:
+        return len(list((tmp_path / "job" / "results").rglob("*")))
+
     for number, workers in ((signal.SIGKILL, 2), (signal.SIGTERM, 1)):
+        before = -1
+        while before != num_results():  # workers whose command was killed end some tenths of a second later
+            before = num_results()
+            time.sleep(0.5)
         process = subprocess.Popen([*command, "--workers", str(workers)], env={**os.environ, "OMP_NUM_THREADS": "1"})
-        results = tmp_path / "job" / "results"
-        before = len(list(results.rglob("*")))
-        while len(list(results.rglob("*"))) < before + 3 and process.poll() is None:
+        while num_results() < before + 3 and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
         assert process.wait() == (-9 if number == signal.SIGKILL else 143)
