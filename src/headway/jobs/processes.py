@@ -26,6 +26,7 @@ from headway.errors import HeadwayError
 from headway.jobs.line_map import LineMap
 from headway.jobs.plan import JobChunk, Plan
 from headway.jobs.worker import RELEASED, Worker
+from headway.parent_process import end_with_parent
 
 _FAILED = 2  # exit code after an error that the user can correct
 _END_WITHIN_S = 20.0
@@ -248,7 +249,7 @@ class _Supervisor:
     def _work(self) -> int:
         """Work in this process. Return the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: os._exit(RELEASED))
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        end_with_parent(os.getppid())  # the chunk is then taken over at once
 
         def on_chunk(chunk: JobChunk) -> None:
             with suppress(BlockingIOError):
@@ -263,10 +264,3 @@ class _Supervisor:
             self._outbox.send_error(error)
             return _FAILED
         return 0
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent has ended. Its chunk is taken over at once."""
-    while os.getppid() == parent:
-        time.sleep(_CHECK_S)
-    os._exit(1)

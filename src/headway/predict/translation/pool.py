@@ -13,7 +13,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +22,7 @@ from typing import Any
 
 from headway.contention import adapt_waiting
 from headway.errors import ConfigError, HeadwayError
+from headway.parent_process import end_with_parent
 from headway.predict.results import Candidate, Source, Translation, WordAlignment
 from headway.predict.translation.glossary import Glossary
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
@@ -188,19 +188,12 @@ def _start_worker(load: bytes, parent: int) -> None:
     _waiting.__enter__()  # stays entered until the process ends
     os.dup2(2, 1)  # only the process that owns the pool writes to standard output
     keep_freed_memory()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_parent(parent)
     try:
         _loaded = pickle.loads(load)()
     except Exception as error:
         _loaded = error
     gc.freeze()  # loky collects garbage between calls, which would take 0.1 s because of PyTorch's many objects
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent has ended."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def _call(method: str | None, *arguments: Any) -> Any:
