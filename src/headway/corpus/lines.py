@@ -18,6 +18,20 @@ def one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
+def decode_line(line: bytes) -> str:
+    """Return the text of a line.
+
+    Raises:
+        DataError: It is binary or not UTF-8. The message names neither file nor line.
+    """
+    from headway.data.readers import decode_lines
+
+    try:
+        return decode_lines(line, "corpus", 0)
+    except DataError as error:
+        raise DataError(str(error).removeprefix("corpus, line 1: ")) from None
+
+
 class LineReader:
     """Parses lines into sources. A JSON line may add its own phrases and replace the prefix.
 
@@ -52,10 +66,8 @@ class LineReader:
         return Source(text, self._prefix, self._include, self._banned)
 
     def _parse_line(self, line: bytes | str, number: int) -> Source | HeadwayError:
-        from headway.data.readers import decode_lines
-
         try:
-            text = line if isinstance(line, str) else decode_lines(line, self._name, number - 1)
+            text = line if isinstance(line, str) else decode_line(line)
             if self._format == "jsonl":
                 return self._record(text, f"{self._name}, line {number}")
             return self.source(text)

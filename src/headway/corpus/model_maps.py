@@ -12,9 +12,8 @@ from pydantic import Field
 
 from headway.config import Config
 from headway.corpus.labels import format_label_line
-from headway.corpus.lines import one_line
+from headway.corpus.lines import decode_line, one_line
 from headway.corpus.text_map import TextOperation
-from headway.data.readers import decode_lines
 from headway.errors import ConfigError, HeadwayError
 from headway.jobs.line_map import Line
 
@@ -44,16 +43,16 @@ class ModelSettings(Config):
         """Do nothing: all options fit together."""
 
 
-def _texts(lines: Sequence[Line], first_line: int) -> list[tuple[str, ...] | HeadwayError]:
+def _texts(lines: Sequence[Line]) -> list[tuple[str, ...] | HeadwayError]:
     """Return the texts of each line, or its error."""
-    return [_decoded(line, number) for number, line in enumerate(lines, start=first_line)]
+    return [*map(_decoded, lines)]
 
 
-def _decoded(line: Line, number: int) -> tuple[str, ...] | HeadwayError:
+def _decoded(line: Line) -> tuple[str, ...] | HeadwayError:
     try:
-        return tuple(decode_lines(part, "corpus", number - 1) for part in line)
+        return tuple(map(decode_line, line))
     except HeadwayError as error:
-        return type(error)(str(error).removeprefix(f"corpus, line {number}: "))
+        return error
 
 
 class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
@@ -103,7 +102,7 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[tuple[str, ...] | HeadwayError]:
         """Return the text or the pair of texts of each line, or its error."""
-        return _texts(lines, first_line)
+        return _texts(lines)
 
     def item(self, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return the texts."""
@@ -161,7 +160,7 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[str | HeadwayError]:
         """Return the text of each line, or its error."""
-        return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines, first_line)]
+        return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines)]
 
     def item(self, texts: tuple[str, ...]) -> str:
         """Return the text."""
@@ -208,7 +207,7 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[str | HeadwayError]:
         """Return the prompt of each line, or its error."""
-        return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines, first_line)]
+        return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines)]
 
     def item(self, texts: tuple[str, ...]) -> str:
         """Return the prompt."""

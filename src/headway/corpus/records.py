@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.config import spelling_hint
-from headway.corpus.lines import one_line
-from headway.data.readers import decode_lines
-from headway.errors import ConfigError, DataError, HeadwayError
+from headway.corpus.lines import decode_line, one_line
+from headway.data.readers import uncompressed_name
+from headway.errors import ConfigError, DataError
 
 RecordKind = Literal["jsonl", "tsv"]
 _KINDS: dict[str, RecordKind] = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
@@ -55,10 +55,7 @@ class RecordFormat:
         Raises:
             DataError: It has no such record.
         """
-        try:
-            text = decode_lines(line, "record", 0)
-        except HeadwayError as error:
-            raise DataError(str(error).removeprefix("record, line 1: ")) from None
+        text = decode_line(line)
         return self._parse_object(text) if self.kind == "jsonl" else self._parse_columns(text)
 
     def _parse_object(self, line: str) -> CorpusRecord:
@@ -93,15 +90,20 @@ class RecordFormat:
         return "null\n" if self.kind == "jsonl" else "\n"
 
 
-def record_format(
-    paths: Sequence[Path], fields: Sequence[str], result: str, *, num_fields: int = 1
-) -> RecordFormat | None:
+def record_format(paths: Sequence[Path], field: str | None, result: str, *, num_fields: int = 1) -> RecordFormat | None:
     """Return the format of the records in input files, or None if each line is a text.
+
+    Args:
+        paths: The files.
+        field: The value of --field: the names of the fields to read, separated by commas.
+        result: The name of the field for the result.
+        num_fields: The number of fields that the operation reads.
 
     Raises:
         ConfigError: Fields are missing, or do not apply.
     """
-    kinds = {_KINDS.get((path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix) for path in paths}
+    fields = field.split(",") if field else []
+    kinds = {_KINDS.get(uncompressed_name(path).suffix) for path in paths}
     if kinds == {None} or not kinds:
         if fields:
             raise ConfigError("--field applies to .jsonl and .tsv files (which may be compressed); leave it out")

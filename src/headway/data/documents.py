@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from headway.data.bad_lines import BadLines, LineProblem
 from headway.data.encoding import TextEncoder
-from headway.data.readers import Corpus, TextSize, read_parts, read_records, text_size
+from headway.data.readers import Corpus, TextSize, read_parts, read_records, text_size, uncompressed_name
 from headway.errors import DataError
 from headway.text.base import EOS
 from headway.text.corpus_encoder import PackedIds
@@ -146,7 +146,7 @@ def read_texts(corpus: TextCorpus, folder: Path, *, bad_lines: BadLines | None =
 
 
 def _read(path: Path, corpus: TextCorpus, bad_lines: BadLines) -> Iterator[str]:
-    if path.with_suffix("" if path.suffix in (".gz", ".zst") else path.suffix).suffix in (".jsonl", ".json"):
+    if uncompressed_name(path).suffix in (".jsonl", ".json"):
         for text in bad_lines.without_problems(_texts_of_records(path, corpus.fields or ("text",))):
             yield from _pieces(_parts_of(text))
         return

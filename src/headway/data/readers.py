@@ -458,6 +458,11 @@ def read_content(path: Path) -> Iterator[bytes]:
             done += len(chunk)
 
 
+def uncompressed_name(path: Path) -> Path:
+    """Return the name that a file has when it is decompressed."""
+    return path.with_suffix("") if path.suffix in (".gz", ".zst") else path
+
+
 def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:
     """Decode whole lines, and replace ``\\r\\n`` by ``\\n``. ``lines_before`` is the number of lines before ``block``.
 

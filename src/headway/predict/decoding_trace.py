@@ -248,8 +248,8 @@ def _readable(
     encoder_input = None if encoder is None else tuple(encoder.display(request.source))
     decode = tokenizer.decode_continuation if encoder is None else tokenizer.decode
     results = tuple(
-        DecodedText(decode(found.tokens), found.log_probability, found.score, found.finished)
-        for found in search.hypotheses
+        DecodedText(decode(result.tokens), result.log_probability, result.score, result.finished)
+        for result in search.hypotheses
     )
     return DecodingTrace(_kind(options), encoder_input, tuple(steps), results)
 

@@ -33,8 +33,7 @@ def classify(
     from headway.corpus.model_maps import ModelSettings
     from headway.corpus.records import record_format
 
-    fields = field.split(",") if field else []
-    records = record_format(files, fields, result_field or "label")
+    records = record_format(files, field, result_field or "label")
     settings = ModelSettings(
         model=str(model.resolve()),
         device=device,

@@ -37,8 +37,7 @@ def generate(
     from headway.corpus.model_maps import ModelSettings
     from headway.corpus.records import record_format
 
-    fields = field.split(",") if field else []
-    records = record_format(files, fields, result_field or "continuation")
+    records = record_format(files, field, result_field or "continuation")
     settings = ModelSettings(
         model=str(model.resolve()),
         device=device,

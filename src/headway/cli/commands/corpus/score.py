@@ -43,9 +43,8 @@ def score(
     from headway.corpus.model_maps import ModelSettings
     from headway.corpus.records import record_format
 
-    fields = field.split(",") if field else []
     is_pair = read_config(model).capability == "translates"
-    records = record_format(files, fields, result_field or "score", num_fields=2 if is_pair else 1)
+    records = record_format(files, field, result_field or "score", num_fields=2 if is_pair else 1)
     if is_pair and records is None and target is None:
         raise ConfigError(f"{model} is a translation model: give the file with the translations with --target")
     if target is not None and (records is not None or not is_pair):

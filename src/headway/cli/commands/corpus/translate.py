@@ -51,8 +51,7 @@ def translate(
     from headway.corpus.records import record_format
     from headway.corpus.translation import TranslationSettings
 
-    fields = field.split(",") if field else []
-    records = None if input_format == "jsonl" else record_format(files, fields, result_field or "translation")
+    records = None if input_format == "jsonl" else record_format(files, field, result_field or "translation")
     settings = TranslationSettings(
         model=str(model),
         other_models=tuple(map(str, other_models or ())),
