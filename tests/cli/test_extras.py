@@ -18,6 +18,7 @@ COMMANDS = {
     "babel": ["quickstart", "--run", "RUN"],
     "matplotlib": ["curves", "RUN"],
     "ctranslate2": ["export", "MODEL", "--to", "ctranslate2", "-o", "RUN"],
+    "greenlet": ["serve", "MODEL", "--check"],
     "onnx": ["export", "MODEL", "--to", "onnx", "-o", "RUN"],
     "onnxruntime": ["export", "MODEL", "--to", "onnx", "-o", "RUN"],
 }
