@@ -89,7 +89,7 @@ def test_without_a_number_of_lines_chunks_depend_on_the_size(tmp_path: Path) -> 
     plan = echo_plan(tmp_path / "job", [tmp_path / "in"], chunk_lines=None)
     sizes = [chunk.num_lines for chunk in plan.chunks()]
     assert sum(sizes) == 20_000
-    assert set(sizes[:-1]) == {1311}  # 128 KiB, and the rest of a line
+    assert set(sizes[:-1]) == {328}  # 32 KiB, and the rest of a line
     assert [plan.chunk(number) for number in (0, 15)] == [list(plan.chunks())[number] for number in (0, 15)]
 
 
