@@ -5,16 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import threading
+import time
 from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 
 from headway.decode import Caller
-from headway.predict import TranslateOptions
+from headway.predict import Glossary, TranslateOptions
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines, RecentGlossaries
-from headway.serve.workers.messages import Cancel, Done, Job, Ping, Pong, StartJob, encode, receive
+from headway.serve.workers.messages import AddGlossary, Cancel, Done, Job, Ping, Pong, StartJob, encode, receive
 from headway.serve.workers.waiting_jobs import WaitingJobs
 from headway.serve.workers.worker import _is_short, run_worker
 
@@ -26,7 +27,7 @@ from headway.serve.workers.worker import _is_short, run_worker
         (Job("m", "stream", ("a",)), True),
         (Job("m", "translate_each", (["a"],), {"options": TranslateOptions(alignment=True)}), False),
         (Job("m", "translate_each", (["a"],), {"options": TranslateOptions()}), True),
-        (Job("m", "translate_each", (["a"],), {"glossary": GlossaryLines("a\tb")}), False),
+        (Job("m", "translate_each", (["a"],), {"glossary": GlossaryLines("a\tb")}), True),
         (Job("m", "translate_each", (["a"],), priority=1), False),
         (Job("m", "score", (["a"],)), False),
         (Job("m", len, ([1],)), False),
@@ -98,10 +99,19 @@ class PanicError(BaseException):
 class BadModel:
     """A model whose jobs panic, or compute without giving way until an exception ends them."""
 
-    def translate_each(self, texts: list[str]) -> list[str]:
+    is_prepared = False
+
+    def translate_each(self, texts: list[str], glossary: Glossary | None = None) -> list[str]:
         if texts == ["panic"]:
             raise PanicError
+        if glossary is not None:
+            time.sleep(0.5 * (not self.is_prepared))
+            self.is_prepared = True
+            return [threading.current_thread().name]
         return texts
+
+    def has_prepared(self, _: Glossary) -> bool:
+        return self.is_prepared
 
     def score(self, _: list[str]) -> None:
         while True:
@@ -128,6 +138,16 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
         assert (canceled.number, type(canceled.error)) == (3, CancelledError)
         ours.sendall(encode(StartJob(4, Job("m", "translate_each", (["zwei"],)))))
         assert receive(ours).result == ["zwei"]
+
+        # One thread prepares a glossary. The other jobs that need it are held, and short afterwards.
+        lines = GlossaryLines("a\tb")
+        job = Job("m", "translate_each", (["drei"],), {"glossary": lines.digest})
+        ours.sendall(encode(AddGlossary(lines.text, is_last=True)))
+        ours.sendall(b"".join(encode(StartJob(number, job)) for number in range(5, 9)) + encode(Cancel(6)))
+        canceled, first, *others = (receive(ours) for _ in range(4))
+        assert (canceled.number, type(canceled.error)) == (6, CancelledError)
+        assert (first.number, first.result[0][:3]) == (5, "job")
+        assert [(done.number, done.result) for done in others] == [(7, ["MainThread"]), (8, ["MainThread"])]
     process.join(60)
     assert process.exitcode == 0
 

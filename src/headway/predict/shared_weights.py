@@ -6,7 +6,7 @@ object. Parameters and buffers are the same objects in both. Hooks are the same 
 them, so that a hook that is added to one or removed from it later does not change the other.
 
 The forms into which the copy is converted, such as the one for searches, are made when they are first needed
-(:func:`once`).
+(:class:`Once`).
 """
 
 from __future__ import annotations
@@ -83,20 +83,25 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     return twin
 
 
-def once(make: Callable[[], Any], lock: AbstractContextManager[Any] | None = None) -> Callable[[], Any]:
-    """Return a function that calls ``make`` on its first call and then returns that result, in all threads.
+class Once:
+    """A function that calls ``make`` on its first call and then returns that result, in all threads.
 
     ``lock`` is held during a call of ``make``.
     """
-    made: list[Any] = []
-    held = lock or Lock()
 
-    def get() -> Any:
-        if made:
-            return made[0]
-        with held:
-            if not made:
-                made.append(make())
-        return made[0]
+    def __init__(self, make: Callable[[], Any], lock: AbstractContextManager[Any] | None = None) -> None:
+        self._make, self._lock = make, lock or Lock()
+        self._made: list[Any] = []
 
-    return get
+    @property
+    def is_made(self) -> bool:
+        """Whether a call returns without calling ``make`` or waiting for another thread."""
+        return bool(self._made)
+
+    def __call__(self) -> Any:
+        """Return the result of ``make``."""
+        if not self._made:
+            with self._lock:
+                if not self._made:
+                    self._made.append(self._make())
+        return self._made[0]

@@ -17,13 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from headway.config import Config
 from headway.decode import give_way
 from headway.errors import ConfigError, DataError
-from headway.predict.shared_weights import once
+from headway.predict.shared_weights import Once
 from headway.predict.translation.glossary import Glossary, without_garbage_collection
 from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.storage import atomic_write_text
@@ -68,15 +69,26 @@ class GlossaryLines:
         Raises:
             DataError: An entry is malformed, or contradicts another entry.
         """
-        return self._glossary()
+        glossary: Glossary = self._glossary()
+        return glossary
+
+    @property
+    def is_built(self) -> bool:
+        """Whether :meth:`build` returns at once."""
+        return self._glossary.is_made
 
     @cached_property
-    def _glossary(self) -> Callable[[], Glossary]:
-        return once(self._parse)
+    def _glossary(self) -> Once:
+        return Once(self._parse)
 
     def _parse(self) -> Glossary:
         with without_garbage_collection(self.num_entries):
-            return Glossary(_with_case_rules([line.split("\t") for line in self.text.split("\n")]))
+            rows: list[list[str]] = []
+            for line in StringIO(self.text):
+                give_way()
+                rows.append(line.removesuffix("\n").split("\t"))
+            _add_case_rules(rows)
+            return Glossary(rows)
 
 
 class RecentGlossaries:
@@ -119,13 +131,16 @@ class RecentGlossaries:
         )
 
 
-def _with_case_rules(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+def _add_case_rules(rows: Sequence[list[str]]) -> None:
     """Give the case rule "exact" to entries without a rule that contradict each other if case is ignored."""
     targets: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         give_way()
         targets[row[0].casefold()].update(row[1:2])
-    return [[*row, "exact"] if len(row) == 2 and len(targets[row[0].casefold()]) > 1 else row for row in rows]
+    for row in rows:
+        give_way()
+        if len(row) == 2 and len(targets[row[0].casefold()]) > 1:
+            row.append("exact")
 
 
 class Dictionary(Config):

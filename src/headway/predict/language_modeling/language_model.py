@@ -49,7 +49,7 @@ from headway.predict.language_modeling.sequence_scores import (
 )
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.results import Source, TokenAlternative
-from headway.predict.shared_weights import once, with_own_model
+from headway.predict.shared_weights import Once, with_own_model
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]
@@ -160,7 +160,7 @@ class LanguageModel:
         return check
 
     def _convert_once(self, precision: Precision) -> Callable[[], Any]:
-        return once(partial(to_search_model, self._model, precision))
+        return Once(partial(to_search_model, self._model, precision))
 
     def _search_model(self) -> Any:
         return self._search_models[self.precision]()

@@ -19,11 +19,11 @@ import hashlib
 import re
 import textwrap
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from headway.data.readers import read_lines
 from headway.decode import Phrase, give_way
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.phrases import MAX_PHRASE_TOKENS, WordPhrase, tokenize_phrases
-from headway.predict.shared_weights import once
+from headway.predict.shared_weights import Once
 from headway.text.base import UNK, TextTokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import split_words
@@ -103,12 +103,12 @@ class Glossary:
 
     def __init__(self, rows: Iterable[Sequence[str]], locations: Sequence[str] | None = None) -> None:
         rows = list(rows)
-        if locations is None:
-            locations = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
+        origins = map("glossary, row {}".format, count(1)) if locations is None else locations
         digest = hashlib.sha256()
         with without_garbage_collection(len(rows)):
-            self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
+            self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, origins))
             for entry in self.entries:
+                give_way()
                 digest.update(repr((entry.source, entry.targets, entry.case)).encode())
             self._fingerprint = digest.hexdigest()
             _ = self._indexes  # raises an error if entries contradict each other
@@ -299,11 +299,11 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     with _CACHE_LOCK:
         prepared = _PREPARED.setdefault(tokenizer, {})
         reference = weakref.ref(tokenizer)
-        prepared[glossary] = prepare = prepared.pop(glossary, None) or once(lambda: _prepare(glossary, reference))
+        prepared[glossary] = prepare = prepared.pop(glossary, None) or Once(lambda: _prepare(glossary, reference))
         while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or sum(map(len, prepared)) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
     try:
-        prepared_glossary = prepare()
+        prepared_glossary: ModelGlossary = prepare()
     except BaseException:
         with _CACHE_LOCK:
             if prepared.get(glossary) is prepare:
@@ -314,8 +314,15 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     return prepared_glossary
 
 
+def is_prepared(glossary: Glossary, tokenizer: Any) -> bool:
+    """Return whether :func:`model_glossary` returns at once."""
+    with _CACHE_LOCK:
+        prepare = _PREPARED.get(tokenizer, {}).get(glossary)
+    return prepare is not None and prepare.is_made
+
+
 _CACHE_LOCK = Lock()
-_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Callable[[], ModelGlossary]]] = WeakKeyDictionary()
+_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Once]] = WeakKeyDictionary()
 
 
 def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:

@@ -122,6 +122,10 @@ class PivotTranslator(TextTranslator):
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
         return word_alignment(candidate, self.first.bundle.source_tokenizer, self.second.bundle.target_tokenizer)
 
+    def has_prepared(self, glossary: Glossary) -> bool:
+        """Return whether a glossary is ready for use, as :meth:`Translator.has_prepared` does."""
+        return self.second.has_prepared(glossary)
+
     def check_glossary(self, glossary: Glossary) -> None:
         """Raise an error if the second model cannot produce a target phrase of a glossary."""
         self.second.check_glossary(glossary)

@@ -40,12 +40,12 @@ from headway.predict.results import (
     WordAlignment,
     raise_first_error,
 )
-from headway.predict.shared_weights import once, with_own_model
+from headway.predict.shared_weights import Once, with_own_model
 from headway.predict.translation.alignment import alignment_module, word_alignment
 from headway.predict.translation.calibration import Calibration, read_calibration
 from headway.predict.translation.call import TranslationCall
 from headway.predict.translation.find_candidates import CandidateFinder, search_vocabulary
-from headway.predict.translation.glossary import Glossary, ModelGlossary, model_glossary
+from headway.predict.translation.glossary import Glossary, ModelGlossary, is_prepared, model_glossary
 from headway.predict.translation.marked_translation import MarkedTexts
 from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import CallSettings, RequestBuilder, encode_each
@@ -134,11 +134,11 @@ class Translator(TextTranslator):
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
         lock = Lock()  # while one thread replaces the layers of the model, no other thread converts them
-        self._accelerated = once(partial(_accelerate, bundle.model), lock)
-        self._forward_model = once(lambda: onnx_model) if onnx_model else self._accelerated
+        self._accelerated = Once(partial(_accelerate, bundle.model), lock)
+        self._forward_model = Once(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
         if not plain_reason and onnx_model is None:
-            self._search_model = once(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
+            self._search_model = Once(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -174,8 +174,8 @@ class Translator(TextTranslator):
                 )
         joined = copy.copy(first)
         joined._model = Ensemble([translator._model for translator in translators])
-        joined._forward_model = once(lambda: Ensemble([translator._forward_model() for translator in translators]))
-        joined._search_model = once(lambda: Ensemble([translator._search_model() for translator in translators]))
+        joined._forward_model = Once(lambda: Ensemble([translator._forward_model() for translator in translators]))
+        joined._search_model = Once(lambda: Ensemble([translator._search_model() for translator in translators]))
         return joined
 
     @property
@@ -458,6 +458,10 @@ class Translator(TextTranslator):
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
         return word_alignment(candidate, self.bundle.source_tokenizer, self.bundle.target_tokenizer)
+
+    def has_prepared(self, glossary: Glossary) -> bool:
+        """Return whether a glossary is ready for use. A large one takes seconds when it is used first."""
+        return is_prepared(glossary, self.bundle.target_tokenizer)
 
     def check_glossary(self, glossary: Glossary) -> None:
         """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""

@@ -34,6 +34,7 @@ from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossa
 from headway.serve.model_info import PivotModels
 from headway.serve.translation_json import translate_to_json
 from headway.serve.workers.fleet import MAX_JOBS
+from headway.serve.workers.held_jobs import HeldJobs, HeldKey
 from headway.serve.workers.messages import (
     AddGlossary,
     Cancel,
@@ -90,6 +91,7 @@ class _Worker:
         self._threads: dict[int, int] = {}  # thread ids of jobs that run in a thread, keyed by job number
         self._interrupting = threading.Lock()
         self._glossaries = RecentGlossaries()
+        self._held_jobs = HeldJobs()
         self._idle_pings = 0  # pings since the last job began
 
     def run(self) -> None:
@@ -135,13 +137,34 @@ class _Worker:
                 case StartJob(number, job):
                     caller = self._callers[number] = Caller(job.caller, job.priority)
                     self._idle_pings = 0
-                    start = self._with_glossaries(message)
-                    if num_bytes <= _SHORT_JOB_BYTES and _is_short(start.job):
-                        caller.give_way = self._search.give_way
-                        self._short_jobs.put((start, caller))
-                    else:
-                        caller.give_way = _Pauses(self._search)
-                        self._pool.submit(self._run_in_thread, start, caller)
+                    self._queue(self._with_glossaries(message), caller, num_bytes <= _SHORT_JOB_BYTES)
+
+    def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
+        """Queue a job for the main thread if it is short, or else for a thread of its own.
+
+        A short job with a glossary that is not ready gets a thread, too. Others that need this glossary wait for its
+        end, because many threads that wait for the same one would be in the way of the main thread.
+        """
+        if not (is_small and _is_short(start.job)):
+            self._submit(start, caller, None)
+        elif (key := self._missing_glossary(start.job)) is None:
+            caller.give_way = self._search.give_way
+            self._short_jobs.put((start, caller))
+        elif not self._held_jobs.hold(key, (start, caller)):
+            self._submit(start, caller, key)
+
+    def _submit(self, start: StartJob, caller: Caller, key: HeldKey | None) -> None:
+        caller.give_way = _Pauses(self._search)
+        self._pool.submit(self._run_in_thread, start, caller, key)
+
+    def _missing_glossary(self, job: Job) -> HeldKey | None:
+        """Return what identifies a glossary of a job, and the model, if the glossary is not ready for the model."""
+        for value in job.keywords.values():
+            if isinstance(value, GlossaryLines) and not (
+                value.is_built and self._model(job.model).has_prepared(value.build())
+            ):
+                return job.model, value.digest
+        return None
 
     def _with_glossaries(self, start: StartJob) -> StartJob:
         """Return a job with the glossaries that its message names."""
@@ -158,6 +181,9 @@ class _Worker:
         caller = self._callers.get(number)
         if caller is not None:
             caller.canceled.set()
+            if self._held_jobs.remove(number):
+                self._callers.pop(number)
+                self._send(encode(Done(number, error=CancelledError())))
             if number in self._threads:
                 timer = threading.Timer(_CANCEL_S, self._interrupt, (number,))
                 timer.daemon = True
@@ -169,8 +195,12 @@ class _Worker:
             if (thread := self._threads.get(number)) is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CancelledError))
 
-    def _run_in_thread(self, start: StartJob, caller: Caller) -> None:
-        self._run_job(start, caller, self._interruptible)
+    def _run_in_thread(self, start: StartJob, caller: Caller, key: HeldKey | None) -> None:
+        try:
+            self._run_job(start, caller, self._interruptible)
+        finally:
+            for held_job in self._held_jobs.release(key) if key else ():
+                self._queue(*held_job, is_small=True)
 
     @contextmanager
     def _interruptible(self, number: int) -> Iterator[None]:
@@ -274,7 +304,6 @@ class _Pauses:
 
 def _is_short(job: Job) -> bool:
     """Return whether a job has the highest priority and does little besides searching."""
-    builds_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
     options = job.keywords.get("options")
     needs_forward_pass = isinstance(options, TranslateOptions) and options.alignment
-    return job.function in _SEARCHING and job.priority == 0 and not (builds_glossary or needs_forward_pass)
+    return job.function in _SEARCHING and job.priority == 0 and not needs_forward_pass

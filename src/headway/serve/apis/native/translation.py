@@ -213,6 +213,7 @@ def make_translate_function(
     return translate, cost
 
 
+_STREAMED_AT_A_TIME = 32  # texts of a request: enough for the batches of two workers, and few enough for other requests
 _WEIGHTS: dict[bool | str, Weights] = {False: "none", True: "best", "pairs": "none", "all": "all"}
 
 
@@ -330,8 +331,11 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     """Translate each text on its own, and yield each translation as soon as it is there."""
 
+    free_places = asyncio.Semaphore(_STREAMED_AT_A_TIME)
+
     async def one(index: int) -> bytes:
-        return b'{"index":%d,"translation":%s}' % (index, (await answer([texts[index]]))[0])
+        async with free_places:
+            return b'{"index":%d,"translation":%s}' % (index, (await answer([texts[index]]))[0])
 
     tasks = [asyncio.ensure_future(one(index)) for index in range(len(texts))]
     try:
