@@ -221,11 +221,11 @@ class TestCorpus:
     @pytest.mark.parametrize(
         ("keys", "message"),
         [
-            ({"files": []}, "files: expected one .tsv, .csv or .jsonl file, or two plain text files; got none"),
+            ({"files": []}, "files: expected one .tsv, .csv, .jsonl or .tmx file, or two plain text files; got none"),
             ({"files": ["a", "b", "c"]}, "got 'a', 'b', 'c'"),
             ({"files": ["a", ""]}, "got 'a', ''"),
-            ({"files": ["a.txt"]}, "files: 'a.txt' alone is neither .tsv, .csv nor .jsonl"),
-            ({"files": ["a.xml"]}, "files: 'a.xml' alone is neither .tsv, .csv nor .jsonl"),
+            ({"files": ["a.txt"]}, "files: 'a.txt' alone is neither .tsv, .csv, .jsonl nor .tmx"),
+            ({"files": ["a.xml"]}, "files: 'a.xml' alone is neither .tsv, .csv, .jsonl nor .tmx"),
             ({"files": ["a.tsv", "b.txt.gz"]}, "two files are read as plain text, but got 'a.tsv', 'b.txt.gz'"),
             ({"files": "a.tsv"}, 'expected a list of one or two files, for example ["a.tsv"]'),
             ({"files": ["a", "b"], "fields": ["1", "2"]}, "fields: plain text files have no fields"),

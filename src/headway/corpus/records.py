@@ -103,6 +103,12 @@ def record_format(paths: Sequence[Path], field: str | None, result: str, *, num_
         ConfigError: Fields are missing, or do not apply.
     """
     fields = field.split(",") if field else []
+    for path in paths:
+        if uncompressed_name(path).suffix == ".tmx":
+            raise ConfigError(
+                f"{path}: a translation memory has no lines; `headway corpus clean {path} -o FOLDER --from de --to en` "
+                "writes its texts to one file for each language, for example"
+            )
     kinds = {_KINDS.get(uncompressed_name(path).suffix) for path in paths}
     if kinds == {None} or not kinds:
         if fields:

@@ -1,10 +1,11 @@
 """The files of a corpus, and readers that yield examples from them.
 
 A corpus is one tab-separated file (``.tsv``), one file of comma-separated values with quotes (``.csv``), one file with
-a JSON object per line (``.jsonl`` or ``.json``), or two line-aligned plain text files. Files may be compressed
-(``.gz``, ``.zst``). Text is UTF-8, and only ``\\n`` and ``\\r\\n`` end a line. U+0085, U+2028 and the other separators
-of :meth:`str.splitlines` are text, so that the two files of a corpus stay aligned and lines are counted as by
-``wc -l``. Readers strip nothing and drop nothing. Empty texts are removed later, by the filters.
+a JSON object per line (``.jsonl`` or ``.json``), one translation memory (``.tmx``, :mod:`headway.data.tmx`), or two
+line-aligned plain text files. Files may be compressed (``.gz``, ``.zst``). Text is UTF-8, and only ``\\n`` and
+``\\r\\n`` end a line. U+0085, U+2028 and the other separators of :meth:`str.splitlines` are text, so that the two files
+of a corpus stay aligned and lines are counted as by ``wc -l``. Readers strip nothing and drop nothing. Empty texts are
+removed later, by the filters.
 
 Readers are generators: they keep one block of the file in memory, and report a missing file when the first item is
 requested. Lines without a usable example are collected by :class:`headway.data.bad_lines.BadLines`.
@@ -28,6 +29,7 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.config import Config, spelling_hint
 from headway.data.bad_lines import BadLines, LineProblem
+from headway.data.tmx import read_tmx
 from headway.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 1 << 18
@@ -36,26 +38,31 @@ _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is n
 _COMPRESSIONS = (".gz", ".zst")
 _Example = tuple[str, ...] | LineProblem
 
-FileFormat = Literal["text", "tsv", "csv", "jsonl"]
+FileFormat = Literal["text", "tsv", "csv", "jsonl", "tmx"]
 # A new format gets its extension here, its defaults in _selected_fields and its reader in read_examples.
 _MAX_CHARACTER_BYTES = 4  # in UTF-8
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LONE_RETURN = re.compile(rb"\r(?!\n|\Z)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_EXTENSIONS: dict[str, FileFormat] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+_EXTENSIONS: dict[str, FileFormat] = {
+    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".tmx": "tmx"
+}  # fmt: skip
+_UNIT_END = b"</tu>"
+_LANGUAGE = re.compile("[A-Za-z0-9_-]+")
 
 
 class Corpus(Config):
     """The files of one corpus, and the columns to read from them."""
 
     files: tuple[str, ...] = Field(
-        description="One .tsv, .csv or .jsonl file, or two line-aligned plain text files (source, target). Files may "
-        "be compressed (.gz, .zst)."
+        description="One .tsv, .csv, .jsonl or .tmx file, or two line-aligned plain text files (source, target). "
+        "Files may be compressed (.gz, .zst)."
     )
     fields: tuple[Annotated[str, Field(coerce_numbers_to_str=True)], ...] | None = Field(
         default=None,
         description="Columns to read. .tsv: numbers from 1 (default 1, 2). .jsonl, and .csv with a header line: names "
-        "(default source, target; for classification label, text). .csv without a header line: numbers.",
+        "(default source, target; for classification label, text). .csv without a header line: numbers. .tmx: "
+        "languages (default: those of [task]); de also stands for de-DE.",
     )
     weight: float = Field(
         default=1.0,
@@ -87,8 +94,10 @@ class Corpus(Config):
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
     def size(self, folder: Path) -> TextSize:
-        """Return the numbers of lines and bytes of the files in ``folder``. There are no more examples than lines."""
+        """Return the numbers of lines (or units) and bytes of the files in ``folder``. No line has two examples."""
         sizes = [text_size(folder / name) for name in self.files]
+        if self.format == "tmx":  # which may have all units in one line
+            return TextSize(_count_units(folder / self.files[0]), sizes[0].num_bytes)
         # A second file is aligned with the first, so it has the same number of lines.
         return TextSize(sizes[0].lines, sum(size.num_bytes for size in sizes))
 
@@ -103,18 +112,19 @@ class Corpus(Config):
     def _check(self) -> Corpus:
         if len(self.files) not in (1, 2) or not all(self.files):
             raise ValueError(
-                f"files: expected one .tsv, .csv or .jsonl file, or two plain text files; got {_listing(self.files)}"
+                "files: expected one .tsv, .csv, .jsonl or .tmx file, or two plain text files; "
+                f"got {_listing(self.files)}"
             )
         formats = [_format_of(file) for file in self.files]
         if formats == ["text"]:
             raise ValueError(
-                f"files: {self.files[0]!r} alone is neither .tsv, .csv nor .jsonl; "
-                "give a .tsv, .csv or .jsonl file, or two plain text files (source, target)"
+                f"files: {self.files[0]!r} alone is neither .tsv, .csv, .jsonl nor .tmx; "
+                "give a .tsv, .csv, .jsonl or .tmx file, or two plain text files (source, target)"
             )
         if len(formats) == 2 and formats != ["text", "text"]:
             raise ValueError(
                 f"files: two files are read as plain text, but got {_listing(self.files)}; "
-                "a .tsv, .csv or .jsonl file contains both sides, so give it alone"
+                "a .tsv, .csv, .jsonl or .tmx file contains both sides, so give it alone"
             )
         if self.fields is not None:
             _check_fields(self.fields, self.format)
@@ -132,6 +142,10 @@ def _check_fields(fields: tuple[str, ...], form: FileFormat) -> None:
         for field in fields:
             if not _is_column(field):
                 raise ValueError(f"fields: {field!r} is not a column number; columns of a .tsv are counted from 1")
+    if form == "tmx":
+        for field in fields:
+            if not _LANGUAGE.fullmatch(field):
+                raise ValueError(f"fields: {field!r} is not a language of a .tmx; expected tags such as de and en-GB")
 
 
 def _is_column(field: str) -> bool:
@@ -177,6 +191,10 @@ def _examples(corpus: Corpus, paths: list[Path], text_names: tuple[str, ...]) ->
             texts = _count(len(text_names), "text")
             raise ConfigError(f"files: {len(paths)} plain text files, but an example has {texts}")
         return _read_aligned(paths)
+    if corpus.format == "tmx" and corpus.fields is None:
+        raise ConfigError(
+            f"fields: {corpus.files[0]} is a translation memory; name the languages to read, such as ['de', 'en']"
+        )
     fields = corpus.fields or (tuple(map(str, range(1, len(text_names) + 1))) if corpus.format == "tsv" else text_names)
     if len(fields) != len(text_names):
         raise ConfigError(
@@ -188,6 +206,8 @@ def _examples(corpus: Corpus, paths: list[Path], text_names: tuple[str, ...]) ->
             return _read_tsv(paths[0], [int(field) - 1 for field in fields])
         case "csv":
             return _read_csv(paths[0], fields)
+        case "tmx":
+            return read_tmx(read_content(paths[0]), paths[0], fields)
         case _:
             return read_records(paths[0], fields)
 
@@ -443,6 +463,19 @@ def text_size(path: Path) -> TextSize:
         return TextSize(0, 0)
     is_open = last != b"\n"  # the last line need not end in a newline
     return TextSize(lines + is_open, num_bytes + is_open)
+
+
+def _count_units(path: Path) -> int:
+    """Return the number of translation units in a TMX file, or 0 if it cannot be read."""
+    count, rest = 0, b""
+    try:
+        for chunk in _chunks(path) if path.is_file() else ():
+            content = rest + chunk.replace(b"\0", b"")  # UTF-16
+            count += content.count(_UNIT_END)
+            rest = content[-len(_UNIT_END) + 1 :]
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, DataError):
+        return 0
+    return count
 
 
 def read_content(path: Path) -> Iterator[bytes]:

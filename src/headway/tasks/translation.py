@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from headway.bundle import Bundle
+from headway.bundle import Bundle, TaskConfig
 from headway.config import Inert
 from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.encoding import SideSpec
@@ -79,13 +79,33 @@ class TranslationRecipe(Recipe):
         return self
 
     def with_choices(self, begun: Recipe | None) -> TranslationRecipe:
-        """Return this recipe with the tokenization for the target language, or that of the run's scores so far."""
+        """Return this recipe with the languages of translation memories, and with the tokenization of scores.
+
+        The tokenization is that for the target language, or that of the run's scores so far.
+        """
+        recipe, dev = self, self.data.dev
+        if any(corpus.format == "tmx" for corpus in (*self.data.train, *([dev] if dev else []))):
+            train = tuple(map(self._with_tmx_languages, self.data.train))
+            corpora = {"train": train, "dev": dev and self._with_tmx_languages(dev)}
+            recipe = self.model_copy(update={"data": self.data.model_copy(update=corpora)})
         if self.validation.tokenization != "auto":
-            return self
-        language = (self.data.dev and self.data.dev.target_language) or self.task.target_language
+            return recipe
+        language = (dev and dev.target_language) or self.task.target_language
         chosen = cast("TranslationRecipe", begun or self).validation.tokenization
         tokenization = tokenization_for(language) if chosen == "auto" else chosen
-        return self.model_copy(update={"validation": self.validation.model_copy(update={"tokenization": tokenization})})
+        validation = self.validation.model_copy(update={"tokenization": tokenization})
+        return recipe.model_copy(update={"validation": validation})
+
+    def _with_tmx_languages(self, corpus: Corpus) -> Corpus:
+        """Return a translation memory with the languages to read, if they are known; other corpora as they are."""
+        languages = (
+            corpus.source_language or self.task.source_language,
+            corpus.target_language or self.task.target_language,
+        )
+        unknown = {TaskConfig().source_language, TaskConfig().target_language}
+        if corpus.format != "tmx" or corpus.fields is not None or unknown & {*languages}:
+            return corpus
+        return corpus.model_copy(update={"fields": languages})
 
 
 class TranslationObjective(TokenObjective):
