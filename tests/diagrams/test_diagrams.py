@@ -130,7 +130,8 @@ def test_the_widths_of_letters_are_those_of_the_widest_font() -> None:
 
 def test_figure_one_is_in_the_drawing_of_the_base_model() -> None:
     drawn = diagram("transformer:base", shapes=True)
-    for words in ("Inputs", "Outputs (shifted right)", "Input embedding", "6 ×", "Add &amp; norm", "Softmax",
+    for words in ("Inputs", "Outputs (shifted right)", "Input embedding", "N = 6 ×", "∿", "Positional",
+                  "Add &amp; norm", "Softmax",
                   "Output probabilities", "Masked multi-head", "same weights", "B × T × 37,000"):  # fmt: skip
         assert words in drawn.svg, words
     assert "keys" not in drawn.title
@@ -140,11 +141,13 @@ def test_figure_one_is_in_the_drawing_of_the_base_model() -> None:
 
 def test_pre_norm_untied_and_windowed_models_look_different() -> None:
     def words(**options: Any) -> str:
-        return " ".join(draw(outline(TransformerConfig.preset("tiny", **options))).sentences)
+        return draw(outline(TransformerConfig.preset("tiny", **options))).description()
 
     assert "Add & norm" in words()
     assert "Add & norm" not in words(norm="pre")
-    assert "one matrix" not in words(tie="none")
+    assert words().count("same weights") == 2  # of both embeddings, and of the projection
+    assert words(tie="target").count("same weights") == 1
+    assert "same weights" not in words(tie="none")
     assert "window of 5" in words(encoder_window=5)
 
 
@@ -196,7 +199,9 @@ def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     torch.manual_seed(1)
     drawing = Drawing("")
     layer = MultiHeadAttention(16, 4)
-    draw_head(HeadInput(layer, torch.randn(3, 16), [5, 6, 7], False), ["three", "days", "Wunderwerk"], drawing)
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    head = HeadInput("encoder self-attention", layer, torch.randn(3, 16), [5, 6, 7], mask)
+    draw_head(head, ["three", "days", "Wunderwerk"], drawing)
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
     assert sum(shape.text == "three" for shape in texts) == 7 + 2  # rows of all matrices, and columns of two
     assert sum(shape.text == "days" and shape.role == "bold" for shape in texts) == 5  # not in keys and values

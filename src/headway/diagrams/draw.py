@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from headway.config import flat_items
-from headway.diagrams.attention import Use, cross_attention, draw_attention, self_attention
+from headway.diagrams.attention import attention_uses, draw_attention
 from headway.diagrams.cell import draw_cell
-from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Grid
-from headway.diagrams.language_models import draw_block, draw_classifier, draw_language_model, draw_sequence_classifier
-from headway.diagrams.layers import blocks_in
+from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask
 from headway.diagrams.recurrent import draw_recurrent, draw_recurrent_language_model
-from headway.diagrams.transformer import draw_blocks, draw_transformer
+from headway.diagrams.transformer import draw_classifier, draw_language_model, draw_transformer
+from headway.diagrams.unrolled import Tokens, draw_words
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, Model
 from headway.models.classifier import EncoderClassifier
@@ -23,23 +22,21 @@ from headway.models.recurrent import RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
-from headway.nn.recurrent import RecurrentLayer, as_recurrent_layers
-from headway.nn.recurrent_decoders import AttentionDecoder
+from headway.nn.recurrent import RecurrentLayer
 
 Level = Literal["model", "block", "cell", "attention"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 _SIZES = ("kind", "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "num_layers", "dropout")
 _LEGEND = "Small squares are masks: rows are queries, columns are keys; filled: the query may attend to the key."
-_TITLES: dict[Level, str] = {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}
-# The name of each kind of model, and the functions that draw it and its blocks.
-_KINDS: dict[type[Model], tuple[str, Callable[..., None], Callable[..., None]]] = {
-    Transformer: ("Transformer", draw_transformer, draw_blocks),
-    RecurrentModel: ("Recurrent encoder-decoder", draw_recurrent, draw_block),
-    EncoderClassifier: ("Classifier", draw_classifier, draw_block),
-    DecoderOnly: ("Decoder-only language model", draw_language_model, draw_block),
-    RecurrentLM: ("Recurrent language model", draw_recurrent_language_model, draw_block),
-    MaskedTransformer: ("Masked language model", draw_language_model, draw_block),
-    SequenceClassifier: ("Classifier on a language model", draw_sequence_classifier, draw_block),
+# The name of each kind of model, and the function that draws it.
+_KINDS: dict[type[Model], tuple[str, Callable[..., None]]] = {
+    Transformer: ("Transformer", draw_transformer),
+    RecurrentModel: ("Recurrent encoder-decoder", draw_recurrent),
+    EncoderClassifier: ("Classifier", draw_classifier),
+    DecoderOnly: ("Decoder-only language model", draw_language_model),
+    RecurrentLM: ("Recurrent language model", draw_recurrent_language_model),
+    MaskedTransformer: ("Masked language model", draw_language_model),
+    SequenceClassifier: ("Classifier on a language model", draw_classifier),
 }
 
 
@@ -49,13 +46,30 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
     Raises:
         ConfigError: The model has no such level, or its architecture is that of another package.
     """
-    drawing, levels = Drawing(f"{name_of(model)}{_TITLES[level]}"), _levels(model)
+    title = name_of(model) + {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}[level]
+    uses = attention_uses(model)
+    cells = {name: part for name, part in model.named_modules() if isinstance(part, RecurrentLayer)}
+    whole = partial(_KINDS[type(model)][1], model)
+    levels: dict[Level, Callable[[Drawing], None]] = {"model": whole}
+    if cells:
+        levels["cell"] = partial(draw_cell, cells)
+    elif uses:
+        levels["block"] = whole
+    if uses:
+        levels["attention"] = partial(draw_attention, uses)
     if level not in levels:
         raise ConfigError(f"level = {level!r}: this model has only the levels {', '.join(levels)}")
-    levels[level](drawing, shapes=shapes)
+    drawing = Drawing(title, sizes=shapes, steps=level == "block")
+    levels[level](drawing)
     weights = sum(parameter.numel() for parameter in model.parameters())
     drawing.caption = f"{weights:,} weights. {describe_options(model.config)}"
     return drawing
+
+
+def draw_tokens(model: Model, drawing: Drawing, tokens: Tokens) -> None:
+    """Draw a model over the tokens that it reads and predicts."""
+    draw_unrolled = _KINDS[type(model)][1] if isinstance(model, RecurrentModel | RecurrentLM) else draw_words
+    draw_unrolled(model, drawing, tokens)
 
 
 def name_of(model: Model) -> str:
@@ -72,7 +86,7 @@ def name_of(model: Model) -> str:
 
 def describe_options(config: ArchitectureConfig) -> str:
     """Return the sizes of a model, and all options that do not have their defaults, as keys and values of a recipe."""
-    body = getattr(config, "body", None)
+    body: Any = getattr(config, "body", None)
     usual = type(config)() if body is None else type(config).parse({"body": {"kind": body.kind}}, "defaults")
     defaults, given = (dict(flat_items(options.as_dict())) for options in (usual, config))
     shown = {"kind": config.kind, **{key: "none" for key in defaults if key not in given}, **given}
@@ -86,64 +100,8 @@ def describe_options(config: ArchitectureConfig) -> str:
 def with_caption(drawing: Drawing) -> Drawing:
     """Write title, legend and caption around the shapes, at most as wide as they are or two thirds of a page."""
     left, top, right, y = drawing.bounds()
-    drawing.text(left, top - 18, drawing.title, role="title")
-    legend = _LEGEND if any(isinstance(shape, Grid) for shape in drawing.shapes) else ""
+    drawing.text(left, top - 18, drawing.title, "title", "start")
+    legend = _LEGEND if any(isinstance(shape, Mask) for shape in drawing.shapes) else ""
     for text in filter(None, (legend, drawing.caption)):
         y = drawing.paragraph(left, y + 10, text, max(right - left, 0.66 * PAGE_WIDTH))
     return drawing
-
-
-def _levels(model: Model) -> dict[Level, Callable[..., None]]:
-    """Return the functions that draw the levels that a model has."""
-    _, whole, blocks = _KINDS[type(model)]
-    uses, layers = _uses(model), _recurrent_layers(model)
-    levels: dict[Level, Callable[..., None]] = {"model": partial(whole, model)}
-    if layers:
-        levels["cell"] = partial(draw_cell, layers)
-    elif uses:
-        levels["block"] = partial(blocks, model)
-    if uses:
-        levels["attention"] = partial(draw_attention, uses)
-    return levels
-
-
-def _uses(model: Model) -> list[Use]:
-    """Return the attention layers that differ in their inputs or their masks."""
-    match model:
-        case Transformer():
-            first, second = blocks_in(model.encoder)[0], cast("Any", blocks_in(model.decoder)[0])
-            return [
-                self_attention("Self-attention in the encoder", first.attention, causal=False),
-                self_attention("Masked self-attention in the decoder", second.attention, causal=True),
-                cross_attention("Attention from decoder to encoder", second.cross_attention, "the decoder"),
-            ]
-        case RecurrentModel(decoder=AttentionDecoder() as decoder, config=config):
-            when = "before" if config.attention == "bahdanau" else "after"
-            query = f"the decoder's state {when} a step"
-            return [cross_attention("Attention from decoder to encoder", decoder.attention, query)]
-        case SequenceClassifier():
-            return _uses(model.body)
-        case DecoderOnly():
-            return [self_attention("Causal self-attention", blocks_in(model.decoder)[0].attention, causal=True)]
-        case MaskedTransformer() | EncoderClassifier():
-            blocks = blocks_in(model.encoder)
-            uses = [self_attention("Self-attention", block.attention, causal=False) for block in blocks]
-            return list({use.words: use for use in uses}.values())
-        case _:
-            return []
-
-
-def _recurrent_layers(model: Model) -> list[tuple[str, RecurrentLayer]]:
-    """Return the recurrent layers with their names."""
-    stacks: dict[str, Any] = {}
-    if isinstance(model, RecurrentLM):
-        stacks = {"Layer": model.layers}
-    elif isinstance(model, RecurrentModel):
-        forward, backward = model.encoder.forward_layers, model.encoder.backward_layers
-        stacks = {"Encoder, forward, layer": forward, "Encoder, backward, layer": backward}
-        stacks["Decoder, layer"] = model.decoder.layers
-    return [
-        (f"{name} {number}", layer)
-        for name, stack in stacks.items()
-        for number, layer in enumerate(as_recurrent_layers(stack), start=1)
-    ]

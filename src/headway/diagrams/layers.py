@@ -1,22 +1,23 @@
-"""The boxes of embeddings, attention, feed-forward layers, norms, blocks and outputs, read from the modules themselves.
+"""The boxes of a model's modules, which say what the modules compute and how many weights they have.
 
-A drawing of the level "model" has one box for a sub-layer, as figure 1 of the paper. A drawing of the level "block" has
-one box for each of its steps, with dropout.
+A drawing has one box for each sub-layer of a block, as figure 1 of the paper. A drawing with ``steps`` has one box for
+each step of a sub-layer, with dropout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from headway.diagrams.column import Added, AttentionLayer, Item, Layer, Mask, Parallel, Repeat, Sublayer
+from headway.diagrams.column import Column
+from headway.diagrams.drawing import Drawing, MaskRows, weights_of
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import (
-    CausalBlock,
     CausalStack,
     DecoderBlock,
     DecoderStack,
@@ -29,141 +30,133 @@ from headway.nn.blocks import (
     PreNorm,
     gelu_tanh,
 )
+from headway.nn.convolution import ResidualConvolution
+from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
-from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from headway.nn.pooling import AttentionPooling, Pooling
+from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
 Residual = PostNorm | PreNorm | NoNorm
-Block = EncoderBlock | DecoderBlock | CausalBlock
 _ACTIVATIONS: dict[Any, str] = {
     F.relu: "ReLU", F.gelu: "GELU", gelu_tanh: "GELU (tanh)", F.silu: "SiLU", F.sigmoid: "sigmoid",
 }  # fmt: skip
 _GATES: dict[Any, str] = {F.relu: "ReGLU", F.gelu: "GeGLU", F.silu: "SwiGLU", F.sigmoid: "GLU"}
+_POOLING = {
+    "mean": "Mean over positions", "max": "Maximum over positions", "mean_max": "Mean and maximum over positions",
+    "first": "State of the first token", "last": "State of the last token",
+}  # fmt: skip
 _SIZE_OF_MASK = 6
 
 
-def count(*modules: nn.Module | None, without: Tensor | None = None) -> int:
-    """Return the number of weights of modules, without those of a parameter that another box counts."""
-    parameters = (weight for module in modules if module is not None for weight in module.parameters())
-    return sum(weight.numel() for weight in parameters if weight is not without)
-
-
-def embedding_layers(
-    words: str,
-    embedding: TokenEmbedding,
-    positions: nn.Module,
-    norm: nn.Module,
-    shape: str,
-    *,
-    is_tied: bool = False,
-    segments: nn.Module | None = None,
-) -> Iterator[Item]:
-    """Yield the boxes from tokens to the input of the first block."""
-    scale = f"× √{embedding.weight.size(1)}" if embedding.scale != 1 else ""
-    lines = tuple(filter(None, (words, scale)))
-    yield Layer(lines, "embedding", 0 if is_tied else count(embedding), shape, "embedding")
-    match positions:
+def add(column: Column, module: nn.Module | None, words: str = "") -> None:
+    """Place the box of a module, in which ``words`` are a name or a remark. Modules that do nothing have no box."""
+    weights, positions = weights_of(module), column.shape.rpartition(" × ")[0]
+    match module:
+        case TokenEmbedding():
+            scale, width = "" if module.scale == 1 else f"\n× √{module.weight.size(1)}", f"{module.weight.size(1):,}"
+            column.layer(words + scale, "embedding", weights, shape=f"{column.shape} × {width}")
         case LearnedPositions():
-            yield Added(Layer(("Learned positions", f"up to {positions.max_length:,}"), "embedding", count(positions)))
+            column.add_from_side(f"Learned positions\nup to {module.max_length:,}", weights)
         case SinusoidalPositions():
-            yield Added(Layer(("Positional", "encoding", "(sines, cosines)"), "embedding"))
-        case NoPositions():
-            pass
-        case _:
-            yield Added(Layer((type(positions).__name__,), "embedding", count(positions)))
-    if segments is not None:
-        yield Added(Layer(("Segment", "embedding"), "embedding", count(segments)))
-    if not isinstance(norm, nn.Identity):
-        yield norm_layer(norm, shape)
+            column.add_from_side("Positional\nencoding", sign="∿")
+        case nn.Embedding():
+            column.add_from_side(words, weights)
+        case nn.LayerNorm() | RMSNorm():
+            name = "RMSNorm" if isinstance(module, RMSNorm) else "norm" if words else "Norm"
+            column.layer(words + name, "norm", weights)
+        case Dropout() if column.drawing.steps and module.p:
+            column.layer(f"Dropout {module.p:g}{words}", "plain")
+        case ResidualConvolution():
+            text = f"Convolution over {module.convolution.kernel_size[0]} positions\nwith residual connection"
+            column.layer(text, "linear", weights)
+        case Pooling():
+            column.layer(f"{_POOLING[module.kind]}\n{words}", "plain", weights, shape=f"B × {module.width:,}")
+        case AttentionPooling():
+            column.layer(f"Attention pooling\n{words}", "attention", weights, shape=f"B × {module.width:,}")
+        case nn.Linear():
+            bias, shape = "" if module.bias is None else "\nwith a bias", f"{positions} × {module.out_features:,}"
+            column.layer(f"Linear{words}{bias}", "linear", weights, shape=shape)
 
 
-def norm_layer(norm: nn.Module, shape: str = "") -> Layer:
-    """Return the box of a norm."""
-    return Layer(("RMSNorm" if isinstance(norm, RMSNorm) else "Norm",), "norm", count(norm), shape)
+def add_blocks(
+    column: Column, stack: EncoderStack | DecoderStack | CausalStack, words: str, memory: Column | None = None
+) -> None:
+    """Place the blocks of a stack, equal ones once with their number, and the norm after them."""
+    kinds: dict[Any, list[int]] = {}
+    for number, block in enumerate(stack.blocks, start=1):
+        alone = Column(Drawing("", steps=column.drawing.steps), [0.0])
+        _add_block(alone, block, memory and alone)
+        kinds.setdefault(tuple(alone.drawing.shapes), []).append(number)
+    for numbers in kinds.values():
+        count = len(numbers)
+        which = f" {_ranges(numbers)}" if len(kinds) > 1 else ""
+        with column.repeat(count, f"{count} ×" if which else f"N = {count} ×", f"{words}{'s' * (count > 1)}{which}"):
+            _add_block(column, stack.blocks[numbers[0] - 1], memory)
+    if not column.drawing.steps:
+        add(column, stack.norm)
 
 
-def stack_items(blocks: Sequence[Block], words: str, shape: str, *, detailed: bool) -> Iterator[Repeat]:
-    """Yield the blocks of a stack. Equal ones are drawn once, with their number."""
-    kinds = [tuple(_block_items(block, shape, detailed=detailed)) for block in blocks]
-    for kind in dict.fromkeys(kinds):
-        numbers = [number for number, other in enumerate(kinds, start=1) if other == kind]
-        which = "" if len(numbers) == len(kinds) else f" {_ranges(numbers)}"
-        plural = "s" if len(numbers) > 1 else ""
-        yield Repeat(len(numbers), f"{words}{plural}{which}", kind, shape)
-
-
-def _ranges(numbers: Iterable[int]) -> str:
+def _ranges(numbers: list[int]) -> str:
     """Return numbers with successive ones as ranges: 1, 4–6."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-    ranges = [[number for _, number in group] for _, group in groups]
-    shown = [f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in ranges]
-    return ", ".join(shown)
+    runs = [[number for _, number in group] for _, group in groups]
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _block_items(block: Block, shape: str, *, detailed: bool) -> Iterator[Item]:
-    causal = isinstance(block, CausalBlock | DecoderBlock)
-    attention = attention_layers(block.attention, shape, "causal" if causal else "all", detailed=detailed)
-    feed_forward = _feed_forward_layers(block.feed_forward, shape, detailed=detailed)
-    if isinstance(block, CausalBlock) and block.parallel:
-        branches = [
-            (norm_layer(around.get_submodule("norm"), shape), *layers, *_dropout(around, shape, detailed=detailed))
-            for around, layers in (
-                (block.attention_residual, attention),
-                (block.feed_forward_residual, feed_forward),
-            )
-        ]
-        yield Parallel((branches[0], branches[1]))
+def _add_block(column: Column, block: Any, memory: Column | None) -> None:
+    attend = partial(_add_attention, layer=block.attention, causal=not isinstance(block, EncoderBlock))
+    transform = partial(_add_feed_forward, layer=block.feed_forward)
+    if getattr(block, "parallel", False):
+        branches = column.branches()
+        _add_branch(branches[0], block.attention_residual, attend)
+        _add_branch(branches[1], block.feed_forward_residual, transform)
+        column.join(branches)
         return
-    yield _sublayer(attention, block.attention_residual, shape, detailed=detailed)
+    _add_sublayer(column, block.attention_residual, attend)
     if isinstance(block, DecoderBlock):
-        cross = attention_layers(block.cross_attention, shape, "memory", detailed=detailed)
-        yield _sublayer(cross, block.cross_attention_residual, shape, detailed=detailed)
-    yield _sublayer(feed_forward, block.feed_forward_residual, shape, detailed=detailed)
+        cross = partial(_add_attention, layer=block.cross_attention, memory=memory)
+        _add_sublayer(column, block.cross_attention_residual, cross)
+    _add_sublayer(column, block.feed_forward_residual, transform)
 
 
-def _sublayer(layers: tuple[Layer, ...], around: Residual, shape: str, *, detailed: bool) -> Sublayer:
-    place: Literal["post", "pre", "none"] = (
-        "post" if isinstance(around, PostNorm) else "pre" if isinstance(around, PreNorm) else "none"
-    )
-    norm = None if isinstance(around, NoNorm) else norm_layer(around.norm, shape)
-    return Sublayer((*layers, *_dropout(around, shape, detailed=detailed)), place, norm, around.residual)
+def _add_sublayer(column: Column, around: Residual, add_inner: Callable[[Column], None]) -> None:
+    """Place a sub-layer with its norm and its residual connection."""
+    start = column.y - 10
+    _add_branch(column, around, add_inner)
+    if isinstance(around, PostNorm):
+        add(column, around.norm, "Add & " if around.residual else "")
+    elif around.residual:
+        column.plus()
+    if around.residual:
+        column.skip(start)
 
 
-def _dropout(around: Residual, shape: str, *, detailed: bool) -> tuple[Layer, ...]:
-    return dropout_layer(around.dropout.p, shape) if detailed else ()
+def _add_branch(column: Column, around: Residual, add_inner: Callable[[Column], None]) -> None:
+    if isinstance(around, PreNorm):
+        add(column, around.norm)
+    add_inner(column)
+    add(column, around.dropout)
 
 
-def dropout_layer(probability: float, shape: str = "") -> tuple[Layer, ...]:
-    """Return the box of dropout, if there is any."""
-    return (Layer((f"Dropout {probability:g}",), "plain", shape=shape),) if probability else ()
-
-
-def attention_layers(
-    attention: MultiHeadAttention, shape: str, keys: Literal["all", "causal", "memory"], *, detailed: bool
-) -> tuple[Layer, ...]:
-    """Return the box of an attention sub-layer, or the boxes of its steps."""
-    title = attention_name(attention)
-    title = f"Masked {title[0].lower()}{title[1:]}" if keys == "causal" else title
-    if attention.window is not None:
-        before, after = attention.window
-        title = f"{title} in a window of {before + 1 + after:,}"
-    heads = f"{attention.num_heads} heads" if attention.num_heads > 1 else "1 head"
-    lines = [title, heads, *attention_options(attention)]
-    mask = mask_picture(keys == "causal", attention.window)
-    memory = keys == "memory"
-    if not detailed:
-        return (AttentionLayer(tuple(lines), "attention", count(attention), shape, mask=mask, memory=memory),)
-    projections = count(attention) - count(attention.output)
-    return (
-        AttentionLayer(("Linear for each input", *lines), "attention", projections, shape, mask=mask, memory=memory),
-        *_weight_dropout(attention),
-        Layer(("Concatenate heads, linear",), "linear", count(attention.output), shape),
-    )
-
-
-def _weight_dropout(attention: MultiHeadAttention) -> tuple[Layer, ...]:
-    probability = attention.dropout.p
-    return (Layer((f"Dropout {probability:g} on weights",), "plain"),) if probability else ()
+def _add_attention(
+    column: Column, layer: MultiHeadAttention, causal: bool = False, memory: Column | None = None
+) -> None:
+    title = attention_name(layer)
+    if causal:
+        title = f"Masked {title[0].lower()}{title[1:]}"
+    if layer.window is not None:
+        title = f"{title} in a window of {layer.window[0] + 1 + layer.window[1]:,}"
+    heads = f"{layer.num_heads} head{'s' * (layer.num_heads > 1)}"
+    text, mask = "\n".join([title, heads, *attention_options(layer)]), mask_rows(causal, layer.window)
+    if not column.drawing.steps:
+        column.attention(text, weights_of(layer), mask, memory)
+        return
+    last = set(weights_of(layer.output))
+    inputs = [weight for weight in weights_of(layer) if weight not in last]
+    column.attention(f"Linear for each input\n{text}", inputs, mask, memory)
+    add(column, layer.dropout, " on weights")
+    column.layer("Concatenate heads, linear", "linear", last)
 
 
 def attention_name(attention: MultiHeadAttention) -> str:
@@ -189,47 +182,25 @@ def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
         yield f"{attention.score.kind.replace('_', '-')} scores"
 
 
-def mask_picture(causal: bool, window: tuple[int, int] | None) -> Mask:
+def mask_rows(causal: bool, window: tuple[int, int] | None) -> MaskRows:
     """Return a small picture of which keys (columns) each query (row) attends to."""
     before, after = (_SIZE_OF_MASK, _SIZE_OF_MASK) if window is None else (min(window[0], 1), min(window[1], 1))
-    after = 0 if causal else after
-    places = range(_SIZE_OF_MASK)
-    return tuple(tuple(float(-before <= key - query <= after) for key in places) for query in places)
+    after, places = 0 if causal else after, range(_SIZE_OF_MASK)
+    return tuple(tuple(-before <= key - query <= after for key in places) for query in places)
 
 
-def _feed_forward_layers(layer: FeedForward | GatedFeedForward, shape: str, *, detailed: bool) -> tuple[Layer, ...]:
+def _add_feed_forward(column: Column, layer: FeedForward | GatedFeedForward) -> None:
     gated = isinstance(layer, GatedFeedForward)
     name = (_GATES if gated else _ACTIVATIONS).get(layer.activation, "activation")
-    d_model, d_ff = layer.inner.in_features, layer.inner.out_features
-    if not detailed:
-        lines = ("Feed forward", f"{d_model:,} → {d_ff:,} → {d_model:,}", name)
-        return (Layer(lines, "feed_forward", count(layer), shape),)
-    inner = shape.replace(f"{d_model:,}", f"{d_ff:,}")
-    twice = "2 × " if gated else ""
-    activation = f"{name}: {_ACTIVATIONS[layer.activation]} × other" if gated else name
-    return (
-        Layer((f"{twice}Linear {d_model:,} → {d_ff:,}",), "feed_forward", count(layer) - count(layer.outer), inner),
-        Layer((activation,), "feed_forward", shape=inner),
-        *dropout_layer(layer.dropout.p, inner),
-        Layer((f"Linear {d_ff:,} → {d_model:,}",), "feed_forward", count(layer.outer), shape),
-    )
-
-
-def output_layers(projection: nn.Linear, shape: str, *, is_tied: bool) -> Iterator[Item]:
-    """Yield the boxes from the last states to probabilities. A tied matrix counts at the embedding."""
-    matrix = projection.weight if is_tied else None
-    bias = "" if projection.bias is None else "with a bias"
-    lines = tuple(filter(None, ("Linear", bias)))
-    yield Layer(lines, "linear", count(projection, without=matrix), shape, "projection")
-    yield Layer(("Softmax",), "softmax", shape=shape)
-
-
-def blocks_in(stack: EncoderStack | DecoderStack | CausalStack) -> list[Block]:
-    """Return the blocks of a stack."""
-    return cast("list[Block]", list(stack.blocks))
-
-
-def final_norm(stack: EncoderStack | DecoderStack | CausalStack, shape: str) -> Iterator[Layer]:
-    """Yield the box of the norm after a stack of pre-norm blocks."""
-    if not isinstance(stack.norm, nn.Identity):
-        yield norm_layer(stack.norm, shape)
+    d_model, d_ff = f"{layer.inner.in_features:,}", f"{layer.inner.out_features:,}"
+    if not column.drawing.steps:
+        text = f"Feed forward\n{d_model} → {d_ff} → {d_model}\n{name}"
+        column.layer(text, "feed_forward", weights_of(layer))
+        return
+    last, outside = set(weights_of(layer.outer)), column.shape
+    first = [weight for weight in weights_of(layer) if weight not in last]
+    inside = outside.replace(d_model, d_ff)
+    column.layer(f"{'2 × ' if gated else ''}Linear {d_model} → {d_ff}", "feed_forward", first, shape=inside)
+    column.layer(f"{name}: {_ACTIVATIONS[layer.activation]} × other" if gated else name, "feed_forward")
+    add(column, layer.dropout)
+    column.layer(f"Linear {d_ff} → {d_model}", "feed_forward", last, shape=outside)

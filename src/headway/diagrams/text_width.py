@@ -1,8 +1,7 @@
 """The width of text, so that no box cuts its text.
 
-The fonts that a drawing names are Arial and similar ones; where they are missing, DejaVu Sans, the widest, takes their
-place. Widths are those of DejaVu Sans, so text fits in all of them. Letters that the table lacks count as wide as the
-widest Latin letter, and East Asian ones as a full em.
+Drawings name Arial and similar fonts. DejaVu Sans, the widest, takes their place where they are missing, so widths are
+those of DejaVu Sans. Letters that the table lacks count as a full em.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import functools
 import unicodedata
 from collections.abc import Iterator
 
+# The sizes of letters in pixels, for each role of a text.
+FONT_SIZES = {"box": 12.0, "label": 12.0, "small": 11.0, "bold": 11.0, "code": 11.0, "title": 13.0, "count": 12.0}
 # Advance widths of DejaVu Sans in thousandths of an em, and the characters that have them.
 _CHARACTERS: dict[int, str] = {
     228: '′', 275: "'", 278: 'ijl', 295: 'IJₜ', 318: ' \u00a0,.·', 337: '/:;\\|', 353: 'f', 361: '-', 374: 'ₛ',
@@ -22,50 +23,47 @@ _CHARACTERS: dict[int, str] = {
     1000: '@—…',
 }  # fmt: skip
 _WIDTHS = {character: width / 1000 for width, characters in _CHARACTERS.items() for character in characters}
-_OTHER, _EAST_ASIAN, _MONOSPACED = 1.0, 1.05, 0.61
+_MONOSPACED, _EAST_ASIAN = 0.61, 1.05
 BOLD, _WIDER = ("title", "count", "bold"), 1.14  # roles in bold, whose letters are up to this much wider
 
 
 @functools.lru_cache(4096)
-def text_width(text: str, size: float, role: str = "label") -> float:
-    """Return the width of ``text`` in pixels, in letters of ``size`` pixels."""
+def text_width(text: str, role: str = "label") -> float:
+    """Return the width of ``text`` in pixels."""
     if role == "code":
-        return _MONOSPACED * size * sum(_width(character) > 0 for character in text)
-    bold = _WIDER if role in BOLD else 1.0
-    return bold * size * sum(map(_width, text))
+        return _MONOSPACED * FONT_SIZES[role] * sum(_width(character) > 0 for character in text)
+    return (_WIDER if role in BOLD else 1.0) * FONT_SIZES[role] * sum(map(_width, text))
 
 
-def wrapped(text: str, size: float, width: float, role: str = "label") -> Iterator[str]:
+def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
     """Yield lines that are at most ``width`` wide, broken between words. A longer word is broken anywhere."""
     line = ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
-        if text_width(longer, size, role) <= width:
+        if text_width(longer, role) <= width:
             line = longer
             continue
         if line:
             yield line
-        while text_width(word, size, role) > width and len(word) > 1:
-            fits = max((n for n in range(1, len(word)) if text_width(word[:n], size, role) <= width), default=1)
+        while text_width(word, role) > width and len(word) > 1:
+            fits = max((n for n in range(1, len(word)) if text_width(word[:n], role) <= width), default=1)
             yield word[:fits]
             word = word[fits:]
         line = word
     yield line
 
 
-def shortened(text: str, size: float, width: float) -> str:
+def shortened(text: str, width: float, role: str = "label") -> str:
     """Return ``text``, or its beginning and an ellipsis if it is wider than ``width``."""
-    if text_width(text, size) <= width:
-        return text
-    while text and text_width(text + "…", size) > width:
+    shown = text
+    while text and text_width(shown, role) > width:
         text = text[:-1]
-    return text + "…"
+        shown = text + "…"
+    return shown
 
 
 @functools.cache
 def _width(character: str) -> float:
-    if character in _WIDTHS:
-        return _WIDTHS[character]
     if unicodedata.combining(character) or unicodedata.category(character) == "Cf":
         return 0.0
-    return _EAST_ASIAN if unicodedata.east_asian_width(character) in "WF" else _OTHER
+    return _WIDTHS.get(character, _EAST_ASIAN if unicodedata.east_asian_width(character) in "WF" else 1.0)

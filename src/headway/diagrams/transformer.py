@@ -1,67 +1,90 @@
-"""The encoder-decoder as in figure 1 of Vaswani et al. 2017, and its two blocks in detail."""
+"""Models with blocks: the encoder-decoder as in figure 1 of Vaswani et al. 2017, language models and classifiers.
+
+A drawing with ``steps`` has only the blocks.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from headway.diagrams.column import FRAME_HALF, Column
 from headway.diagrams.drawing import Drawing
-from headway.diagrams.layers import blocks_in, embedding_layers, final_norm, output_layers, stack_items
+from headway.diagrams.layers import add, add_blocks
+from headway.models.classifier import EncoderClassifier
+from headway.models.decoder_only import DecoderOnly
+from headway.models.masked import MaskedTransformer
+from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
 
-_GUTTER = 34.0  # between the two frames
+_GUTTER = 28.0  # between the frames of encoder and decoder
 
 
-def _columns(drawing: Drawing, *, shapes: bool) -> tuple[Column, Column]:
-    """Return the columns of encoder and decoder, at equal distances from x = 0."""
-    x = FRAME_HALF + _GUTTER / 2
-    return Column(drawing, -x, side=-1, shapes=shapes), Column(drawing, x, side=1, shapes=shapes)
+def draw_transformer(model: Transformer, drawing: Drawing) -> None:
+    """Draw encoder and decoder at equal distances from x = 0."""
+    x, config = FRAME_HALF + _GUTTER / 2, model.config
+    encoder = _column(drawing, -x, "Inputs", "B × S", config, side=-1)
+    if not drawing.steps:
+        add(encoder, model.source_embedding, "Input embedding")
+        add(encoder, model.source_positions)
+        add(encoder, model.source_norm)
+    add_blocks(encoder, model.encoder, "encoder block")
+    shape = f" {encoder.shape}" if drawing.sizes else ""
+    drawing.text(-x, encoder.y - 30, f"memory (encoder output){shape}", "small")
+    decoder = _column(drawing, x, "Outputs (shifted right)", "B × T", config)
+    if not drawing.steps:
+        add(decoder, model.target_embedding, "Output embedding")
+        add(decoder, model.target_positions)
+        add(decoder, model.target_norm)
+    add_blocks(decoder, model.decoder, "decoder block", encoder)
+    _add_output(decoder, model, "Output probabilities")
 
 
-def _shapes(model: Transformer) -> tuple[str, str]:
-    return f"B × S × {model.config.d_model:,}", f"B × T × {model.config.d_model:,}"
+def draw_language_model(model: DecoderOnly | MaskedTransformer, drawing: Drawing) -> None:
+    """Draw a decoder-only or a masked language model."""
+    if isinstance(model, DecoderOnly):
+        _add_output(_body(model, drawing, "Text so far"), model, "Probabilities of the next token")
+        return
+    column = _body(model, drawing, "Text, some tokens hidden")
+    if not drawing.steps:
+        add(column, model.head.dense, ", activation")
+        add(column, model.head.norm)
+    _add_output(column, model, "Probabilities of the hidden tokens")
 
 
-def draw_transformer(model: Transformer, drawing: Drawing, *, shapes: bool) -> None:
-    """Draw the whole model."""
-    encoder, decoder = _columns(drawing, shapes=shapes)
-    source, target = _shapes(model)
-    joint = model.source_embedding is model.target_embedding
-    tied = model.projection.weight is model.target_embedding.weight
-    drawing.sentences.append("Encoder, from bottom to top:")
-    encoder.words("Inputs", shape="B × S")
-    encoder.add(
-        *embedding_layers("Input embedding", model.source_embedding, model.source_positions, model.source_norm, source),
-        *stack_items(blocks_in(model.encoder), "encoder block", source, detailed=False),
-        *final_norm(model.encoder, source),
-    )
-    drawing.sentences.append("Decoder, from bottom to top:")
-    decoder.words("Outputs (shifted right)", shape="B × T")
-    decoder.add(
-        *embedding_layers(
-            "Output embedding", model.target_embedding, model.target_positions, model.target_norm, target, is_tied=joint
-        ),
-        *stack_items(blocks_in(model.decoder), "decoder block", target, detailed=False),
-        *final_norm(model.decoder, target),
-        *output_layers(model.projection, f"B × T × {model.projection.out_features:,}", is_tied=tied),
-    )
-    decoder.words("Output probabilities")
-    decoder.connect_memory(encoder)
-    if joint:
-        first, second = encoder.boxes["embedding"], decoder.boxes["embedding"]
-        y = max(first.middle, second.middle)
-        drawing.arrow((first.right, y), (second.x, y), head=False, dashed=True)
-        drawing.text(0, y - 5, "same weights", anchor="middle", role="small")
-        drawing.sentences.append("Both embeddings are one matrix.")
-    if tied:
-        decoder.tie("embedding", "projection")
+def draw_classifier(model: EncoderClassifier | SequenceClassifier, drawing: Drawing) -> None:
+    """Draw a classifier, which may be on the body of a language model."""
+    column = _body(model.body if isinstance(model, SequenceClassifier) else model, drawing, "Text")
+    if not drawing.steps:
+        add(column, model.pooling, "without padding" if model.config.masked else "with padding")
+        if isinstance(model, SequenceClassifier):
+            add(column, model.dense, f", {model.config.dense}")
+            add(column, model.dense_norm)
+    _add_output(column, model, "Probabilities of the classes")
 
 
-def draw_blocks(model: Transformer, drawing: Drawing, *, shapes: bool) -> None:
-    """Draw an encoder block and a decoder block with all their steps."""
-    encoder, decoder = _columns(drawing, shapes=shapes)
-    source, target = _shapes(model)
-    encoder.words("Source, or the block below", shape=source)
-    encoder.add(*stack_items(blocks_in(model.encoder), "encoder block", source, detailed=True))
-    decoder.words("Target, or the block below", shape=target)
-    decoder.add(*stack_items(blocks_in(model.decoder), "decoder block", target, detailed=True))
-    decoder.finish()
-    decoder.connect_memory(encoder)
+def _column(drawing: Drawing, x: float, words: str, shape: str, config: Any, *, side: int = 1) -> Column:
+    if drawing.steps:
+        words, shape = "Embeddings, or the block below", f"{shape} × {config.d_model:,}"
+    return Column(drawing, [x], [words], shape, side=side)
+
+
+def _body(model: Any, drawing: Drawing, words: str) -> Column:
+    """Draw the layers from the embedding to the states of the last block."""
+    column = _column(drawing, 0.0, words, "B × T", model.config)
+    if not drawing.steps:
+        add(column, model.embedding, "Embedding")
+        add(column, model.positions)
+        add(column, getattr(model, "segment_embedding", None), "Segment\nembedding")
+        add(column, getattr(model, "embedding_norm", None))
+        add(column, getattr(model, "convolution", None))
+    is_decoder = isinstance(model, DecoderOnly)
+    add_blocks(column, model.decoder if is_decoder else model.encoder, "block" if is_decoder else "encoder block")
+    return column
+
+
+def _add_output(column: Column, model: Any, words: str) -> None:
+    """Draw the layers from states to probabilities."""
+    if not column.drawing.steps:
+        add(column, model.projection)
+        column.layer("Softmax", "softmax")
+    column.end("" if column.drawing.steps else words)

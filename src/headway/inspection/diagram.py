@@ -7,17 +7,16 @@ from pathlib import Path
 
 import torch
 
-from headway.bundle import AnyBundle, load_outline
+from headway.bundle import AnyBundle, build_without_initialization, load_outline
 from headway.config import spelling_hint
 from headway.diagrams.draw import Level, draw, with_caption
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.svg import to_svg
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, Model
-from headway.models.registry import ARCHITECTURES, build_model
-from headway.storage import atomic_write
+from headway.models.registry import ARCHITECTURES
+from headway.storage import atomic_write_text
 from headway.tasks import load_recipe
-from headway.torch_internals import skipped_initialization
 
 _VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # of presets: the vocabulary of the paper's section 5.1
 
@@ -45,8 +44,7 @@ class Diagram:
             ConfigError: The name of the file does not end in .svg.
         """
         check_output_format(Path(path))
-        with atomic_write(Path(path)) as aside:
-            aside.write_text(self.svg, encoding="utf-8")
+        atomic_write_text(Path(path), self.svg)
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -69,23 +67,22 @@ def diagram(
         ConfigError: ``what`` does not exist, or the model has no such level.
         BundleError: A model folder is damaged.
     """
-    if text is not None:
-        if isinstance(what, Model) or not Path(what).is_dir():
-            raise ConfigError(
-                f"a text needs a trained model, but {what} is not a model folder; leave out the text (--text)"
-            )
-        from headway.inspection.diagram_of_text import draw_text
+    if text is None:
+        model, note = _outline(what)
+        return _finished(draw(model, level=level, shapes=shapes), note)
+    if isinstance(what, Model) or not Path(what).is_dir():
+        raise ConfigError(
+            f"a text needs a trained model, but {what} is not a model folder; leave out the text (--text)"
+        )
+    from headway.inspection.diagram_of_text import draw_text
 
-        return finish(draw_text(Path(what), text, level))
-    model, note = _outline(what)
-    return finish(draw(model, level=level, shapes=shapes), note)
+    return _finished(draw_text(Path(what), text, level))
 
 
-def finish(drawing: Drawing, note: str = "") -> Diagram:
+def _finished(drawing: Drawing, note: str = "") -> Diagram:
     """Return a drawing as a diagram. ``note`` is added to its caption."""
     drawing.caption += note
-    finished = with_caption(drawing)
-    return Diagram(to_svg(finished), drawing.title, drawing.caption, " ".join(drawing.sentences))
+    return Diagram(to_svg(with_caption(drawing)), drawing.title, drawing.caption, drawing.description())
 
 
 def check_output_format(path: Path) -> None:
@@ -114,20 +111,17 @@ def _outline(what: str | Path | Model) -> tuple[Model, str]:
     return _built(config_class.preset(preset) if preset else config_class(), _VOCAB_SIZE)
 
 
-def outline_of(bundle: AnyBundle) -> Model:
-    """Return the model of a bundle in its plain form, without weights, whatever form the model has in memory."""
-    source, *target = (tokenizer.vocab_size for tokenizer in bundle.tokenizers.values())
-    return _without_weights(bundle.model.config, source, len(bundle.labels) or (*target, source)[0])
-
-
 def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
     """Return a model for a vocabulary of this size, and a note that says so."""
     labels = ARCHITECTURES[config.kind].capability == "labels"
     classes = f" and {_NUM_CLASSES} classes" if labels else ""
-    model = _without_weights(config, vocab_size, _NUM_CLASSES if labels else vocab_size)
+    with torch.device("meta"):
+        model = build_without_initialization(config, vocab_size, _NUM_CLASSES if labels else vocab_size)
     return model, f" The weights are those for a vocabulary of {vocab_size:,} tokens{classes}."
 
 
-def _without_weights(config: ArchitectureConfig, source_size: int, output_size: int) -> Model:
-    with torch.device("meta"), skipped_initialization():
-        return build_model(config, source_size, output_size)
+def outline_of(bundle: AnyBundle) -> Model:
+    """Return the model of a bundle in its plain form, without weights, whatever form the model has in memory."""
+    source, *target = (tokenizer.vocab_size for tokenizer in bundle.tokenizers.values())
+    with torch.device("meta"):
+        return build_without_initialization(bundle.model.config, source, len(bundle.labels) or (*target, source)[0])

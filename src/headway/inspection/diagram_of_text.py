@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.bundle import AnyBundle, load_bundle
-from headway.diagrams.draw import Level, describe_options, name_of
+from headway.diagrams.draw import Level, describe_options, draw_tokens, name_of
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.head import draw_head, first_attention
-from headway.diagrams.unrolled import draw_tokens
+from headway.diagrams.unrolled import Tokens
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect
 from headway.inspection.results import Inspection
@@ -33,31 +33,28 @@ def draw_text(folder: Path, text: str, level: Level) -> Drawing:
         _draw_head(bundle, text, drawing)
     else:
         settings: dict[str, Any] = {"max_new_tokens": 1} if bundle.capability == "continues" else {}
-        _draw_tokens(bundle, inspect(load(folder, device="cpu"), text, **settings), drawing)
+        draw_tokens(bundle.model, drawing, _tokens(inspect(load(folder, device="cpu"), text, **settings)))
     drawing.caption += describe_options(bundle.model.config)
     return drawing
 
 
-def _draw_tokens(bundle: AnyBundle, seen: Inspection, drawing: Drawing) -> None:
-    source, inputs, outputs = seen.source_tokens, seen.tokens("input"), seen.tokens("target")
-    weights = seen.maps[0].weights[0, 0].tolist() if seen.maps else ()
-    match bundle.capability:
-        case "labels":
-            source, inputs, outputs = (), source, (next(iter(seen.labels or {})),)
-        case "fills":
-            hidden = dict(zip(seen.hidden_positions or (), outputs, strict=True))
-            predicted = tuple(hidden.get(place, token) for place, token in enumerate(source))
-            source, inputs, outputs = (), source, predicted
-        case "continues":
-            source = ()
-    draw_tokens(bundle.model, drawing, source, inputs, outputs, weights)
+def _tokens(seen: Inspection) -> Tokens:
+    source, outputs = seen.source_tokens, seen.tokens("target")
+    if seen.labels is not None:
+        return Tokens((), source, (next(iter(seen.labels)),))
+    if seen.hidden_positions is not None:
+        hidden = dict(zip(seen.hidden_positions, outputs, strict=True))
+        return Tokens((), source, tuple(hidden.get(place, token) for place, token in enumerate(source)))
+    if seen.prompt_length is not None:
+        return Tokens((), seen.tokens("input"), outputs)
+    return Tokens(source, seen.tokens("input"), outputs, seen.maps[0].weights[0, 0].tolist() if seen.maps else ())
 
 
 def _draw_head(bundle: AnyBundle, text: str, drawing: Drawing) -> None:
     """Draw the first head of the first block, in an encoder-decoder that of the encoder."""
     tokenizer: Any = bundle.tokenizers["source"]
-    ids = tokenizer.encode(bundle.normalized(text))
     whole: Any = bundle
+    ids = tokenizer.encode(bundle.normalized(text))
     match bundle.capability:
         case "translates":
             ids = whole.token_template.fill().add_to_source(ids)
@@ -67,5 +64,5 @@ def _draw_head(bundle: AnyBundle, text: str, drawing: Drawing) -> None:
             ids = [BOS, *ids, EOS]
         case "labels":
             ids = [*ids, EOS]
-    given = first_attention(bundle.model, ids)
-    draw_head(given, tokenizer.display(given.tokens), drawing)
+    head = first_attention(bundle.model, ids)
+    draw_head(head, tokenizer.display(head.tokens), drawing)
