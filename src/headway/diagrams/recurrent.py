@@ -136,6 +136,7 @@ def _carry(
 ) -> None:
     """Draw the arrows for a vector that the first layer reads at each step."""
     drawing.arrow(*start, _BUS, cells[0].center - 14, cells[0].bottom, along=along)
+    drawing.text(cells[0].center - 17, _BUS - 4, names[0], "small", "end")
     for cell, name in list(zip(cells, names, strict=True))[1:]:
         drawing.text(cell.center - 14, _BUS + 12, name, "small")
         drawing.arrow(cell.center - 14, _BUS, cell.bottom)
