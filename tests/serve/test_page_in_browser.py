@@ -285,6 +285,25 @@ def test_words_are_shaded_by_their_probability(page: Page, service: RunningServi
     assert page.locator(".word").get_attribute("class") == ("word" if number == 0 else f"word shade-{number}")
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "kept"),
+    [
+        ("It is 5 km away.", "Es sind 5 km.", "5"),
+        ("It is 5 km away.", "Es sind 6 km.", ""),  # a mistake
+        ("1,000.5 miles", "1.000,5 Meilen", "1.000,5"),
+        ("Write to me@example.org, {name}!", "{name}, an me@example.org!", "{name}me@example.org"),
+        ("red tea", "roter Tee", ""),
+    ],
+)
+def test_what_is_kept_from_the_source_is_never_unsure(page: Page, source: str, text: str, kept: str) -> None:
+    find = """async ([source, text]) => {
+        const { wordsOf } = await import("./page/translate/words.js");
+        const words = wordsOf({ text, tokens: [text], token_log_probabilities: [-2, 0] }, source, "de", "en");
+        return words.filter(({ isKept }) => isKept).map(({ start, end }) => text.slice(start, end)).join("");
+    }"""
+    assert page.evaluate(find, [source, text]) == kept
+
+
 def test_other_versions_are_the_n_best_list(page: Page, service: RunningService) -> None:
     type_and_wait(page, service)
     page.get_by_text("Other versions of").click()
@@ -292,6 +311,9 @@ def test_other_versions_are_the_n_best_list(page: Page, service: RunningService)
     texts = [found["text"], *(each["text"] for each in found["alternatives"])]
     buttons = page.locator(".versions li button")
     expect(buttons).to_have_text(texts)
+    first = math.exp(found["log_probability"])
+    share = page.locator(".versions li .share").first
+    expect(share).to_have_text(page.evaluate(f"async () => (await import('./page/dom.js')).percent({first}, 'en')"))
     buttons.nth(2).focus()
     page.keyboard.press("Enter")
     expect(output(page)).to_have_text(texts[2])

@@ -118,6 +118,14 @@ def test_a_suggested_word_by_mouse(page: Page) -> None:
     page.keyboard.type(TEXT)
     view.locator(".translation [role=button]").first.click()
     suggestion = view.locator(".suggestions button").first
+    suggestion.hover()
+    page.wait_for_timeout(300)  # the change of the color
+    edge = """meter => {
+        const { borderTopWidth, borderTopColor, backgroundColor } = getComputedStyle(meter);
+        return borderTopWidth === "0px" ? backgroundColor : borderTopColor;
+    }"""
+    ground = suggestion.evaluate("button => getComputedStyle(button).backgroundColor")
+    assert suggestion.locator(".meter").evaluate(edge) != ground
     word = suggestion.locator("bdi").text_content() or ""
     suggestion.click()
     expect(view.locator(".forced .translation")).to_contain_text(

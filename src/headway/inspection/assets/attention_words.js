@@ -34,7 +34,7 @@ export const WORDS = {
     help: "Point at a cell, or move with the arrow keys when the matrix has the focus.",
     all: "All layers and heads",
     allAbout: "Rows are queries and columns are keys, as in the large matrix. Each small picture has its own color " +
-      "scale, from 0 to its largest weight. Select one to enlarge it.",
+      "scale, from 0 to its largest weight. Choose one to enlarge it.",
     cell: "{row} (row {rowNumber}) attends to {column} (column {columnNumber}) with weight {weight}.",
     row: "{row} (row {number}) attends most to: {found}.",
     column: "{column} (column {number}) is attended to most by: {found}.", nothing: "nothing",

@@ -146,7 +146,7 @@ export class Output {
     let from = 0;
     slot.words.forEach((word, index) => {
       element.append(result.text.slice(from, word.start));
-      const look = word.isRequired ? "required" : confidenceClass(word.probability);
+      const look = word.isRequired ? "required" : word.isKept ? "" : confidenceClass(word.probability);
       const shown = make("span", { class: look ? `word ${look}` : "word" }, result.text.slice(word.start, word.end));
       this.places.set(shown, { slot, words: slot.words, index, element: shown });
       element.append(shown);

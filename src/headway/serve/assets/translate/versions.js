@@ -1,7 +1,8 @@
 // Other translations of a sentence: the n-best list.
 
 import { isAbort } from "../api.js";
-import { isolated, make, shortened } from "../dom.js";
+import { isolated, make, percent, shortened } from "../dom.js";
+import { meter } from "../meter.js";
 
 const COUNT = 4;
 const QUOTED = 60; // characters of the sentence
@@ -69,7 +70,9 @@ export class Versions {
         this.use(sentence, { ...version, unlikely: best.unlikely });
         scrollBy(0, button.getBoundingClientRect().top - top); // a notice above may be new
       });
-      return make("li", {}, button);
+      const probability = Math.exp(version.log_probability);
+      const share = make("span", { class: "share" }, meter(probability), percent(probability, this.context.language));
+      return make("li", {}, make("div", {}, button, share));
     }));
   }
 }

@@ -69,11 +69,24 @@ export function requiredSpans({ text, glossary = [] }) {
   return phrases.map((phrase) => findPhrase(text, phrase)).filter(Boolean);
 }
 
+// Numbers, addresses, placeholders and other marks that the service keeps as they are in the source.
+const KEPT = /[\w.+:\/{$%@`-]*[{}$%@`\/][\w.+:\/{}$%@`?=&#~-]*|\p{Nd}+(?:[.,:'’]\p{Nd}+)*/gu;
+
+/** Returns what a translation must share with its source: the digits of a number, and all of other marks. */
+const kept = (part) => (/\p{L}/u.test(part) ? "" : part.replace(/\P{Nd}/gu, "")) || part.replace(/[.:?]+$/, "");
+
+/** Returns the spans of what is in a translation as in its source. */
+function keptSpans(text, source) {
+  const parts = new Set([...source.matchAll(KEPT)].map(([part]) => kept(part)));
+  return [...text.matchAll(KEPT)].filter(([part]) => parts.has(kept(part))).map(({ 0: part, index }) => [index, index + part.length]);
+}
+
 /**
  * Returns the words of a translation of the API.
  *
  * Each has start, end, the probability of its tokens given what comes before (null if unknown), `source`: the spans of
- * the source's words whose tokens its tokens are aligned to, and `isRequired`: whether the glossary requires it.
+ * the source's words whose tokens its tokens are aligned to, `isRequired`: whether the glossary requires it, and `isKept`:
+ * whether it is a number, or another part of the source that is never translated, and is as in the source.
  */
 export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
   const { text, tokens, alignment } = translation;
@@ -83,7 +96,7 @@ export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
   const logProbabilities = translation.token_log_probabilities;
   // A text in several parts has the end of each part among its probabilities, which do not fit the tokens then.
   const hasProbabilities = logProbabilities.length === tokens.length + 1;
-  const aligned = new Map(), required = requiredSpans(translation);
+  const aligned = new Map(), required = requiredSpans(translation), unchanged = keptSpans(text, source);
   for (const [from, to] of alignment?.pairs ?? []) {
     if (inSource[from]) aligned.set(to, inSource[from]);
   }
@@ -101,7 +114,7 @@ export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
     const probability = sum === null ? null : Math.exp(sum);
     return {
       start: span[0], end: span[1], probability, source: [...source].sort((one, other) => one[0] - other[0]),
-      isRequired: required.some((each) => overlap(each, span)),
+      isRequired: required.some((each) => overlap(each, span)), isKept: unchanged.some((each) => overlap(each, span)),
     };
   });
 }

@@ -311,6 +311,7 @@ class TranslateView {
     this.marks.show(word.source.map(([from, to]) => [start + from, start + to]));
     const said = [isolated(slot.result.text.slice(word.start, word.end))];
     if (word.isRequired) said.push(t("word.required"));
+    else if (word.isKept) said.push(t("word.kept"));
     else if (word.probability !== null) said.push(t("word.probability", { percent: percent(word.probability, language) }));
     if (word.source.length) {
       const from = word.source.map((span) => t("quoted", { text: isolated(slot.text.slice(...span)) })).join(", ");
