@@ -33,6 +33,7 @@ WITHOUT = {
     "diagram",
     "doctor",  # describes the device that auto means
     *("corpus work", "corpus status", "corpus join"),  # the job contains the device
+    "corpus clean",
 }
 pytest_plugins = ["model_folders"]  # the fixtures of that file
 OF_TRAINING = {"train", "distill", "quickstart"}

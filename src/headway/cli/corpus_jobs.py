@@ -17,8 +17,9 @@ from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.corpus.records import RecordFormat
-    from headway.corpus.work import Settings
+    from headway.corpus.work import OperationSettings
     from headway.jobs.plan import Plan
+    from headway.jobs.protocol import Timing
 
 FAILED_LINES = 3  # exit code if all chunks are done, but some lines have failed
 _RENEWALS = 9  # of a lease before it expires
@@ -131,6 +132,19 @@ class JobOptions:
     slurm_rounds: SlurmRoundsOption = 3
     ray: RayOption = None
 
+    def timing(self) -> Timing:
+        """Return the times of the protocol.
+
+        Raises:
+            ConfigError: The options name two kinds of clusters.
+        """
+        from headway.jobs.protocol import Timing
+
+        if self.slurm is not None and self.ray is not None:
+            raise ConfigError("--slurm and --ray cannot be combined; give one of them")
+        renew_s = self.lease_seconds / _RENEWALS
+        return Timing(renew_s, self.lease_seconds, min(5.0, renew_s))
+
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of :class:`JobOptions`, which it gets as the argument ``job``."""
@@ -153,7 +167,7 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def run_job(
     operation: str,
-    settings: Settings,
+    settings: OperationSettings,
     inputs: Sequence[Sequence[Path]],
     folder: Path,
     records: RecordFormat | None,
@@ -166,12 +180,7 @@ def run_job(
     """
     from headway.corpus.work import job_request
     from headway.jobs.plan import make_plan
-    from headway.jobs.protocol import Timing
 
-    if job.slurm is not None and job.ray is not None:
-        raise ConfigError("--slurm and --ray cannot be combined; give one of them")
-    renew_s = job.lease_seconds / _RENEWALS
-    timing = Timing(renew_s, job.lease_seconds, min(5.0, renew_s))
     request = job_request(
         operation,
         settings,
@@ -179,23 +188,30 @@ def run_job(
         records=records,
         mixed_processors=job.mixed_processors,
         chunk_lines=job.chunk_lines,
-        timing=timing,
+        timing=job.timing(),
     )
     plan = make_plan(folder, request)
     print(f"headway: {folder}: {plan.num_lines:,} lines in {plan.num_chunks:,} chunks", file=sys.stderr)
+    start_workers(plan, job, plan.operation)
+    if job.slurm is None:
+        report_end(plan)
+
+
+def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
+    """Work on a job here or on a Ray cluster until it is complete, or submit workers to SLURM."""
+    from headway.cores import num_cores
+
     if job.slurm is not None:
         from headway.corpus.slurm import submit
 
         for line in submit(plan, job.slurm, job.slurm_options, job.slurm_rounds):
             print(f"headway: {line}", file=sys.stderr)
-        return
-    if job.ray is not None:
+    elif job.ray is not None:
         from headway.corpus.ray_workers import work_on_ray
 
         work_on_ray(plan, job.ray)
-        report_end(plan)
-        return
-    work_here(plan, job.workers)
+    else:
+        run_with_progress(plan, job.workers or num_cores(), activity, one_thread=True)
 
 
 def work_here(plan: Plan, workers: int | None) -> None:
@@ -218,6 +234,8 @@ def report_end(plan: Plan) -> None:
     for failure in status.failures[:5]:
         print(f"headway: {HeadwayError(failure.reason, where=f'{failure.file}, line {failure.line}')}", file=sys.stderr)
     end = f"headway: done; write the result with: headway corpus join {plan.folder} -o FILE"
+    if plan.operation in ("clean", "clean-score"):
+        end = "headway: done; write the results with the command headway corpus clean that made this job"
     if status.failed_chunks:
         num_failed = len(status.failures)
         more = " or more" if num_failed >= 1000 else ""

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from headway.storage import lock_run_folder
 
 if TYPE_CHECKING:
     from headway.training.loop import Result
+    from headway.training.recipe import Recipe
 
 
 def with_device(assignments: list[str] | None, device: options.Device | None) -> list[str]:
@@ -92,3 +93,20 @@ def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None
             aside.rename(folder)
             say(f"the earlier run is {folder} again")
         raise
+
+
+def say_cleaning_hint(recipe: Recipe, run: Path, say: Callable[[str], None]) -> None:
+    """Say how the corpus could be cleaned if more than 1 % of a sample of its pairs look wrong.
+
+    Nothing is said, or read, for other tasks than translation, or if the corpus has been tokenized before.
+    """
+    if recipe.capability != "translates" or (run / "tokens").exists() or not (is_main_process() and is_first_start()):
+        return
+    from headway.corpus.cleaning.hint import cleaning_hint
+
+    with suppress(HeadwayError):  # which training reports
+        task = dict(recipe.task)
+        languages = task.get("source_language"), task.get("target_language")
+        hint = cleaning_hint(recipe.data.train, Path(recipe.data.folder), languages)
+        if hint is not None and hint.is_needed:
+            say(str(hint))

@@ -8,46 +8,106 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, runtime_checkable
 
-from headway.corpus.model_maps import ClassifyOperation, GenerateOperation, ModelSettings, ScoreOperation
-from headway.corpus.records import RecordFormat
-from headway.corpus.text_map import TextMap
-from headway.corpus.translation import TranslateOperation, TranslationSettings
 from headway.data.store import fingerprint
 from headway.errors import BundleError
 from headway.jobs.join import missing_chunks
+from headway.jobs.line_map import LineMap
 from headway.jobs.plan import JobRequest, Plan
 from headway.jobs.processes import run_workers, supervise
 from headway.jobs.protocol import Timing
 from headway.storage import checksum
 
-Settings = TranslationSettings | ModelSettings
+if TYPE_CHECKING:
+    from headway.corpus.records import RecordFormat
+
 _MODEL_CARD = "README.md"
 
 
-@dataclass(frozen=True)
-class _OperationKind:
-    """The classes of an operation."""
+@runtime_checkable
+class OperationSettings(Protocol):
+    """The options of an operation: a config."""
 
-    settings: type[Settings]
-    operation: Callable[[Any], Any]
+    @property
+    def paths(self) -> list[Path]:
+        """The models and files that results depend on."""
+
+    def check(self) -> None:
+        """Check that the options fit together.
+
+        Raises:
+            ConfigError: They do not.
+        """
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """Return the options as values of JSON."""
 
 
-OPERATIONS = {
-    "translate": _OperationKind(TranslationSettings, TranslateOperation),
-    "score": _OperationKind(ModelSettings, ScoreOperation),
-    "classify": _OperationKind(ModelSettings, ClassifyOperation),
-    "generate": _OperationKind(ModelSettings, GenerateOperation),
+def _load_clean(plan: Plan, num_workers: int) -> LineMap:
+    from headway.corpus.cleaning.measuring import CleaningSettings, MeasureMap
+
+    return MeasureMap(CleaningSettings.parse(plan.options["settings"], str(plan.folder)))
+
+
+def _load_translate(plan: Plan, num_workers: int) -> LineMap:
+    from headway.corpus.translation import TranslateOperation, TranslationSettings
+
+    return _text_map(TranslationSettings, TranslateOperation, plan, num_workers)
+
+
+def _load_score(plan: Plan, num_workers: int) -> LineMap:
+    from headway.corpus.model_maps import ModelSettings, ScoreOperation
+
+    return _text_map(ModelSettings, ScoreOperation, plan, num_workers)
+
+
+def _load_classify(plan: Plan, num_workers: int) -> LineMap:
+    from headway.corpus.model_maps import ClassifyOperation, ModelSettings
+
+    return _text_map(ModelSettings, ClassifyOperation, plan, num_workers)
+
+
+def _load_generate(plan: Plan, num_workers: int) -> LineMap:
+    from headway.corpus.model_maps import GenerateOperation, ModelSettings
+
+    return _text_map(ModelSettings, GenerateOperation, plan, num_workers)
+
+
+def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Plan, num_workers: int) -> LineMap:
+    """Return an operation on texts, which was used once. Several workers compute on the CPU."""
+    from headway.corpus.records import RecordFormat
+    from headway.corpus.text_map import TextMap
+    from headway.hardware import keep_freed_memory
+
+    records, options = None, plan.options
+    if options["records"] is not None:
+        form, fields, result = options["records"]
+        records = RecordFormat(form, tuple(fields), result)
+    keep_freed_memory()
+    settings = settings_type.parse(options["settings"], str(plan.folder))
+    if num_workers > 1:
+        settings = settings.model_copy(update={"device": "cpu"})
+    operation = operation_type(settings)
+    operation.warm_up()
+    return TextMap(operation, records, options["on_error"])
+
+
+# Each imports what only its operation needs: PyTorch takes longer to load than a small corpus to clean.
+OPERATIONS: dict[str, Callable[[Plan, int], LineMap]] = {
+    "clean": _load_clean,
+    "translate": _load_translate,
+    "score": _load_score,
+    "classify": _load_classify,
+    "generate": _load_generate,
 }
 
 
 def job_request(
     operation: str,
-    settings: Settings,
+    settings: OperationSettings,
     inputs: Sequence[Sequence[Path]],
     *,
     records: RecordFormat | None = None,
@@ -103,31 +163,18 @@ def content_hash(path: Path) -> str:
     return fingerprint([(str(file.relative_to(path)), checksum(file)) for file in files])
 
 
-def load_line_map(plan: Plan, num_workers: int = 1) -> TextMap[Any, Any]:
-    """Load the operation of a job, and use it once. Several workers compute on the CPU.
+def load_line_map(plan: Plan, num_workers: int = 1) -> LineMap:
+    """Load the operation of a job, which is then ready for ``num_workers`` processes.
 
     Raises:
         BundleError: A model has changed since the job was made.
     """
-    from headway.hardware import keep_freed_memory
-
     for name, planned in plan.contents.items():
         if content_hash(Path(name)) != planned:
             raise BundleError(
                 f"{name}: has changed since the job in {plan.folder} was made; restore it, or start another job"
             )
-    kind, options = OPERATIONS[plan.operation], plan.options
-    records = None
-    if options["records"] is not None:
-        form, fields, result = options["records"]
-        records = RecordFormat(form, tuple(fields), result)
-    keep_freed_memory()
-    settings = kind.settings.parse(options["settings"], str(plan.folder))
-    if num_workers > 1:
-        settings = settings.model_copy(update={"device": "cpu"})
-    operation = kind.operation(settings)
-    operation.warm_up()
-    return TextMap(operation, records, options["on_error"])
+    return OPERATIONS[plan.operation](plan, num_workers)
 
 
 def work(

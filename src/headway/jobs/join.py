@@ -115,7 +115,7 @@ def _write(
     verify: bool,
     on_lines: Callable[[int], None],
 ) -> None:
-    with atomic_write(path) as new, _compressed(new, path.suffix) as file:
+    with atomic_write(path) as new, open_compressed(new, path.suffix) as file:
         for chunk in chunks:
             header, output = _read_result(plan, chunk, verify)
             file.write(output)
@@ -125,6 +125,15 @@ def _write(
             if header["failed"] and len(joined.failures) < _SHOWN:
                 joined.failures = [*joined.failures, *failed_lines(plan, chunk.index)][:_SHOWN]
             on_lines(chunk.num_lines)
+
+
+def read_output(plan: Plan, chunk: JobChunk) -> bytes:
+    """Return the output of a finished chunk.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    return _read_result(plan, chunk, verify=False)[1]
 
 
 def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, Any], bytes]:
@@ -142,7 +151,7 @@ def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, A
 
 
 @contextmanager
-def _compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
+def open_compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
     """Open a file for writing, which is compressed if ``suffix`` says so."""
     with path.open("wb") as raw:
         if suffix == ".gz":

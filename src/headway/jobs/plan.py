@@ -75,10 +75,7 @@ class InputFile:
             status = path.stat()
             if (status.st_size, status.st_mtime_ns) == (self.num_bytes, self.modified_ns):
                 return True
-        stream = LineStream(path)
-        while stream.take(_MAX_CHUNK_LINES):
-            pass
-        return stream.hash.hexdigest() == self.blake2b
+        return content_digest(path) == self.blake2b
 
 
 @dataclass(frozen=True)
@@ -241,6 +238,18 @@ class Plan:
 
     def _request_data(self) -> dict[str, Any]:
         return {key: self._data[key] for key in ("operation", "options", "contents", "files", "chunk_lines", "timing")}
+
+
+def content_digest(path: Path) -> str:
+    """Return the hash of a file's content, decompressed: :attr:`InputFile.blake2b`.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    stream = LineStream(path)
+    while stream.take(_MAX_CHUNK_LINES):
+        pass
+    return stream.hash.hexdigest()
 
 
 def _shown(value: object) -> str:

@@ -92,16 +92,24 @@ def normalize(text: str) -> str:
             return text
         if _VISIBLE_WITHOUT_OTHER_SPACE.fullmatch(text) and unicodedata.is_normalized("NFC", text):
             return text
-    return _RUN.sub(_space, normalize_characters(text)).strip()
+    return collapse_spaces(normalize_characters(text))
 
 
 def normalize_characters(text: str) -> str:
     """Return a text with its characters in normal form, and its white space as it is: steps 1 and 2."""
     if text.isascii() and text.isprintable():
         return text
-    if not _VISIBLE.fullmatch(text):
-        text = _remove_needless(text)
-    return unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", remove_invisible(text))
+
+
+def collapse_spaces(text: str) -> str:
+    """Return a text with its white space in normal form: step 3."""
+    return _RUN.sub(_space, text).strip()
+
+
+def remove_invisible(text: str) -> str:
+    """Return a text without the invisible characters that their context does not need: step 1."""
+    return text if _VISIBLE.fullmatch(text) else _remove_needless(text)
 
 
 def _remove_needless(text: str) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.cli.training_runs import say_cleaning_hint
 
 GROUP = CommandGroup.TRAIN
 
@@ -41,6 +42,7 @@ def prepare(
     begin = time.perf_counter()
     with ProgressListener() as listener:
         loaded = complete_recipe(loaded, folder)
+        say_cleaning_hint(loaded, folder, listener.say)
         prepared = task.prepare(loaded, folder, listener, part)
         seconds = time.perf_counter() - begin
         if prepared is not None:

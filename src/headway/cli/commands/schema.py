@@ -20,9 +20,10 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema(
     name: Annotated[
-        Literal["recipe", "bundle", "glossary", "serve"],
+        Literal["recipe", "bundle", "glossary", "serve", "clean"],
         typer.Argument(
-            help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: its rows; serve: serve.toml."
+            help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: its rows; serve: serve.toml; "
+            "clean: clean.toml, the configuration of headway corpus clean."
         ),
     ],
 ) -> None:
@@ -32,7 +33,8 @@ def schema(
     check keys.
     """
     makers: dict[str, Callable[[], JsonSchema]] = {
-        "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema, "serve": serve_schema
+        "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema, "serve": serve_schema,
+        "clean": clean_schema,
     }  # fmt: skip
     print(json.dumps(makers[name](), indent=2, ensure_ascii=False))
 
@@ -118,6 +120,13 @@ def serve_schema() -> JsonSchema:
     from headway.serve.config import ServeConfig
 
     return {"$schema": _DIALECT, **_cleaned(ServeConfig.model_json_schema(), nullable=False), "title": "serve.toml"}
+
+
+def clean_schema() -> JsonSchema:
+    """Return the JSON Schema of clean.toml."""
+    from headway.corpus.cleaning.config import CleaningConfig
+
+    return {"$schema": _DIALECT, **_cleaned(CleaningConfig.model_json_schema(), nullable=False), "title": "clean.toml"}
 
 
 def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSchema:

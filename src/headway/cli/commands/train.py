@@ -6,7 +6,13 @@ from pathlib import Path
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.training_runs import move_previous_run_aside, print_next_command, use_huge_pages, with_device
+from headway.cli.training_runs import (
+    move_previous_run_aside,
+    print_next_command,
+    say_cleaning_hint,
+    use_huge_pages,
+    with_device,
+)
 
 GROUP = CommandGroup.TRAIN
 
@@ -30,5 +36,6 @@ def train(
     task = task_of(loaded)
     folder = run or Path("runs") / recipe.stem
     with ProgressListener(task.throughput_unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
+        say_cleaning_hint(loaded, folder, listener.say)
         result = run_training(task, loaded, folder, listener=listener)
     print_next_command(result, task.command)

@@ -1,0 +1,193 @@
+"""``headway corpus clean``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli import corpus_jobs as jobs
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.corpus.cleaning.corpus_lines import CorpusKind
+    from headway.jobs.plan import Plan
+
+_IN_PROCESS_LINES = 20_000  # which one process measures in the time that others need to start
+
+
+@jobs.with_job_options
+def clean(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Pairs: SOURCE TARGET, two files with a text per line (or several such pairs of files), or .tsv, "
+            ".jsonl or .tmx files with both. Single texts: files with a text per line. Plain or compressed (.gz, .zst)."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for the results. An interrupted run continues there.")
+    ],
+    from_: Annotated[
+        str | None, typer.Option("--from", help="Language of the sources, or of single texts; any usual code.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Language of the targets: the corpus contains pairs.")] = None,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="The corpus contains labeled texts: .tsv (label first) or .jsonl.")
+    ] = False,
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of columns in .tsv, or names in .jsonl: source and target (default 1,2 or source,target), "
+            "label and text with --labels (default 1,2 or label,text), or text (default 1 or text)."
+        ),
+    ] = None,
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--held-out",
+            help="File with texts for development or testing. Lines with one of them, apart from case and "
+            "punctuation, are always removed; may be repeated.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Repairs, rules and thresholds: a TOML file, as headway schema clean describes it."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a value of the configuration, such as thresholds.max_characters=500; may be repeated.",
+        ),
+    ] = None,
+    *,
+    job: jobs.JobOptions,
+) -> None:
+    """Clean a corpus: repair texts, drop lines that a model should not learn from, and report why.
+
+    The folder then contains the lines that are kept, in the format of the input; dropped.jsonl.zst, which says for each
+    other line which rule has dropped it; and report.html with counts, histograms and examples.
+    """
+    from headway.corpus.cleaning.config import load_cleaning_config
+    from headway.corpus.cleaning.corpus_files import corpus_inputs
+    from headway.corpus.cleaning.measuring import CleaningSettings
+    from headway.corpus.cleaning.run import clean as clean_corpus
+
+    for path in held_out or ():
+        if not path.is_file():
+            raise ConfigError(f"--held-out {path}: no such file")
+    kind, names = _kind(from_, to, labels), tuple(fields.split(",")) if fields else None
+    inputs = corpus_inputs(files, kind, names, has_languages=from_ is not None)
+    settings = CleaningSettings(
+        kind=kind,
+        languages=(from_, to) if kind == "pairs" else (from_,),
+        fields=names,
+        held_out=tuple(str(path) for path in held_out or ()),
+        config=load_cleaning_config(config, assignments or ()),
+    )
+
+    bar = _ActivityBar()
+
+    def measure(plan: Plan) -> None:
+        with bar.hidden():
+            _measure(plan, job)
+
+    with bar.shown():
+        result = clean_corpus(
+            inputs,
+            settings,
+            output,
+            measure,
+            chunk_lines=job.chunk_lines,
+            timing=job.timing(),
+            on_progress=bar.update,
+        )
+    what = "pairs" if kind == "pairs" else "texts"
+    print(
+        f"headway: {output}: {result.kept:,} of {result.lines:,} {what} kept"
+        + (f" ({result.kept / result.lines:.1%})" if result.lines else ""),
+        file=sys.stderr,
+    )
+    for label, counts in (("repaired", result.repaired), ("dropped", result.dropped)):
+        if counts:
+            print(
+                f"headway: {label}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()),
+                file=sys.stderr,
+            )
+    for warning in result.warnings:
+        print(f"headway: warning: {warning}", file=sys.stderr)
+    print(f"headway: what and why: {output / 'report.html'}", file=sys.stderr)
+
+
+def _kind(from_: str | None, to: str | None, labels: bool) -> CorpusKind:
+    if labels and to is not None:
+        raise ConfigError("--labels and --to cannot be combined: labeled texts have no target language")
+    if to is not None and from_ is None:
+        raise ConfigError("--to needs --from, the language of the sources")
+    return "labels" if labels else "texts" if to is None else "pairs"
+
+
+def _measure(plan: Plan, job: jobs.JobOptions) -> None:
+    """Work on the first pass until it is complete, or submit workers and end.
+
+    Raises:
+        Exit: Workers were submitted.
+    """
+    from headway.jobs.join import missing_chunks
+
+    if not missing_chunks(plan):
+        return
+    if job.slurm is None and job.ray is None and plan.num_lines <= _IN_PROCESS_LINES:
+        from headway.corpus.work import load_line_map
+        from headway.jobs.worker import Worker
+
+        Worker(plan, load_line_map(plan), in_order=True).run()
+        return
+    jobs.start_workers(plan, job, "measuring")
+    if missing_chunks(plan):
+        print("headway: when the workers are done, the same command writes the results", file=sys.stderr)
+        raise typer.Exit
+
+
+class _ActivityBar:
+    """Shows what the command does on standard error, if it is a terminal, except while workers show their progress."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the bar until the end of the block."""
+        if sys.stderr.isatty():
+            from headway.cli.progress import progress_bar
+
+            self._bar = progress_bar(redirect_stdout=False, transient=True)
+            self._task = self._bar.add_task("reading", total=None, numbers="")
+            self._bar.start()
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.stop()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Hide the bar until the end of the block."""
+        if self._bar is not None:
+            self._bar.stop()
+        yield
+        if self._bar is not None:
+            self._bar.start()
+
+    def update(self, activity: str, done: int, total: int) -> None:
+        """Show an activity, and the numbers of lines that are done and of all lines."""
+        if self._bar is not None:
+            self._bar.update(
+                self._task, description=activity, completed=done, total=total or None, numbers=f"{done:,} lines"
+            )

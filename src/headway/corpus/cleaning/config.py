@@ -1,0 +1,125 @@
+"""The configuration of ``headway corpus clean``: which repairs and rules, in which order, with which thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from headway.config import Config, apply_overrides, read_toml
+
+RepairName = Literal[
+    "encoding", "entities", "tags", "byte_order_marks", "line_separators", "invisible", "nfc", "spaces"
+]
+RuleName = Literal[
+    "undecodable",
+    "empty",
+    "length",
+    "duplicate",
+    "copy",
+    "letters",
+    "script",
+    "language",
+    "ratio",
+    "facts",
+    "repetition",
+    "contradiction",
+]
+
+REPAIRS: tuple[RepairName, ...] = (
+    "encoding",
+    "entities",
+    "tags",
+    "byte_order_marks",
+    "line_separators",
+    "invisible",
+    "nfc",
+    "spaces",
+)
+RULES: tuple[RuleName, ...] = (
+    "undecodable",
+    "empty",
+    "length",
+    "letters",
+    "script",
+    "copy",
+    "language",
+    "ratio",
+    "facts",
+    "repetition",
+    "contradiction",
+    "duplicate",
+)
+
+
+class Thresholds(Config):
+    """The thresholds of the rules."""
+
+    max_characters: int = Field(1000, ge=1, description="length: characters of the longer side.")
+    min_letter_share: float = Field(
+        0.3, ge=0, le=1, description="letters: share of letters among the visible characters of the side with fewer."
+    )
+    min_script_share: float = Field(
+        0.5, ge=0, le=1, description="script: share of letters that belong to a script of the side's language."
+    )
+    max_copy_similarity: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="copy: similarity of source and target: the share of the shorter text's character trigrams that "
+        "the other one has.",
+    )
+    min_language_probability: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="language: probability of the side's language among all languages that py3langid knows.",
+    )
+    max_ratio_deviations: float = Field(
+        6.0,
+        gt=0,
+        description="ratio: distance of the logarithm of the ratio of characters from the corpus's median, in robust "
+        "standard deviations of pairs of that length.",
+    )
+    max_fact_differences: int = Field(
+        0,
+        ge=0,
+        description="facts: numbers, URLs, e-mail addresses and placeholders of one side without a partner on the "
+        "other. Numbers count only where both sides have digits.",
+    )
+    max_repetition: float = Field(
+        0.5, ge=0, lt=1, description="repetition: share of a side's character 6-grams that occurred in it before."
+    )
+
+
+class CleaningConfig(Config):
+    """What ``headway corpus clean`` does: the content of clean.toml."""
+
+    repairs: tuple[RepairName, ...] = Field(
+        REPAIRS, description="Repairs of each text. Their order is fixed; one that is not listed is not made."
+    )
+    rules: tuple[RuleName, ...] = Field(
+        RULES,
+        description="Rules in the order in which they are applied: a line counts for the first rule that drops it. "
+        "Rules that do not apply, such as ratio to single texts, are skipped. Held-out texts are always removed first.",
+    )
+    thresholds: Thresholds = Thresholds()
+
+    @field_validator("repairs", "rules")
+    @classmethod
+    def _refuse_repeated(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{repeated[0]!r} is listed twice")
+        return names
+
+
+def load_cleaning_config(path: Path | None, assignments: Sequence[str] = ()) -> CleaningConfig:
+    """Return the configuration in a TOML file, or the default, with the values of assignments SECTION.KEY=VALUE.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key or value is invalid.
+    """
+    data = {} if path is None else read_toml(path)
+    return CleaningConfig.parse(apply_overrides(data, assignments), "--set" if path is None else str(path))

@@ -1,0 +1,127 @@
+"""Which lines are dropped, and by which rule: decided from the rows of the first pass, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.corpus.cleaning.config import Thresholds
+from headway.corpus.cleaning.length_ratio import RatioLimits
+from headway.corpus.cleaning.measures import value
+from headway.corpus.cleaning.rules import Rule
+
+KEPT = -1
+
+Scores = Mapping[str, NDArray[np.float32]]
+
+LineFlags = Mapping[str, NDArray[np.bool_]]
+"""For each rule that compares lines with each other, whether it drops each line of the corpus."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What rules say about the lines of a chunk.
+
+    Attributes:
+        values: The value of each line for each rule.
+        drops: Whether each rule alone would drop each line.
+        by_rule: The index of the rule that drops each line, the first one in their order, or ``KEPT``.
+    """
+
+    values: dict[str, NDArray[np.float64]]
+    drops: dict[str, NDArray[np.bool_]]
+    by_rule: NDArray[np.int64]
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Whether each line is kept."""
+        kept: NDArray[np.bool_] = self.by_rule == KEPT
+        return kept
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Applies rules to rows.
+
+    Attributes:
+        rules: The rules, in their order.
+        thresholds: Their thresholds.
+        ratio_limits: The limits of the length ratio.
+        learned: Thresholds that were learned from the corpus, by rule.
+        alone: Flags of the rules that compare lines, as if each were the only rule.
+        in_order: Flags of these rules among the lines that the rules before them keep.
+    """
+
+    rules: Sequence[Rule]
+    thresholds: Thresholds
+    ratio_limits: RatioLimits | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
+    alone: LineFlags = field(default_factory=dict)
+    in_order: LineFlags = field(default_factory=dict)
+
+    def limit(self, rule: Rule) -> float:
+        """Return the threshold of a rule."""
+        return self.learned.get(rule.name, rule.limit(self.thresholds))
+
+    def decide(self, rows: NDArray[Any], first: int, scores: Scores | None = None) -> Decisions:
+        """Return what the rules say about lines.
+
+        Args:
+            rows: The rows of the lines.
+            first: Number of the first line in the corpus, counted from 0.
+            scores: The scores of the lines by models, by rule.
+        """
+        span = slice(first, first + len(rows))
+        values: dict[str, NDArray[np.float64]] = {}
+        drops: dict[str, NDArray[np.bool_]] = {}
+        by_rule = np.full(len(rows), KEPT, dtype=np.int64)
+        for index, rule in enumerate(self.rules):
+            if rule.name in self.alone:
+                dropped = np.array(self.alone[rule.name][span])
+                values[rule.name] = dropped.astype(np.float64)
+                drops[rule.name], dropped = dropped, np.array(self.in_order[rule.name][span])
+            else:
+                measured, limit = self._values(rule.name, rows, scores or {}), self.limit(rule)
+                values[rule.name] = measured
+                with np.errstate(invalid="ignore"):
+                    dropped = measured > limit if rule.drops == "above" else measured < limit
+                drops[rule.name] = dropped
+            by_rule[(by_rule == KEPT) & dropped] = index
+        return Decisions(values, drops, by_rule)
+
+    def _values(self, name: str, rows: NDArray[Any], scores: Scores) -> NDArray[np.float64]:
+        """Return the values of a rule that looks at each line by itself."""
+        source, target = value(rows, "source_characters"), value(rows, "target_characters")
+        if name in scores:
+            return scores[name].astype(np.float64)
+        match name:
+            case "held_out":
+                measured: NDArray[np.float32] = value(rows, "is_held_out")
+            case "undecodable":
+                measured = value(rows, "is_undecodable")
+            case "empty":
+                measured = ((source == 0) | (target == 0)) & (value(rows, "is_undecodable") == 0)
+            case "length":
+                measured = np.fmax(source, target)
+            case "ratio":
+                measured = np.full(len(rows), np.nan, dtype=np.float32)
+                if self.ratio_limits is not None:
+                    usable = usable_lines(rows)
+                    measured[usable] = self.ratio_limits.deviations(source[usable], target[usable])
+            case "misaligned" | "truncated" | "cross_entropy":
+                measured = np.full(len(rows), np.nan, dtype=np.float32)  # without scores
+            case _:
+                measured = value(rows, name)
+        return measured.astype(np.float64)
+
+
+def usable_lines(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether each line can be decoded and has no empty text."""
+    usable: NDArray[np.bool_] = value(rows, "is_undecodable") == 0
+    usable &= value(rows, "source_characters") > 0
+    usable &= ~(value(rows, "target_characters") == 0)  # NaN in texts
+    return usable

@@ -1,0 +1,199 @@
+"""What the second pass has counted, and the examples that it has chosen, for the report."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.corpus.cleaning.config import REPAIRS
+from headway.corpus.cleaning.decisions import Decisions, usable_lines
+from headway.corpus.cleaning.measures import UNKNOWN_LANGUAGE, value
+from headway.corpus.cleaning.rules import Rule
+
+NUM_EXAMPLES = 20
+_NUM_REPAIRS = 5
+_MAX_LENGTH = 10_000
+_MAX_LABELS = 10_000  # that are counted
+
+
+@dataclass(frozen=True, order=True)
+class LineExample:
+    """A line in the report.
+
+    Attributes:
+        file: The file, as the user named it.
+        line: Number of the line, counted from 1.
+        value: Its value for the rule.
+        texts: Its texts.
+        before: Its texts before repairs, or nothing.
+    """
+
+    file: str
+    line: int
+    value: float
+    texts: tuple[str, ...]
+    before: tuple[str, ...] = ()
+
+
+class NearestExamples:
+    """The lines whose values are nearest to a border. Among equally near ones, those with the smallest hash.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int = NUM_EXAMPLES) -> None:
+        self._count = count
+        self._heap: list[tuple[float, int, LineExample]] = []  # the farthest first
+
+    def add(
+        self,
+        distances: NDArray[np.float64],
+        candidates: NDArray[np.bool_],
+        hashes: NDArray[np.uint64],
+        example: Callable[[int], LineExample],
+    ) -> None:
+        """Add the candidates among the lines of a chunk. ``example`` returns one by its index in the chunk."""
+        numbers = np.flatnonzero(candidates)
+        if len(self._heap) == self._count:
+            numbers = numbers[distances[numbers] <= -self._heap[0][0]]
+        order = np.lexsort((hashes[numbers], distances[numbers]))[: self._count]
+        for number in numbers[order].tolist():
+            key = (-float(distances[number]), -int(hashes[number]))
+            if len(self._heap) < self._count:
+                heapq.heappush(self._heap, (*key, example(number)))
+            elif key > self._heap[0][:2]:
+                heapq.heapreplace(self._heap, (*key, example(number)))
+
+    def examples(self) -> list[LineExample]:
+        """Return the lines, the nearest first."""
+        return [example for *_, example in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+@dataclass
+class RuleFindings:
+    """What a rule has done.
+
+    Attributes:
+        rule: The rule.
+        limit: Its threshold.
+        alone: Number of lines that it alone would drop.
+        in_order: Number of lines that it has dropped, after the rules before it.
+        edges: Edges of the bins of its histogram.
+        counts: Number of lines in each bin.
+        dropped: Lines that it has dropped, the nearest to the threshold first.
+        kept: Lines that were kept, the nearest to the threshold first.
+    """
+
+    rule: Rule
+    limit: float
+    alone: int = 0
+    in_order: int = 0
+    dropped: NearestExamples = field(default_factory=NearestExamples)
+    kept: NearestExamples = field(default_factory=NearestExamples)
+
+    def __post_init__(self) -> None:
+        self.edges: NDArray[np.float64] | None = None
+        if self.rule.edges is not None:
+            make = np.geomspace if self.rule.scale == "log" else np.linspace
+            self.edges = make(*self.rule.edges, self.rule.bins + 1)
+        self.counts = np.zeros(self.rule.bins, dtype=np.int64)
+
+    def add(
+        self,
+        index: int,
+        decisions: Decisions,
+        hashes: NDArray[np.uint64],
+        example: Callable[[int, float], LineExample],
+    ) -> None:
+        """Add a chunk. The rule has this index in the order of rules."""
+        values, name = decisions.values[self.rule.name], self.rule.name
+        dropped = decisions.by_rule == index
+        self.alone += int(decisions.drops[name].sum())
+        self.in_order += int(dropped.sum())
+        distances = np.zeros(len(values))
+        if self.edges is not None:
+            known = ~np.isnan(values)
+            self.counts += np.histogram(np.clip(values[known], self.edges[0], self.edges[-1]), self.edges)[0]
+            distances = np.abs(self._scaled(values) - self._scaled(np.array([self.limit])))
+            distances[~known] = np.inf
+            near = lambda number: example(number, float(values[number]))  # noqa: E731
+            self.kept.add(distances, decisions.kept & known, hashes, near)
+        self.dropped.add(distances, dropped, hashes, lambda number: example(number, float(values[number])))
+
+    def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        assert self.edges is not None
+        return np.log(np.maximum(values, self.edges[0])) if self.rule.scale == "log" else values
+
+
+@dataclass
+class CorpusCounts:
+    """What the corpus is.
+
+    Attributes:
+        lines: Number of lines.
+        kept: Number of lines that were kept.
+        usable: Number of lines that can be decoded and have no empty text.
+        repairs: Number of lines that each repair has changed.
+        languages: For source and target, the number of lines of each detected language, by its index.
+        scripts: For source and target, the number of lines of each script, by its index.
+        lengths: For source and target, the number of lines with each number of characters, up to 10,000.
+        labels: Number of lines of each label.
+    """
+
+    lines: int = 0
+    kept: int = 0
+    usable: int = 0
+    repairs: Counter[str] = field(default_factory=Counter)
+    languages: list[NDArray[np.int64]] = field(default_factory=lambda: [np.zeros(256, np.int64) for _ in range(2)])
+    scripts: list[NDArray[np.int64]] = field(default_factory=lambda: [np.zeros(256, np.int64) for _ in range(2)])
+    lengths: list[NDArray[np.int64]] = field(
+        default_factory=lambda: [np.zeros(_MAX_LENGTH + 1, np.int64) for _ in range(2)]
+    )
+    labels: Counter[str] = field(default_factory=Counter)
+    _label_names: dict[int, str] = field(default_factory=dict)
+
+    def add(self, rows: NDArray[Any], decisions: Decisions) -> None:
+        """Add a chunk."""
+        usable = usable_lines(rows)
+        self.lines += len(rows)
+        self.kept += int(decisions.kept.sum())
+        self.usable += int(usable.sum())
+        for bit, repair in enumerate(REPAIRS):
+            self.repairs[repair] += int((rows["repairs"] >> bit & 1).sum())
+        rows = rows[usable]
+        for side, name in enumerate(("source", "target")):
+            languages = rows[f"{name}_language"]
+            self.languages[side] += np.bincount(languages[languages != UNKNOWN_LANGUAGE], minlength=256)
+            self.scripts[side] += np.bincount(rows[f"{name}_script"], minlength=256)
+            characters = value(rows, f"{name}_characters")
+            characters = characters[~np.isnan(characters)].astype(np.int64)
+            self.lengths[side] += np.bincount(np.minimum(characters, _MAX_LENGTH), minlength=_MAX_LENGTH + 1)
+
+    def add_labels(self, rows: NDArray[Any], label: Callable[[int], str]) -> None:
+        """Count the labels of a chunk. ``label`` returns one by its index in the chunk."""
+        usable = np.flatnonzero(usable_lines(rows))
+        keys, firsts, counts = np.unique(rows["target"][usable], return_index=True, return_counts=True)
+        for key, first, count in zip(keys.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+            if key not in self._label_names:
+                if len(self._label_names) >= _MAX_LABELS:
+                    continue
+                self._label_names[key] = label(int(usable[first]))
+            self.labels[self._label_names[key]] += count
+
+
+def percentiles(counts: NDArray[np.int64], shares: Sequence[float]) -> list[int]:
+    """Return the smallest lengths that reach these shares of all lines, given the number of lines of each length."""
+    cumulative = np.cumsum(counts)
+    return [int(np.searchsorted(cumulative, share * cumulative[-1])) for share in shares]
+
+
+def repair_examples() -> dict[str, NearestExamples]:
+    """Return empty collections of examples for each repair."""
+    return {name: NearestExamples(_NUM_REPAIRS) for name in REPAIRS}

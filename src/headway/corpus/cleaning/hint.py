@@ -1,0 +1,145 @@
+"""A look at a sample of a training corpus: how many of its pairs the cheap rules would drop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from headway.corpus.cleaning.config import REPAIRS, RULES, CleaningConfig, RepairName, RuleName
+from headway.corpus.cleaning.corpus_lines import CorpusLine
+from headway.corpus.cleaning.decisions import Judge, usable_lines
+from headway.corpus.cleaning.length_ratio import RatioHistogram
+from headway.corpus.cleaning.measures import Measurer, value
+from headway.corpus.cleaning.rules import rules_for
+from headway.corpus.cleaning.scripts import scripts_of
+from headway.data.bad_lines import BadLines
+from headway.data.readers import Corpus, read_examples, uncompressed_name
+from headway.errors import ConfigError, MissingPackageError
+from headway.text.languages import base_language
+
+_SAMPLE = 10_000
+_READ = 1_000_000  # the sample is taken from the first lines of a corpus: reading them takes a second
+_BATCH = 1000
+_MANY = 0.01
+_NOT_IN_HINT: frozenset[RuleName] = frozenset({"duplicate", "contradiction"})
+
+
+Languages = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class CleaningHint:
+    """How many pairs of a sample the cheap rules would drop.
+
+    Attributes:
+        pairs: Number of pairs of the sample.
+        dropped: Number of pairs that would be dropped.
+        rule: The rule that would drop most of them.
+        command: The command that cleans the corpus.
+    """
+
+    pairs: int
+    dropped: int
+    rule: str
+    command: str
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether so many pairs would be dropped that a person should know."""
+        return self.dropped > _MANY * self.pairs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most of them: "
+            f"{self.rule}); see which and why: {self.command}"
+        )
+
+
+def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages = (None, None)) -> CleaningHint | None:
+    """Look at a sample of the pairs of training corpora. Return None if there are none.
+
+    Rules whose package is not installed, or whose language the files' names do not say, are left out.
+
+    Args:
+        corpora: The training corpora, whose examples are pairs.
+        folder: Base of their file names.
+        languages: The languages of source and target, of corpora that do not declare their own.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    total, dropped, by_rule = 0, 0, dict[str, int]()
+    first: tuple[Corpus, Languages] | None = None
+    for corpus in corpora:
+        of_corpus = _languages(corpus, languages)
+        read = min(corpus.size(folder).lines, _READ)
+        stride = max(read * len(corpora) // _SAMPLE, 1)
+        examples = islice(read_examples(corpus, folder, bad_lines=BadLines("skip")), 0, read, stride)
+        counts, num_pairs = _dropped(examples, of_corpus)
+        total += num_pairs
+        if counts and first is None:
+            first = corpus, of_corpus
+        for name, count in counts.items():
+            by_rule[name] = by_rule.get(name, 0) + count
+            dropped += count
+    if first is None:
+        return CleaningHint(total, 0, "", "") if total else None
+    return CleaningHint(total, dropped, max(by_rule, key=by_rule.__getitem__), _command(*first, folder))
+
+
+def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple[dict[str, int], int]:
+    """Return how many pairs each rule would drop, and the number of pairs."""
+    measurer = _measurer(languages)
+    lines = map(CorpusLine, examples)
+    rows = []
+    while batch := list(islice(lines, _BATCH)):
+        rows.append(measurer.measure(batch).rows)
+    histogram = RatioHistogram()
+    for part in rows:
+        usable = part[usable_lines(part)]
+        histogram.add(value(usable, "source_characters"), value(usable, "target_characters"))
+    rules = rules_for(tuple(measurer.rules), "pairs", has_held_out=False)
+    judge, counts = Judge(rules, CleaningConfig().thresholds, histogram.limits()), dict[str, int]()
+    for part in rows:
+        decisions = judge.decide(part, 0)
+        for index, rule in enumerate(rules):
+            if number := int((decisions.by_rule == index).sum()):
+                counts[rule.name] = counts.get(rule.name, 0) + number
+    return counts, sum(map(len, rows))
+
+
+def _measurer(languages: Languages) -> Measurer:
+    """Return what measures pairs with the packages that are installed."""
+    rules: list[RuleName] = [name for name in RULES if name not in _NOT_IN_HINT]
+    repairs: list[RepairName] = list(REPAIRS)
+    without: list[tuple[list[RepairName], list[RuleName]]] = [
+        (repairs, rules),
+        ([name for name in repairs if name != "encoding"], rules),
+        (repairs, [name for name in rules if name != "language"]),
+        ([name for name in repairs if name != "encoding"], [name for name in rules if name != "language"]),
+    ]
+    for some_repairs, some_rules in without:
+        measurer = Measurer("pairs", languages, some_repairs, some_rules)
+        try:
+            measurer.load()
+        except (MissingPackageError, ConfigError):
+            continue
+        return measurer
+    raise AssertionError("the last measurer needs no package and no language")
+
+
+def _languages(corpus: Corpus, default: Languages) -> Languages:
+    """Return the languages that a corpus declares, or the default, or those in which the names of its files end."""
+    ends = [uncompressed_name(Path(name)).suffix.removeprefix(".") for name in corpus.files]
+    known = [end if scripts_of(end) and len(base_language(end)) == 2 else None for end in ends]
+    source, target = [*known, None, None][:2] if corpus.format == "text" else (None, None)
+    return corpus.source_language or default[0] or source, corpus.target_language or default[1] or target
+
+
+def _command(corpus: Corpus, languages: Languages, folder: Path) -> str:
+    names = " ".join(str(folder / name) for name in corpus.files)
+    source, target = (code or "LANGUAGE" for code in languages)
+    fields = f" --fields {','.join(corpus.fields)}" if corpus.fields else ""
+    return f"headway corpus clean {names}{fields} -o clean --from {source} --to {target}"

@@ -1,0 +1,231 @@
+"""The values by which rules judge the lines of a corpus.
+
+A line has a *row*: its keys, by which repeated texts are found, its values, the languages and scripts of its texts,
+and the repairs that were made. Rows are all that the second pass needs besides the texts, so that thresholds that are
+learned from the corpus, or compare lines with each other, need no text. A value that does not apply to a line is NaN,
+and no rule drops a line by it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.corpus.cleaning.config import REPAIRS, RepairName, RuleName
+from headway.corpus.cleaning.corpus_lines import CorpusKind, CorpusLine
+from headway.corpus.cleaning.facts import fact_differences
+from headway.corpus.cleaning.language import LanguageDetector, language_detector
+from headway.corpus.cleaning.repairs import Repairer
+from headway.corpus.cleaning.scripts import ScriptTable, scripts_of
+from headway.corpus.cleaning.similarity import copy_similarity, plain_key, repetition
+
+VALUES = (
+    "is_held_out",
+    "is_undecodable",
+    "source_characters",
+    "target_characters",
+    "letters",
+    "script",
+    "copy",
+    "language",
+    "facts",
+    "repetition",
+)
+ROW = np.dtype(
+    [
+        ("pair", "<u8"),
+        ("source", "<u8"),
+        ("target", "<u8"),
+        ("values", "<f4", (len(VALUES),)),
+        ("source_language", "u1"),
+        ("target_language", "u1"),
+        ("source_script", "u1"),
+        ("target_script", "u1"),
+        ("repairs", "u1"),
+        ("padding", "u1", (3,)),  # Base64 encodes three bytes as four characters
+    ]
+)
+ROW_CHARACTERS = ROW.itemsize // 3 * 4
+UNKNOWN_LANGUAGE = 255
+_VALUE = {name: number for number, name in enumerate(VALUES)}
+
+
+def value(rows: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """Return a value of each row: one of ``VALUES``."""
+    column: NDArray[np.float32] = rows["values"][:, _VALUE[name]]
+    return column
+
+
+def encode_rows(rows: NDArray[Any]) -> list[str]:
+    """Return each row as ``ROW_CHARACTERS`` characters of ASCII."""
+    text = base64.b64encode(rows.tobytes()).decode("ascii")
+    return [text[start : start + ROW_CHARACTERS] for start in range(0, len(text), ROW_CHARACTERS)]
+
+
+def decode_rows(text: bytes) -> NDArray[Any]:
+    """Return the rows whose encoded forms follow each other in ``text``."""
+    rows: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype=ROW)
+    return rows
+
+
+def text_hash(text: str) -> int:
+    """Return a hash of 64 bits, which is the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class MeasuredLines:
+    """The repaired texts of lines, and their rows.
+
+    Attributes:
+        texts: The texts of each line.
+        rows: The row of each line.
+    """
+
+    texts: list[tuple[str, ...]]
+    rows: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Measurer:
+    """Repairs and measures lines.
+
+    Attributes:
+        kind: What a line contains.
+        languages: The language of source and target, or of the text; None if it is not known.
+        repairs: The repairs to make.
+        rules: The rules that will be applied. What only others need is not measured.
+        held_out: Hashes of the texts that must not be in the corpus.
+    """
+
+    kind: CorpusKind
+    languages: tuple[str | None, ...]
+    repairs: Sequence[RepairName] = REPAIRS
+    rules: Sequence[RuleName] = ()
+    held_out: frozenset[int] = frozenset()
+    _scripts: ScriptTable = field(default_factory=ScriptTable)
+
+    @cached_property
+    def _repairer(self) -> Repairer:
+        return Repairer(self.repairs)
+
+    @cached_property
+    def _detector(self) -> LanguageDetector | None:
+        return language_detector() if "language" in self.rules else None
+
+    def load(self) -> None:
+        """Load what measuring needs.
+
+        Raises:
+            MissingPackageError: A repair or a rule needs a package that is not installed.
+            ConfigError: A language is not known.
+        """
+        self.measure([CorpusLine(("a",) * len(self.languages) + ("a",) * (self.kind == "labels"))])
+        for code in self.languages:
+            if code is not None and self._detector is not None:
+                self._detector.column(code)
+
+    def repaired(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
+        """Return the repaired texts of lines, without labels; of lines that have no texts, nothing."""
+        return [
+            tuple([self._repairer.repair(text)[0] for text in line.texts[: len(self.languages)]])
+            for line in lines
+            if line.fault is None
+        ]
+
+    def measure(self, lines: Sequence[CorpusLine]) -> MeasuredLines:
+        """Return the repaired texts of lines and their rows."""
+        rows = np.zeros(len(lines), dtype=ROW)
+        rows["values"][:] = np.nan
+        repairs = [self._repair(line) for line in lines]
+        repaired = [texts for texts, _ in repairs]
+        rows["repairs"] = [made for _, made in repairs]
+        sides = [list(side) for side in zip(*repaired, strict=True)] or [[] for _ in self.languages]
+        usable = np.array([line.fault is None and all(texts) for line, texts in zip(lines, repaired, strict=True)])
+        set_value(rows, "is_undecodable", [line.fault is not None for line in lines])
+        set_value(rows, "source_characters", [*map(len, sides[0])])
+        if self.kind != "texts":
+            set_value(rows, "target_characters", [*map(len, sides[1])])
+        self._measure_keys(rows, sides)
+        self._measure_scripts(rows, sides)
+        self._measure_languages(rows, sides, usable)
+        if "repetition" in self.rules:
+            measured = [[_number(repetition(text)) for text in side] for side in sides[: len(self.languages)]]
+            set_value(rows, "repetition", np.fmax.reduce(np.array(measured)))
+        if self.kind == "pairs" and "facts" in self.rules:
+            set_value(rows, "facts", [_number(fact_differences(*pair)) for pair in repaired])
+        for name in ("letters", "script", "copy", "language", "facts", "repetition"):
+            rows["values"][~usable, _VALUE[name]] = np.nan  # of such lines, only emptiness matters
+        return MeasuredLines(repaired, rows)
+
+    def _repair(self, line: CorpusLine) -> tuple[tuple[str, ...], int]:
+        """Return the repaired texts of a line, and the set of repairs."""
+        if line.fault is not None:
+            return line.texts, 0
+        texts, made = list(line.texts), 0
+        for side in range(len(self.languages)):  # a label stays as it is
+            texts[side], new = self._repairer.repair(texts[side])
+            made |= new
+        return tuple(texts), made
+
+    def _measure_keys(self, rows: NDArray[Any], sides: Sequence[Sequence[str]]) -> None:
+        keys = [[plain_key(text) for text in side] for side in sides[: len(self.languages)]]
+        hashes = [[text_hash(key) for key in side] for side in keys]
+        rows["source"] = hashes[0]
+        if self.kind == "texts":
+            rows["pair"] = rows["source"]
+        else:
+            others = hashes[1] if self.kind == "pairs" else [text_hash(label) for label in sides[1]]
+            rows["target"] = others
+            rows["pair"] = _mixed(rows["source"], rows["target"])
+        if self.kind == "pairs" and "copy" in self.rules:
+            set_value(rows, "copy", [_number(copy_similarity(*pair)) for pair in zip(*keys, strict=True)])
+        if self.held_out:
+            held_out = [any(key in self.held_out for key in line) for line in zip(*hashes, strict=True)]
+            set_value(rows, "is_held_out", held_out)
+
+    def _measure_scripts(self, rows: NDArray[Any], sides: Sequence[Sequence[str]]) -> None:
+        letters, shares = [], []
+        for name, side, code in zip(("source_script", "target_script"), sides, self.languages, strict=False):
+            counts = self._scripts.count(side)
+            rows[name] = counts.main_scripts()
+            letters.append(counts.letter_shares())
+            if code is not None and (scripts := scripts_of(code)):
+                shares.append(counts.share_in(scripts))
+        set_value(rows, "letters", np.fmin.reduce(np.array(letters)))
+        if shares:
+            set_value(rows, "script", np.fmin.reduce(np.array(shares)))
+
+    def _measure_languages(self, rows: NDArray[Any], sides: Sequence[Sequence[str]], usable: NDArray[np.bool_]) -> None:
+        rows["source_language"] = rows["target_language"] = UNKNOWN_LANGUAGE
+        if self._detector is None:
+            return
+        chosen = []
+        for name, side, code in zip(("source_language", "target_language"), sides, self.languages, strict=False):
+            probabilities = self._detector.probabilities(side)
+            rows[name] = np.where(usable, probabilities.argmax(axis=1), UNKNOWN_LANGUAGE)
+            if code is not None:
+                chosen.append(probabilities[:, self._detector.column(code)])
+        if chosen:
+            set_value(rows, "language", np.minimum.reduce(np.array(chosen)))
+
+
+def set_value(rows: NDArray[Any], name: str, values: Sequence[float] | NDArray[np.float64]) -> None:
+    """Set a value of each row: one of ``VALUES``."""
+    rows["values"][:, _VALUE[name]] = values
+
+
+def _number(measured: float | None) -> float:
+    return np.nan if measured is None else measured
+
+
+def _mixed(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a hash of two hashes, in which their order matters."""
+    return (first * np.uint64(0x9E3779B97F4A7C15)) ^ (second + np.uint64(0x632BE59BD9B4E019))

@@ -1,0 +1,117 @@
+"""The rules: which value of a line they look at, and when they drop it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.corpus.cleaning.config import RuleName, Thresholds
+from headway.corpus.cleaning.corpus_lines import CorpusKind
+
+HELD_OUT = "held_out"
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, which drops the lines whose value is on the wrong side of a threshold.
+
+    Attributes:
+        name: The name.
+        meaning: What it drops, for people.
+        value: What its value is, for people.
+        threshold: The name of the threshold in the configuration, or None if it is always 0.
+        drops: Whether it drops lines with values above or below the threshold.
+        kinds: The kinds of corpora that it applies to.
+        edges: The first and the last edge of its histogram, or None if it has only two values.
+        scale: The scale of its histogram.
+        bins: Number of bins of its histogram.
+        is_learned: Whether the threshold is learned from the corpus.
+    """
+
+    name: str
+    meaning: str
+    value: str = ""
+    threshold: str | None = None
+    drops: Literal["above", "below"] = "above"
+    kinds: tuple[CorpusKind, ...] = ("pairs", "texts", "labels")
+    edges: tuple[float, float] | None = None
+    scale: Scale = "linear"
+    bins: int = 60  # so that the usual thresholds are edges of bins
+    is_learned: bool = False
+
+    def limit(self, thresholds: Thresholds) -> float:
+        """Return the threshold."""
+        return 0.0 if self.threshold is None else float(getattr(thresholds, self.threshold))
+
+
+_PAIRS: tuple[CorpusKind, ...] = ("pairs",)
+RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
+    "held_out": Rule(HELD_OUT, "texts that are also in the held-out files, apart from case and punctuation"),
+    "undecodable": Rule("undecodable", "lines that are not UTF-8, contain NUL, or have no such columns or fields"),
+    "empty": Rule("empty", "lines with an empty text"),
+    "length": Rule(
+        "length", "very long lines", "characters of the longer side", "max_characters", edges=(1, 10_000), scale="log"
+    ),
+    "letters": Rule(
+        "letters", "texts of digits and symbols", "share of letters", "min_letter_share", "below", edges=(0, 1)
+    ),
+    "script": Rule(
+        "script",
+        "texts in a script in which their language is not written",
+        "share of letters in the language's script",
+        "min_script_share",
+        "below",
+        edges=(0, 1),
+    ),
+    "copy": Rule(
+        "copy",
+        "targets that copy their source",
+        "similarity of source and target",
+        "max_copy_similarity",
+        kinds=_PAIRS,
+        edges=(0, 1),
+    ),
+    "language": Rule(
+        "language",
+        "texts in another language",
+        "probability of the side's language",
+        "min_language_probability",
+        "below",
+        edges=(1e-6, 1),
+        scale="log",
+    ),
+    "ratio": Rule(
+        "ratio",
+        "pairs of very different lengths",
+        "deviation of the length ratio, in robust standard deviations",
+        "max_ratio_deviations",
+        kinds=_PAIRS,
+        edges=(0, 12),
+    ),
+    "facts": Rule(
+        "facts",
+        "pairs with different numbers, addresses or placeholders",
+        "numbers, addresses and placeholders without a partner",
+        "max_fact_differences",
+        kinds=_PAIRS,
+        edges=(-0.5, 10.5),
+        bins=11,
+    ),
+    "repetition": Rule(
+        "repetition",
+        "texts that repeat themselves",
+        "share of 6-grams that occurred before",
+        "max_repetition",
+        edges=(0, 1),
+    ),
+    "contradiction": Rule("contradiction", "texts that have several labels", kinds=("labels",)),
+    "duplicate": Rule("duplicate", "lines that repeat an earlier one, apart from case and punctuation"),
+}
+
+
+def rules_for(names: tuple[RuleName, ...], kind: CorpusKind, *, has_held_out: bool) -> list[Rule]:
+    """Return the rules with these names that apply to a kind of corpus, in the order in which they are applied."""
+    rules = [RULE_OF[name] for name in names]
+    return [RULE_OF["held_out"]] * has_held_out + [rule for rule in rules if kind in rule.kinds]

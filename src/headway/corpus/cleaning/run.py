@@ -1,0 +1,401 @@
+"""Clean a corpus: two passes in a folder, so that a run that was interrupted can continue.
+
+The first pass measures all lines, as a job (:mod:`headway.corpus.cleaning.measuring`). What depends on the whole corpus
+is then learned from the rows alone: the limits of the length ratio, and which lines repeat others. The second pass
+decides and writes. The folder contains::
+
+    kept.de, kept.en    the lines that are kept, in the format of the input
+    dropped.jsonl.zst   the others: file, line, rule, value, threshold and texts
+    report.json         counts, thresholds, histograms and examples; written last
+    report.html         the same for people
+    .job/               what is needed to continue; removed when the run is complete
+
+No file depends on the number of workers, or on interruptions.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.corpus.cleaning.corpus_files import CorpusInput, KeptFiles, json_line, open_outputs, readable_inputs
+from headway.corpus.cleaning.corpus_lines import CorpusKind, LineParser
+from headway.corpus.cleaning.decisions import Decisions, Judge, usable_lines
+from headway.corpus.cleaning.findings import CorpusCounts, LineExample, RuleFindings, repair_examples
+from headway.corpus.cleaning.length_ratio import RatioHistogram, RatioLimits
+from headway.corpus.cleaning.measures import value
+from headway.corpus.cleaning.measuring import CleaningSettings, MeasuredChunk, texts_of
+from headway.corpus.cleaning.repeats import KeyPartitions, line_flags
+from headway.corpus.cleaning.report import CleaningReport, write_report
+from headway.corpus.cleaning.rules import Rule, rules_for
+from headway.corpus.cleaning.tmx_output import TMX_END, tmx_start, tmx_unit
+from headway.corpus.work import OperationSettings, job_request
+from headway.errors import CheckpointError
+from headway.jobs.join import read_output
+from headway.jobs.plan import JobChunk, JobRequest, Plan, content_digest, make_plan
+from headway.jobs.protocol import Timing
+from headway.storage import lock_file
+
+MEASURE = "clean"  # the operation of a job, and its folder
+_JOB = ".job"
+_DROPPED, _REPORT, _PAGE = "dropped.jsonl.zst", "report.json", "report.html"
+_COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
+_ADVICE = "repeat that command to continue it, or choose another folder"
+
+
+@dataclass(frozen=True)
+class CleaningResult:
+    """A finished run.
+
+    Attributes:
+        lines: Number of lines of the corpus.
+        kept: Number of lines that were kept.
+        dropped: Number of lines that each rule has dropped, without rules that have dropped none.
+        repaired: Number of lines that each repair has changed, without repairs that have changed none.
+        warnings: What a person should know about the corpus.
+    """
+
+    lines: int
+    kept: int
+    dropped: dict[str, int]
+    repaired: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+def clean(
+    inputs: Sequence[CorpusInput],
+    settings: CleaningSettings,
+    folder: Path,
+    work: Callable[[Plan], None],
+    *,
+    chunk_lines: int | None = None,
+    timing: Timing | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda activity, done, total: None,
+) -> CleaningResult:
+    """Clean a corpus, or continue to.
+
+    Args:
+        inputs: The files of the corpus.
+        settings: What to do.
+        folder: The folder for the results.
+        work: Works on a job until all of its chunks have a result.
+        chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the size.
+        timing: Times of the protocol.
+        on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
+
+    Raises:
+        CheckpointError: The folder has the results of another run, or other files.
+        DataError: A file cannot be read.
+    """
+    memories = tuple(str(item.paths[0]) for item in inputs if item.format == "tmx")
+    settings = settings.model_copy(update={"memories": memories})
+    request = job_request(MEASURE, settings, [item.paths for item in inputs], chunk_lines=chunk_lines, timing=timing)
+    if (folder / _REPORT).exists():
+        report = _finished(folder, request)
+        shutil.rmtree(folder / _JOB, ignore_errors=True)
+        return _result(report)
+    if folder.exists() and any(folder.iterdir()) and not (folder / _JOB).exists():
+        raise CheckpointError(f"{folder}: neither empty nor the folder of an interrupted run; choose another folder")
+    job = folder / _JOB
+    with lock_file(job / "lock"):  # of several equal commands, one converts the files
+        readable = readable_inputs(inputs, settings.languages, job / "input")
+    paths = [item.paths for item in readable]
+
+    def plan_job(operation: str, options: OperationSettings) -> Plan:
+        planned = job_request(operation, options, paths, chunk_lines=chunk_lines, timing=timing)
+        done = 0
+
+        def on_lines(lines: int) -> None:
+            nonlocal done
+            done += lines
+            on_progress("reading", done, 0)
+
+        return make_plan(job / operation, planned, advice=_ADVICE, on_progress=on_lines)
+
+    plan = plan_job(MEASURE, settings)
+    work(plan)
+
+    with lock_file(job / "lock"):
+        if (folder / _REPORT).exists():  # another process has just finished
+            return _result(_finished(folder, request))
+        identity = {
+            "settings": request.options["settings"],
+            "contents": request.contents,
+            "files": [{"path": str(path), "blake2b": content_digest(path)} for item in inputs for path in item.paths],
+        }
+        files = KeptFiles.of(inputs, settings.kind, settings.languages)
+        return _SecondPass(plan, readable, files, settings, folder, on_progress).run(identity)
+
+
+def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
+    """Return the report of a finished run, if it is the run that is requested.
+
+    Raises:
+        CheckpointError: It is another one.
+    """
+    path = folder / _REPORT
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        run = report["run"]
+        files = {entry["path"]: entry["blake2b"] for entry in run["files"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a report of this version ({error}); choose another folder") from None
+    paths = [path for group in request.inputs for path in group]
+    is_same = run["settings"] == request.options["settings"] and run["contents"] == request.contents
+    if not is_same or set(files) != set(map(str, paths)) or any(content_digest(p) != files[str(p)] for p in paths):
+        raise CheckpointError(
+            f"{folder}: has the results of another run (other files or settings); choose another folder"
+        )
+    return report
+
+
+def _result(report: dict[str, Any]) -> CleaningResult:
+    counts = {rule["name"]: rule["dropped"] for rule in report["rules"] if rule["dropped"]}
+    repaired = {name: entry["lines"] for name, entry in report["repairs"].items() if entry["lines"]}
+    return CleaningResult(report["lines"], report["kept"], counts, repaired, tuple(report["warnings"]))
+
+
+class _SecondPass:
+    """Learns from the rows of all lines, decides, and writes the results.
+
+    Args:
+        plan: The plan of the first pass, which is complete.
+        inputs: The files of the corpus.
+        files: The files for what is kept.
+        settings: What to do.
+        folder: The folder for the results.
+        on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Sequence[CorpusInput],
+        files: KeptFiles,
+        settings: CleaningSettings,
+        folder: Path,
+        on_progress: Callable[[str, int, int], None],
+    ) -> None:
+        self._plan, self._inputs, self._files, self._settings, self._folder = plan, inputs, files, settings, folder
+        self._on_progress = on_progress
+        self._scratch = folder / _JOB / "scratch"
+        self._rules = rules_for(settings.config.rules, settings.kind, has_held_out=bool(settings.held_out))
+
+    def run(self, identity: dict[str, Any]) -> CleaningResult:
+        """Return the result, when everything has been written."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        limits = self._learn_ratio_limits()
+        judge = Judge(self._rules, self._settings.config.thresholds, limits)
+        judge = self._with_line_flags(judge)
+        report = self._write(judge)
+        data = {"run": identity, **report.as_dict()}
+        write_report(data, self._folder / _REPORT, self._folder / _PAGE)
+        shutil.rmtree(self._folder / _JOB, ignore_errors=True)
+        return _result(data)
+
+    def _chunks(self, activity: str) -> Iterator[tuple[JobChunk, int, MeasuredChunk]]:
+        """Yield each chunk, the number of lines before it, and what was measured."""
+        done = 0
+        for chunk in self._plan.chunks():
+            yield chunk, done, MeasuredChunk.parse(read_output(self._plan, chunk), {})
+            done += chunk.num_lines
+            self._on_progress(activity, done, self._plan.num_lines)
+
+    def _learn_ratio_limits(self) -> RatioLimits | None:
+        if not any(rule.name == "ratio" for rule in self._rules):
+            return None
+        histogram = RatioHistogram()
+        for _, _, chunk in self._chunks("learning"):
+            rows = chunk.rows[usable_lines(chunk.rows)]
+            histogram.add(value(rows, "source_characters"), value(rows, "target_characters"))
+        return histogram.limits()
+
+    def _with_line_flags(self, judge: Judge) -> Judge:
+        """Return the judge with what rules say that compare lines with each other."""
+        alone: dict[str, NDArray[np.bool_]] = {}
+        in_order: dict[str, NDArray[np.bool_]] = {}
+        for rule in self._rules:
+            if rule.name not in _COMPARING:
+                continue
+            before = replace(judge, rules=self._rules[: self._rules.index(rule)], alone=alone, in_order=in_order)
+            alone[rule.name], in_order[rule.name] = self._line_flags(rule, before)
+        return replace(judge, alone=alone, in_order=in_order)
+
+    def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which lines a rule drops: alone, and among the lines that the judge keeps."""
+        alone, in_order = (
+            line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines) for part in ("alone", "in_order")
+        )
+        for flags, judge in ((alone, None), (in_order, before)):
+            partitions = KeyPartitions(self._scratch / "keys", self._plan.num_lines, self._keys(rule, judge))
+            if rule.name == "duplicate":
+                partitions.mark_repeats(flags)
+            else:
+                partitions.mark_contradictions(flags)
+            partitions.remove()
+        return alone, in_order
+
+    def _keys(self, rule: Rule, judge: Judge | None) -> Iterator[tuple[Any, Any, Any]]:
+        for _, first, chunk in self._chunks(f"looking for {rule.name}s"):
+            chosen = usable_lines(chunk.rows) if judge is None else judge.decide(chunk.rows, first, chunk.scores).kept
+            rows = chunk.rows[chosen]
+            names = ("pair", "target") if rule.name == "duplicate" else ("source", "target")
+            yield first + np.flatnonzero(chosen), rows[names[0]], rows[names[1]]
+
+    def _count_repeats(self, side: str) -> int:
+        """Return how many usable lines have a source, or a target, that an earlier one has."""
+
+        def keys() -> Iterator[tuple[Any, Any, Any]]:
+            for _, first, chunk in self._chunks(f"comparing {side}s"):
+                chosen = usable_lines(chunk.rows)
+                yield first + np.flatnonzero(chosen), chunk.rows[side][chosen], chunk.rows[side][chosen]
+
+        partitions = KeyPartitions(self._scratch / "keys", self._plan.num_lines, keys())
+        count = partitions.count_repeats()
+        partitions.remove()
+        return count
+
+    def _write(self, judge: Judge) -> CleaningReport:
+        """Decide about all lines, and write the files with lines."""
+        files = self._files
+        names = [*files.names, _DROPPED]
+        counts = CorpusCounts()
+        findings = [RuleFindings(rule, judge.limit(rule)) for rule in self._rules]
+        repairs = repair_examples()
+        staging = self._scratch / "new"
+        staging.mkdir(parents=True)
+        with open_outputs([staging / name for name in names]) as (*kept, dropped):
+            if files.format == "tmx":
+                kept[0].write(tmx_start(self.languages))
+            for chunk, first, measured in self._chunks("writing"):
+                decisions = judge.decide(measured.rows, first, measured.scores)
+                counts.add(measured.rows, decisions)
+                writer = _ChunkWriter(self, chunk, measured, decisions, findings)
+                for index, rule in enumerate(findings):
+                    rule.add(index, decisions, measured.rows["pair"], writer.example)
+                for bit, examples in enumerate(repairs.values()):
+                    changed = (measured.rows["repairs"] >> bit & 1).astype(bool)
+                    if changed.any():
+                        zeros = np.zeros(len(changed))
+                        examples.add(zeros, changed & decisions.kept, measured.rows["pair"], writer.repaired_example)
+                if self.kind == "labels":
+                    counts.add_labels(measured.rows, writer.label)
+                writer.write_kept(files, kept)
+                writer.write_dropped(dropped)
+            if files.format == "tmx":
+                kept[0].write(TMX_END)
+        for name in names:
+            (staging / name).replace(self._folder / name)
+        repeats = {side: self._count_repeats(side) for side in self._repeat_sides()}
+        return CleaningReport(self._settings, counts, findings, repairs, repeats, judge.ratio_limits)
+
+    def _repeat_sides(self) -> tuple[str, ...]:
+        return {"pairs": ("source", "target"), "texts": ("source",), "labels": ("source",)}[self._settings.kind]
+
+    @property
+    def kind(self) -> CorpusKind:
+        """What a line contains."""
+        return self._settings.kind
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages of a pair."""
+        return [str(code) for code in self._settings.languages]
+
+    def parser(self, chunk: JobChunk) -> LineParser:
+        """Return the parser of the lines of a chunk."""
+        return self._settings.parser(self._inputs[chunk.input].paths[-1])
+
+    def file_name(self, chunk: JobChunk) -> str:
+        """Return the name of the file of a chunk."""
+        return self._inputs[chunk.input].name
+
+    def raw_lines(self, chunk: JobChunk) -> list[tuple[bytes, ...]]:
+        """Return the lines of a chunk as they are in the files."""
+        return self._plan.read_lines(chunk)
+
+
+class _ChunkWriter:
+    """Writes the lines of a chunk, and returns examples of them."""
+
+    def __init__(
+        self,
+        second_pass: _SecondPass,
+        chunk: JobChunk,
+        measured: MeasuredChunk,
+        decisions: Decisions,
+        findings: Sequence[RuleFindings],
+    ) -> None:
+        self._pass, self._chunk, self._decisions, self._findings = second_pass, chunk, decisions, findings
+        self._lines = measured.lines()
+        self._raw: list[tuple[bytes, ...]] | None = None
+
+    def example(self, index: int, measured: float) -> LineExample:
+        """Return a line as an example."""
+        number = self._chunk.first_line + index
+        return LineExample(self._pass.file_name(self._chunk), number, measured, tuple(texts_of(self._lines[index])))
+
+    def label(self, index: int) -> str:
+        """Return the label of a line."""
+        return texts_of(self._lines[index])[1]
+
+    def repaired_example(self, index: int) -> LineExample:
+        """Return a line with its texts before repairs."""
+        after = self.example(index, 0.0)
+        before = self._pass.parser(self._chunk).parse(self._raw_lines()[index]).texts
+        return LineExample(after.file, after.line, 0.0, after.texts, before)
+
+    def _raw_lines(self) -> list[tuple[bytes, ...]]:
+        if self._raw is None:
+            self._raw = self._pass.raw_lines(self._chunk)
+        return self._raw
+
+    def write_kept(self, files: KeptFiles, outputs: Sequence[Any]) -> None:
+        """Write the lines that are kept."""
+        numbers = np.flatnonzero(self._decisions.kept).tolist()
+        if not numbers:
+            return
+        if files.format == "tmx":
+            outputs[0].writelines(tmx_unit(texts_of(self._lines[number]), self._pass.languages) for number in numbers)
+        elif files.format == "text":
+            pairs = [_cells(self._lines[number]) for number in numbers]
+            for output, column in zip(outputs, zip(*pairs, strict=True), strict=True):
+                output.write(b"\n".join(column) + b"\n")
+        else:
+            parser, raw = self._pass.parser(self._chunk), self._raw_lines()
+            lines = [parser.replace(raw[number][0], texts_of(self._lines[number])) for number in numbers]
+            outputs[0].write(b"\n".join(lines) + b"\n")
+
+    def write_dropped(self, output: Any) -> None:
+        """Write the lines that are dropped, as records of JSON."""
+        by_rule = self._decisions.by_rule
+        names = _FIELD_NAMES[self._pass.kind]
+        for number in np.flatnonzero(~self._decisions.kept).tolist():
+            finding = self._findings[by_rule[number]]
+            measured = float(self._decisions.values[finding.rule.name][number])
+            record: dict[str, Any] = {
+                "file": self._pass.file_name(self._chunk),
+                "line": self._chunk.first_line + number,
+                "rule": finding.rule.name,
+                "value": float(f"{measured:.6g}"),
+                "threshold": finding.limit,
+            }
+            record.update(zip(names, texts_of(self._lines[number]), strict=False))
+            output.write(json_line(record))
+
+
+_FIELD_NAMES = {"pairs": ("source", "target"), "texts": ("text",), "labels": ("text", "label")}
+
+
+def _cells(line: bytes) -> list[bytes]:
+    """Return the texts of a measured line, each on one line."""
+    if b"\\" not in line:
+        return line.split(b"\t")
+    return [text.replace("\n", " ").replace("\r", " ").encode() for text in texts_of(line)]
