@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from axe_playwright_python.sync_playwright import Axe
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngImageFile, PngInfo
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from serving import service
@@ -34,6 +34,7 @@ FOLDER = Path("docs", "pictures")
 MODEL = "runs/quickstart-en-de/best"
 CHUNK = "sources"
 MARGIN = 10  # CSS pixels around the elements of a page that a picture shows
+DARKEST = 20  # level of red, green and blue of the ground of plots for dark pages, of 255
 
 DATE = "Thursday, January 6, 2011, 7:29 PM"
 SHORT_DATE = "January 6, 2011"
@@ -217,6 +218,20 @@ def show_document(page: Page, studio: Studio) -> Sequence[Locator]:
     return [page.locator("main")]
 
 
+def darkened(draw: Callable[[Studio, Path], None]) -> Callable[[Studio, Path], None]:
+    """Return a function that makes a picture for dark pages: light and dark are exchanged, and hues are kept."""
+
+    def draw_dark(studio: Studio, path: Path) -> None:
+        draw(studio, path)
+        with Image.open(path) as picture:
+            hue, saturation, value = ImageOps.invert(picture.convert("RGB")).convert("HSV").split()
+        opposite = hue.point(lambda degrees: (degrees + 128) % 256)  # of 256 for the whole circle
+        dark = Image.merge("HSV", (opposite, saturation, value)).convert("RGB")
+        dark.point(lambda level: DARKEST + level * (255 - DARKEST) // 255).save(path)
+
+    return draw_dark
+
+
 def assets(*patterns: str) -> tuple[str, ...]:
     """Return the patterns of files of the service's page, with those of its frame."""
     frame = ("index.html", "main.js", "meter.js", "page.css", "strings/en.js")
@@ -236,7 +251,7 @@ PICTURES = {
     "page-phone-dark.png": Picture(screenshot(show_translation, 390, 720, dark=True), TRANSLATE),
     "alternatives.png": Picture(screenshot(show_alternatives, 960, 700), TRANSLATE),
     "why.png": Picture(screenshot(show_cost, 800, 1600), WHY),
-    "tree.png": Picture(screenshot(show_tree, 800, 1600), WHY),
+    "tree.png": Picture(screenshot(show_tree, 800, 2400), WHY),
     "inspection.png": Picture(screenshot(show_inspection, 1240, 1600), ("src/headway/inspection/assets/*",)),
     "document.png": Picture(screenshot(show_document, 860, 400), ("src/headway/documents/html_file.py",)),
     "attention.png": Picture(output_of("inspect", MODEL, DAYS_AGO, "--layer", "2"), ATTENTION),
@@ -247,6 +262,10 @@ for name, (width, height) in EXPERIMENTS.items():
     module = f"src/headway/experiments/{name.replace('-', '_')}.py"
     sources = (f"docs/experiments/{name}.json", module, "src/headway/experiments/figures.py", STYLE)
     PICTURES[f"experiment-{name}.png"] = Picture(experiment(name, width, height), sources)
+# Plots have a white ground, so each has a form for dark pages, too.
+for plot in ("attention", "all-heads", "curves", *(f"experiment-{name}" for name in EXPERIMENTS)):
+    light = PICTURES[f"{plot}.png"]
+    PICTURES[f"{plot}-dark.png"] = Picture(darkened(light.draw), light.sources)
 
 
 def hashes(patterns: Iterable[str], root: Path = ROOT) -> dict[str, str]:

@@ -60,3 +60,20 @@ def test_a_picture_is_older_than_a_source_that_has_changed_appeared_or_disappear
     assert pictures.changed_sources(picture, ["*.js"], tmp_path) == ["changed.js", "gone.js", "new.js"]
     with Image.open(picture) as saved:
         assert saved.convert("RGB").getpixel((3, 2)) == (0, 128, 128)
+
+
+def test_the_dark_form_of_a_plot_keeps_hues_and_exchanges_light_and_dark(tmp_path: Path) -> None:
+    def draw(_: object, path: Path) -> None:
+        plot = Image.new("RGB", (3, 1), "white")
+        plot.putpixel((1, 0), (0, 0, 0))
+        plot.putpixel((2, 0), (0, 114, 178))  # blue
+        plot.save(path)
+
+    pictures.darkened(draw)(None, tmp_path / "dark.png")  # type: ignore[arg-type]
+    with Image.open(tmp_path / "dark.png") as dark:
+        ground, text, line = (dark.getpixel((x, 0)) for x in range(3))
+    assert ground == (pictures.DARKEST,) * 3
+    assert text == (255, 255, 255)
+    assert isinstance(line, tuple)
+    assert line[0] < line[1] < line[2]  # still blue
+    assert line[2] > 200
