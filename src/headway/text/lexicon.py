@@ -8,14 +8,77 @@ maximizes the probability of the text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Int32
+from jaxtyping import Float64, Int32, Int64
+
+from headway import kernels
 
 _MAX_PAIRS = 32_000_000  # pairs of tokens, which take 2 GB; only a part of a longer text is used
 _MAX_SENTENCE_PAIRS = 250_000  # pairs of tokens in one sentence (500 by 500); longer sentences are skipped
-_ITERATIONS = 5  # the table hardly changes after these
+ITERATIONS = 5  # the table hardly changes after these
+
+
+@dataclass(frozen=True, eq=False)
+class Cooccurrences:
+    """The source and target tokens that occur in one sentence pair: K distinct pairs of tokens, N target tokens.
+
+    Attributes:
+        pairs: The distinct pairs (f, e) as f * target_size + e, ascending. The empty word is f = source_size.
+        occurrences: The index in ``pairs`` of each target token and each source token of its sentence, the empty word
+            last; P in all.
+        choices: The number of source tokens, including the empty word, of each target token.
+    """
+
+    pairs: Int64[npt.NDArray[np.int64], " K"]
+    occurrences: Int32[npt.NDArray[np.int32], " P"]
+    choices: Int64[npt.NDArray[np.int64], " N"]
+
+    @classmethod
+    def count(
+        cls,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        source_size: int,
+        target_size: int,
+    ) -> Cooccurrences:
+        """Find the pairs of tokens in a parallel text. If it is long, only evenly spaced sentences are read.
+
+        Args:
+            sources: The source sentences, as ids without special tokens.
+            targets: Their translations, as ids without special tokens.
+            source_size: The size of the source vocabulary.
+            target_size: The size of the target vocabulary.
+        """
+        sizes = np.array([(len(source) + 1) * len(target) for source, target in zip(sources, targets, strict=True)])
+        short = np.flatnonzero(sizes <= _MAX_SENTENCE_PAIRS)
+        part = min(1.0, _MAX_PAIRS / max(1, int(sizes[short].sum())))
+        chosen = short[np.linspace(0, max(0, len(short) - 1), int(len(short) * part)).astype(int)]
+        keys = [
+            np.add.outer(np.array(targets[n], np.int64), np.array([*sources[n], source_size]) * target_size).ravel()
+            for n in chosen
+        ]
+        pairs, occurrences = np.unique(np.concatenate(keys or [np.zeros(0, np.int64)]), return_inverse=True)
+        lengths = np.array([len(targets[n]) for n in chosen], np.int64)
+        choices = np.repeat(np.array([len(sources[n]) + 1 for n in chosen], np.int64), lengths)
+        return cls(pairs, occurrences.astype(np.int32), choices)
+
+    def expected_counts(
+        self, probabilities: Float64[npt.NDArray[np.float64], " K"]
+    ) -> Float64[npt.NDArray[np.float64], " K"]:
+        """Return how often each pair is expected to be a word and its translation, given its probability t(e | f)."""
+        if kernels.available():
+            from headway.kernels.lexicon import expected_counts
+
+            counts = np.zeros(len(self.pairs))
+            expected_counts(self.occurrences, self.choices, probabilities, counts)
+            return counts
+        place = np.repeat(np.arange(len(self.choices), dtype=np.int32), self.choices)
+        share = probabilities[self.occurrences]
+        share /= np.bincount(place, share)[place]
+        return np.bincount(self.occurrences, share, minlength=len(self.pairs)).astype(np.float64)
 
 
 def translation_table(
@@ -31,29 +94,12 @@ def translation_table(
         target_size: The size of the target vocabulary.
         top_k: The number of target tokens per source token.
     """
-    sizes = np.array([(len(source) + 1) * len(target) for source, target in zip(sources, targets, strict=True)])
-    short = np.flatnonzero(sizes <= _MAX_SENTENCE_PAIRS)
-    part = min(1.0, _MAX_PAIRS / max(1, int(sizes[short].sum())))
-    chosen = short[np.linspace(0, max(0, len(short) - 1), int(len(short) * part)).astype(int)]
-    nothing = [source_size]  # the empty word
-    keys = [
-        np.add.outer(np.array(targets[n], np.int64), np.array([*sources[n], *nothing]) * target_size).ravel()
-        for n in chosen
-    ]
-    if not keys:
-        return np.zeros((source_size, top_k), dtype=np.int32)
-    choices = np.concatenate([np.full(len(targets[number]), len(sources[number]) + 1) for number in chosen])
-    place = np.repeat(np.arange(len(choices), dtype=np.int32), choices)  # the target token of each pair
-    pairs, pair = np.unique(np.concatenate(keys), return_inverse=True)
-    del keys
-    origin = pairs // target_size
-    probability = np.ones(len(pairs))
-    for _ in range(_ITERATIONS):
-        share = probability[pair]
-        share /= np.bincount(place, share)[place]
-        counts = np.bincount(pair, share, minlength=len(pairs))
+    cooccurrences = Cooccurrences.count(sources, targets, source_size, target_size)
+    origin, tokens = np.divmod(cooccurrences.pairs, target_size)
+    probability = np.ones(len(tokens))
+    for _ in range(ITERATIONS):
+        counts = cooccurrences.expected_counts(probability)
         probability = counts / np.bincount(origin, counts)[origin]
-    tokens = pairs % target_size
     order = np.lexsort((tokens, -probability, origin))
     tokens, origin = tokens[order], origin[order]
     rank = np.arange(len(origin)) - np.searchsorted(origin, origin)

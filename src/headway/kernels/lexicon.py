@@ -1,0 +1,74 @@
+"""The inner loops of IBM model 1 (:mod:`headway.text.lexicon`)."""
+
+from __future__ import annotations
+
+from headway.kernels.jit import Array, jit_exact
+
+
+@jit_exact
+def expected_counts(occurrences: Array, choices: Array, probabilities: Array, counts: Array) -> None:
+    """Add the expected count of each pair of tokens to ``counts``: the expectation step.
+
+    Args:
+        occurrences: The index of each pair of a target token and a source token of its sentence, int32 (P,), those of
+            one target token after another.
+        choices: The number of source tokens of each target token, int64 (N,).
+        probabilities: The probability of each distinct pair, float64 (K,).
+        counts: Expected counts, float64 (K,).
+    """
+    start = 0
+    for token in range(len(choices)):
+        end = start + choices[token]
+        total = 0.0
+        for place in range(start, end):
+            total += probabilities[occurrences[place]]
+        for place in range(start, end):
+            pair = occurrences[place]
+            counts[pair] += probabilities[pair] / total
+        start = end
+
+
+@jit_exact
+def mean_gains(
+    sources: Array,
+    source_starts: Array,
+    targets: Array,
+    target_starts: Array,
+    row_starts: Array,
+    row_tokens: Array,
+    gains: Array,
+    unseen_gains: Array,
+    empty_word: int,
+    out: Array,
+) -> None:
+    """Compute, for each target token, the mean gain over the source tokens of its sentence and the empty word.
+
+    Args:
+        sources: The source tokens of all sentences, int32.
+        source_starts: Where each sentence begins in ``sources``, and the end of the last, int64 (N + 1,).
+        targets: The target tokens of all sentences, int32.
+        target_starts: Where each sentence begins in ``targets``, and the end of the last, int64 (N + 1,).
+        row_starts: Where the row of each source token begins in ``row_tokens``, and the end of the last, int64.
+        row_tokens: The target tokens that each source token generates, ascending within a row, int32 (K,).
+        gains: The gain of each of these pairs, float32 (K,).
+        unseen_gains: The gain of all other target tokens, for each source token, float32.
+        empty_word: The source token that stands for no word.
+        out: The results, float32, as long as ``targets``.
+    """
+    for sentence in range(len(source_starts) - 1):
+        first, last = source_starts[sentence], source_starts[sentence + 1]
+        for place in range(target_starts[sentence], target_starts[sentence + 1]):
+            wanted = targets[place]
+            total = 0.0
+            for position in range(first, last + 1):
+                source = empty_word if position == last else sources[position]
+                low, high = row_starts[source], row_starts[source + 1]
+                end = high
+                while low < high:
+                    middle = (low + high) // 2
+                    if row_tokens[middle] < wanted:
+                        low = middle + 1
+                    else:
+                        high = middle
+                total += gains[low] if low < end and row_tokens[low] == wanted else unseen_gains[source]
+            out[place] = total / (last - first + 1)
