@@ -13,6 +13,9 @@
 :mod:`~headway.corpus.cleaning.measures`       the values by which rules judge a line
 :mod:`~headway.corpus.cleaning.measuring`      measure all lines: the first pass, an operation of a job
 :mod:`~headway.corpus.cleaning.length_ratio`   limits of the length ratio, learned from the corpus
+:mod:`~headway.corpus.cleaning.lexical_model`  scores of pairs by word translations that are learned from the corpus
+:mod:`~headway.corpus.cleaning.cross_entropy`  scores of pairs by two translation models
+:mod:`~headway.corpus.cleaning.mixture`        the border between the scores of translations and of bad pairs
 :mod:`~headway.corpus.cleaning.repeats`        lines with equal keys, found by partitions on disk
 :mod:`~headway.corpus.cleaning.rules`          the rules: which value, which threshold, in which direction
 :mod:`~headway.corpus.cleaning.decisions`      which lines are dropped, and by which rule: the second pass

@@ -1,0 +1,523 @@
+"""Scores of sentence pairs from word translations that are learned from the corpus itself.
+
+The words of both sides are related by IBM model 1 in both directions (:mod:`headway.text.lexicon`), with a Dirichlet
+prior: c(f, e) is the expected number of times that e is the translation of f, and
+
+    t(e | f) = (c(f, e) - d + (alpha + d_f) b(e | f)) / (c(f) + alpha)
+
+The base measure b(e | f) mixes the frequency p(e) of the word with a copy of f, as of names and numbers. The absolute
+discount d, whose sum d_f goes to b, removes what was seen in one sentence pair only: a pair must not explain itself.
+
+The gain of a word is log(l + (1 - l) mean_f t(e | f) / p(e)), the mean over the words of the other sentence and the
+empty word; l is the share of words that no word of the other sentence generates. In random pairs it is about 0 or
+negative.
+
+The score of a pair compares the gain of each word with its mean gain in the corpus, and the mean difference with that
+of random pairs of the same lengths, in standard deviations, for both directions. So it is about 0 for random pairs of
+any length. A bad pair explains itself a little, in spite of the discount. So that random pairs do, too, some of them
+are added to the corpus.
+
+A second score, the coverage, tells whether each side says what the other says. It is the log-odds of a logistic
+regression, learned from pairs of the corpus and pairs of which one side was truncated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float, Int
+
+from headway import kernels
+from headway.corpus.cleaning.mixture import pair_posteriors
+from headway.errors import DataError
+from headway.text.lexicon import ITERATIONS, Cooccurrences
+from headway.text.words import split_words, word_spans
+
+_SAMPLE = 200_000  # pairs that the model is learned from
+_FREQUENT = 4  # a word that is rarer than this on both sides is represented by its beginning
+_BEGINNING = 5  # characters
+_PRIOR = 2.0  # alpha, in observations
+_COPIES = 0.1  # share of copies in the base measure
+_DISCOUNT = 0.9  # d, in observations
+_INDEPENDENT = 0.2  # l
+_JUDGED = 20_000  # pairs that scores and coverages are learned from
+_LEAST_DEVIATION = 1e-3
+_RANDOM_PAIRS, _MAX_RANDOM_SHARE = (
+    5_000,
+    0.05,
+)  # random pairs, and their share of those that the lexicon is learned from
+_LEAST_TRUNCATED = 1e-4  # share of truncated pairs in a corpus
+_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # of Newton's method
+_RIDGE = 1e-6  # of the mean log-likelihood
+_MAX_LOG_ODDS = 30.0
+_FARTHEST = 10.0  # standard deviations, to which features are limited
+_TRUNCATED_SHARES = (0.25, 0.65)  # of the words of a truncated side, of which the end is missing
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sentences:
+    """Sentences as ids of words, one after another. Sentence n is ``ids[starts[n] : starts[n + 1]]``."""
+
+    ids: Int[npt.NDArray[np.int32], " T"]
+    starts: Int[npt.NDArray[np.int64], " N1"]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> Int[npt.NDArray[np.int64], " N"]:
+        return np.diff(self.starts)
+
+    def to_lists(self) -> list[list[int]]:
+        ids = self.ids.tolist()
+        return [ids[start:end] for start, end in zip(self.starts[:-1], self.starts[1:], strict=True)]
+
+    def largest_ends(self, values: Float[np.ndarray, " T"]) -> Float[np.ndarray, " N"]:
+        """Return the largest sum of values from any word of a sentence to its end; 0 for an empty sentence."""
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        smallest = np.minimum.reduceat(sums, self.starts[:-1])
+        return np.where(self.lengths > 0, sums[self.starts[1:]] - smallest, 0.0)
+
+    def means(self, values: Float[np.ndarray, " T"]) -> Float[np.ndarray, " N"]:
+        """Return the mean of the values of each sentence's words; 0 for an empty sentence."""
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        means: Floats = (sums[self.starts[1:]] - sums[self.starts[:-1]]) / np.maximum(self.lengths, 1)
+        return means
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in split_words(text.casefold()) if word != " "]
+
+
+class _Vocabulary:
+    """Numbers the words of both sides. Rare words are represented by their beginnings, or are unknown."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.unknown = len(words)
+        self._ids = {word: number for number, word in enumerate(words)}
+
+    @classmethod
+    def learn(cls, sources: Iterable[str], targets: Iterable[str]) -> _Vocabulary:
+        counts = [Counter(word for text in texts for word in _words(text)) for texts in (sources, targets)]
+        known = {word for side in counts for word, count in side.items() if count >= _FREQUENT}
+        known |= counts[0].keys() & counts[1].keys()
+        rare = Counter[str]()
+        for side in counts:
+            for word, count in side.items():
+                if word not in known:
+                    rare[_beginning(word)] += count
+        return cls(sorted(known | {word for word, count in rare.items() if count > 1}))
+
+    def encode(self, texts: Iterable[str]) -> _Sentences:
+        ids, starts = list[int](), [0]
+        for text in texts:
+            ids += map(self._id, _words(text))
+            starts.append(len(ids))
+        return _Sentences(np.array(ids, np.int32), np.array(starts, np.int64))
+
+    def _id(self, word: str) -> int:
+        number = self._ids.get(word)
+        return self._ids.get(_beginning(word), self.unknown) if number is None else number
+
+
+def _beginning(word: str) -> str:
+    return word if len(word) <= _BEGINNING else word[:_BEGINNING] + "-"
+
+
+@dataclass(frozen=True, eq=False)
+class _Direction:
+    """What the words of one side say about the words of the other.
+
+    Attributes:
+        row_starts: Where the row of each word f begins in ``row_words``. The last two rows are those of unknown words
+            and of the empty word.
+        row_words: The words e that f generates, ascending within a row.
+        gains: t(e | f) / p(e) of these words.
+        unseen_gains: t(e | f) / p(e) of all other words, for each f.
+        typical: The mean gain of each word e in the corpus, of unknown words last.
+    """
+
+    row_starts: Int[npt.NDArray[np.int64], " V2"]
+    row_words: Int[npt.NDArray[np.int32], " K"]
+    gains: Float[npt.NDArray[np.float32], " K"]
+    unseen_gains: Float[npt.NDArray[np.float32], " V1"]
+    typical: Float[npt.NDArray[np.float32], " V"]
+
+    @classmethod
+    def learn(cls, sources: _Sentences, targets: _Sentences, size: int) -> _Direction:
+        """Learn t(e | f) from pairs of sentences with words below ``size``, of which the last one is unknown."""
+        frequency = np.bincount(targets.ids, minlength=size) + 0.5
+        frequency /= frequency.sum()
+        cooccurrences = Cooccurrences.count(sources.to_lists(), targets.to_lists(), size, size)
+        origin, word = np.divmod(cooccurrences.pairs, size)
+        base = (1 - _COPIES) * frequency[word] + _COPIES * (origin == word)
+        probability = base
+        for _ in range(ITERATIONS):
+            counts = cooccurrences.expected_counts(probability)
+            totals = np.bincount(origin, counts, minlength=size + 1)
+            probability = (counts + _PRIOR * base) / (totals[origin] + _PRIOR)
+        del cooccurrences
+        seen = counts > _DISCOUNT
+        keys = np.union1d(origin[seen] * size + word[seen], np.arange(size - 1) * (size + 1))
+        kept = np.zeros(len(keys))
+        kept[np.searchsorted(keys, origin[seen] * size + word[seen])] = counts[seen] - _DISCOUNT
+        origin, word = np.divmod(keys, size)
+        of_base = (totals + _PRIOR - np.bincount(origin, kept, minlength=size + 1)) / (totals + _PRIOR)
+        ratios = kept / (totals[origin] + _PRIOR) / frequency[word]
+        ratios += of_base[origin] * (1 - _COPIES + _COPIES * (origin == word) / frequency[word])
+        direction = cls(
+            np.searchsorted(origin, np.arange(size + 2)),
+            word.astype(np.int32),
+            ratios.astype(np.float32),
+            ((1 - _COPIES) * of_base).astype(np.float32),
+            np.zeros(size, np.float32),
+        )
+        evidence = direction.evidence(sources, targets)
+        count = np.bincount(targets.ids, minlength=size)
+        typical = (np.bincount(targets.ids, evidence, minlength=size) + evidence.mean()) / (count + 1)
+        return cls(**{**vars(direction), "typical": typical.astype(np.float32)})
+
+    def evidence(self, sources: _Sentences, targets: _Sentences) -> Float[npt.NDArray[np.float32], " T"]:
+        """Return the gain of each target word."""
+        means = np.empty(len(targets.ids), np.float32)
+        mean_gains = _mean_gains
+        if kernels.available():
+            from headway.kernels.lexicon import mean_gains
+        mean_gains(
+            sources.ids,
+            sources.starts,
+            targets.ids,
+            targets.starts,
+            self.row_starts,
+            self.row_words,
+            self.gains,
+            self.unseen_gains,
+            len(self.unseen_gains) - 1,
+            means,
+        )
+        gains: npt.NDArray[np.float32] = np.log(_INDEPENDENT + (1 - _INDEPENDENT) * means)
+        return gains
+
+
+@dataclass(frozen=True, eq=False)
+class _Lexicon:
+    """What the words of both sides say about each other, and the usual ratio of lengths."""
+
+    vocabulary: _Vocabulary
+    forward: _Direction
+    reverse: _Direction
+    log_ratio: float  # the median logarithm of the ratio of characters, target to source
+
+    @classmethod
+    def learn(cls, sources: Sequence[str], targets: Sequence[str]) -> _Lexicon:
+        vocabulary = _Vocabulary.learn(sources, targets)
+        of_source, of_target = vocabulary.encode(sources), vocabulary.encode(targets)
+        size = vocabulary.unknown + 1
+        forward, reverse = _Direction.learn(of_source, of_target, size), _Direction.learn(of_target, of_source, size)
+        return cls(vocabulary, forward, reverse, float(np.median(_log_ratios(sources, targets))))
+
+    def features(self, sources: Sequence[str], targets: Sequence[str]) -> _PairFeatures:
+        """Return what pairs are judged by."""
+        of_source, of_target = self.vocabulary.encode(sources), self.vocabulary.encode(targets)
+        log_ratios = _log_ratios(sources, targets) - self.log_ratio
+        columns = [np.log1p(of_source.lengths), np.log1p(of_target.lengths), log_ratios, np.abs(log_ratios)]
+        excesses = []
+        for direction, given, explained in (
+            (self.forward, of_source, of_target),
+            (self.reverse, of_target, of_source),
+        ):
+            gains = direction.evidence(given, explained)
+            excess = gains - direction.typical[explained.ids]
+            excesses.append(explained.means(excess))
+            missing_end = explained.largest_ends(-excess)
+            columns += [explained.means(gains), excesses[-1], missing_end, missing_end / (explained.lengths + 1)]
+            columns += [explained.lengths * column for column in columns[-4:-2]]
+        return _PairFeatures(np.stack(excesses, axis=1), np.stack(columns, axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class _PairFeatures:
+    """What pairs are judged by.
+
+    Attributes:
+        excesses: The mean difference of the words' gains from their means in the corpus, of both directions.
+        all: The lengths, and for each direction the mean and the sum of the gains and of these differences, and the
+        largest
+            sum of missing gains at the end of the sentence. The first two are the logarithms of the lengths.
+    """
+
+    excesses: Float[npt.NDArray[np.float64], "N 2"]
+    all: Float[npt.NDArray[np.float64], "N F"]
+
+    @property
+    def length_terms(self) -> Float[npt.NDArray[np.float64], "N 6"]:
+        """The terms of a quadratic function of the logarithms of the lengths."""
+        source, target = self.all[:, 0], self.all[:, 1]
+        return np.stack([np.ones_like(source), source, target, source**2, target**2, source * target], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _RandomPairs:
+    """The mean excess of random pairs, and its deviation, as functions of the lengths.
+
+    Attributes:
+        means: Weights of the length terms for the mean, of both directions.
+        log_deviations: Weights of the length terms for the logarithm of the mean absolute deviation.
+        scale: Standard deviations in one mean absolute deviation.
+    """
+
+    means: Float[npt.NDArray[np.float64], "6 2"]
+    log_deviations: Float[npt.NDArray[np.float64], "6 2"]
+    scale: Float[npt.NDArray[np.float64], " 2"]
+
+    @classmethod
+    def learn(cls, features: _PairFeatures) -> _RandomPairs:
+        """Learn from random pairs, by least squares."""
+        terms = features.length_terms
+        means = np.linalg.lstsq(terms, features.excesses, rcond=None)[0]
+        deviations = features.excesses - terms @ means
+        logs = np.linalg.lstsq(terms, np.log(np.abs(deviations) + _LEAST_DEVIATION), rcond=None)[0]
+        scale = (deviations / np.exp(terms @ logs)).std(axis=0) + _LEAST_DEVIATION
+        return cls(means.astype(np.float64), logs.astype(np.float64), scale)
+
+    def standard_scores(self, features: _PairFeatures) -> Floats:
+        """Return the sum of both excesses, each in standard deviations of random pairs, over the square root of 2."""
+        terms = features.length_terms
+        scores = (features.excesses - terms @ self.means) / np.exp(terms @ self.log_deviations) / self.scale
+        total: Floats = scores.sum(axis=1) / np.sqrt(2)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class _TruncatedSide:
+    """Tells pairs of which one side is truncated from whole pairs: a logistic regression.
+
+    Attributes:
+        mean: The mean of each feature.
+        deviation: The standard deviation of each feature.
+        weights: The weight of each feature, and the bias, for equally many pairs of both kinds.
+        share: The estimated share of pairs of the corpus of which this side is truncated.
+    """
+
+    mean: Float[npt.NDArray[np.float64], " F"]
+    deviation: Float[npt.NDArray[np.float64], " F"]
+    weights: Float[npt.NDArray[np.float64], " W"]
+    share: float = 0.5
+
+    @classmethod
+    def learn(
+        cls, pairs: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
+    ) -> _TruncatedSide:
+        """Learn from pairs of the corpus, of which some may be truncated, and from truncated ones."""
+        side = cls._fit(pairs, truncated)
+        side = cls._fit(pairs[_probable(side.log_odds(pairs), side.log_odds(truncated))], truncated)
+        share = pair_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
+        return replace(side, share=min(max(share, _LEAST_TRUNCATED), 0.5))
+
+    @classmethod
+    def _fit(
+        cls, whole: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
+    ) -> _TruncatedSide:
+        """Maximize the mean log-likelihood of both kinds by Newton's method."""
+        both = np.concatenate([whole, truncated])
+        start = cls(both.mean(axis=0), both.std(axis=0) + _LEAST_DEVIATION, np.zeros(0))
+        terms = start._terms(both)
+        is_whole = np.arange(len(both)) < len(whole)
+        importance = np.where(is_whole, 0.5 / max(1, len(whole)), 0.5 / max(1, len(truncated)))
+        weights = np.zeros(terms.shape[1])
+        for _ in range(_MAX_STEPS):
+            probability = 1 / (1 + np.exp(-np.clip(terms @ weights, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)))
+            gradient = terms.T @ (importance * (is_whole - probability)) - _RIDGE * weights
+            curvature = (terms * (importance * probability * (1 - probability))[:, None]).T @ terms
+            step = np.linalg.solve(curvature + _RIDGE * np.eye(len(weights)), gradient)
+            weights += step
+            if np.abs(step).max() < _SMALL_STEP:
+                break
+        return replace(start, weights=weights)
+
+    def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
+        """Return the log-odds that this side is not truncated."""
+        log_odds: Floats = self._terms(features) @ self.weights - np.log(self.share / (1 - self.share))
+        return log_odds
+
+    def _terms(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Float[npt.NDArray[np.float64], "N W"]:
+        scaled = np.clip((features - self.mean) / self.deviation, -_FARTHEST, _FARTHEST)
+        return np.concatenate([scaled, np.ones((len(scaled), 1))], axis=1)
+
+
+class LexicalModel:
+    """Scores of sentence pairs from word translations; see the module.
+
+    Attributes:
+        scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
+        pairs, for
+            :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
+        coverages_of_truncated_pairs: What :meth:`coverages` returns for pairs of which one side was truncated.
+    """
+
+    def __init__(
+        self,
+        lexicon: _Lexicon,
+        random_pairs: _RandomPairs,
+        truncated_sides: Sequence[_TruncatedSide],
+        scores_of_random_pairs: Floats,
+        coverages_of_truncated_pairs: Floats,
+    ) -> None:
+        self._lexicon, self._random_pairs, self._truncated_sides = lexicon, random_pairs, tuple(truncated_sides)
+        self.scores_of_random_pairs = scores_of_random_pairs
+        self.coverages_of_truncated_pairs = coverages_of_truncated_pairs
+
+    @classmethod
+    def learn(cls, sources: Sequence[str], targets: Sequence[str], *, corpus_size: int | None = None) -> LexicalModel:
+        """Learn the model from a parallel corpus, of which some pairs may be bad. The result is deterministic.
+
+        Args:
+            sources: The source sentences. If there are many, 200,000 evenly spaced pairs are used.
+            targets: One target for each source.
+            corpus_size: The number of pairs of the corpus, if the given pairs are a sample of it.
+
+        Raises:
+            DataError: There is no pair.
+        """
+        if not sources:
+            raise DataError("no pairs to learn word translations from; expected a parallel corpus")
+        known = min(len(sources), _SAMPLE) / max(len(sources), corpus_size or 0)
+        sources, targets = _evenly_spaced(sources, _SAMPLE), _evenly_spaced(targets, _SAMPLE)
+        dice = np.random.default_rng(1)
+        num_random = min(_RANDOM_PAIRS, max(1, round(_MAX_RANDOM_SHARE * len(sources))))
+        exchanged = _exchanged(targets, dice)
+        random = _evenly_spaced(sources, num_random), _evenly_spaced(exchanged, num_random)
+        lexicon = _Lexicon.learn([*sources, *random[0]], [*targets, *random[1]])
+        sources, targets = _evenly_spaced(sources, _JUDGED), _evenly_spaced(targets, _JUDGED)
+        unknown = round(num_random * (1 - known))  # as many are new to the lexicon as in the corpus
+        new = [*sources[:unknown], *random[0][unknown:]], [*_exchanged(targets, dice)[:unknown], *random[1][unknown:]]
+        features_of_random = lexicon.features(*new)
+        random_pairs = _RandomPairs.learn(features_of_random)
+        scores_of_random = random_pairs.standard_scores(features_of_random)
+        features = lexicon.features(sources, targets)
+        scores = random_pairs.standard_scores(features)
+        related = _probable(scores, scores_of_random)
+        shares = dice.uniform(*_TRUNCATED_SHARES, len(sources))
+        truncated = (
+            lexicon.features(sources, [*map(_truncated, targets, shares)]),
+            lexicon.features([*map(_truncated, sources, shares)], targets),
+        )
+        sides = [_TruncatedSide.learn(features.all[related], examples.all[related]) for examples in truncated]
+        model = cls(lexicon, random_pairs, sides, scores_of_random, np.zeros(0))
+        coverages = [model._coverages(examples.all[related]) for examples in truncated]
+        # Truncated targets and sources are as frequent among them as in the corpus.
+        of_sources = round(len(coverages[1]) * sides[1].share / (sides[0].share + sides[1].share))
+        coverages_of_truncated = np.concatenate([coverages[0][of_sources:], coverages[1][:of_sources]])
+        model.coverages_of_truncated_pairs = coverages_of_truncated
+        return model
+
+    def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
+        """Return how much better the words of each pair explain each other than random ones, in standard deviations."""
+        return self._random_pairs.standard_scores(self._lexicon.features(sources, targets))
+
+    def coverages(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
+        """Return the log-odds that the target of a pair is not truncated, or those of its source if they are lower."""
+        return self._coverages(self._lexicon.features(sources, targets).all)
+
+    def _coverages(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
+        return np.minimum(*(side.log_odds(features) for side in self._truncated_sides))
+
+    def save(self, path: Path) -> None:
+        """Write the model to a file (.npz)."""
+        lexicon, arrays = self._lexicon, dict[str, Any]()
+        parts = {"forward": vars(lexicon.forward), "reverse": vars(lexicon.reverse)}
+        parts |= {"random": vars(self._random_pairs)} | {
+            str(number): vars(side) for number, side in enumerate(self._truncated_sides)
+        }
+        for part, content in parts.items():
+            arrays |= {f"{part}.{name}": array for name, array in content.items()}
+        with path.open("wb") as file:
+            np.savez(
+                file,
+                words=np.frombuffer("\n".join(lexicon.vocabulary.words).encode(), np.uint8),
+                log_ratio=lexicon.log_ratio,
+                scores_of_random_pairs=self.scores_of_random_pairs,
+                coverages_of_truncated_pairs=self.coverages_of_truncated_pairs,
+                **arrays,
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> LexicalModel:
+        """Read the model from a file that :meth:`save` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+
+            def part(name: str) -> dict[str, Any]:
+                return {key.partition(".")[2]: arrays[key] for key in arrays.files if key.startswith(f"{name}.")}
+
+            vocabulary = _Vocabulary(arrays["words"].tobytes().decode().split("\n"))
+            directions = (_Direction(**part("forward")), _Direction(**part("reverse")))
+            return cls(
+                _Lexicon(vocabulary, *directions, float(arrays["log_ratio"])),
+                _RandomPairs(**part("random")),
+                [_TruncatedSide(**side | {"share": float(side["share"])}) for side in map(part, "01")],
+                arrays["scores_of_random_pairs"],
+                arrays["coverages_of_truncated_pairs"],
+            )
+
+
+def _evenly_spaced(texts: Sequence[str], count: int) -> Sequence[str]:
+    if len(texts) <= count:
+        return texts
+    return [texts[number] for number in np.linspace(0, len(texts) - 1, count).astype(int)]
+
+
+def _probable(scores: Floats, scores_of_bad_pairs: Floats) -> npt.NDArray[np.bool_]:
+    """Return whether each pair is more probably good than bad; all if none is, as in a tiny corpus."""
+    probable = pair_posteriors(scores, scores_of_bad_pairs).posterior(scores) >= 0.5
+    return probable if probable.any() else np.ones_like(probable)
+
+
+def _log_ratios(sources: Sequence[str], targets: Sequence[str]) -> Floats:
+    of_source, of_target = (np.array([len(text) + 1 for text in texts], np.float64) for texts in (sources, targets))
+    return np.log(of_target / of_source)
+
+
+def _exchanged(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+    """Return, for each text, another one of nearly the same length."""
+    order = np.lexsort((dice.random(len(texts)), np.array([len(text) for text in texts])))
+    others: list[str] = [""] * len(texts)
+    for index, other in zip(order.tolist(), np.roll(order, 1).tolist(), strict=True):
+        others[index] = texts[other]
+    return others
+
+
+def _truncated(text: str, share: float) -> str:
+    """Return a text without a share of its words at the end."""
+    spans = word_spans(text)
+    return text[: spans[round((len(spans) - 1) * (1 - share))][1]] if spans else text
+
+
+def _mean_gains(
+    sources: npt.NDArray[Any],
+    source_starts: npt.NDArray[Any],
+    targets: npt.NDArray[Any],
+    target_starts: npt.NDArray[Any],
+    row_starts: npt.NDArray[Any],
+    row_tokens: npt.NDArray[Any],
+    gains: npt.NDArray[Any],
+    unseen_gains: npt.NDArray[Any],
+    empty_word: int,
+    out: npt.NDArray[Any],
+) -> None:
+    """Compute :func:`headway.kernels.lexicon.mean_gains` without compiled code."""
+    keys = np.repeat(np.arange(empty_word + 1), np.diff(row_starts)) * empty_word + row_tokens
+    for sentence in range(len(source_starts) - 1):
+        of_target = slice(target_starts[sentence], target_starts[sentence + 1])
+        words = np.append(sources[source_starts[sentence] : source_starts[sentence + 1]], empty_word).astype(np.int64)
+        wanted = np.add.outer(targets[of_target], words * empty_word)
+        places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        out[of_target] = np.where(keys[places] == wanted, gains[places], unseen_gains[words]).mean(axis=1)

@@ -1,0 +1,105 @@
+"""The border between translations and random pairs, from the scores of a corpus and of random pairs.
+
+A corpus is a mixture of translations and of pairs that have nothing to do with each other. The density of its scores is
+
+    f(s) = (1 - share) f1(s) + share f0(s)
+
+where f0 is the density of random pairs, which can be made at will. The posterior probability that a pair is a
+translation is 1 - share f0(s) / f(s) (Efron et al. 2001: one minus the local false discovery rate).
+
+- f / f0 is estimated as a function that does not decrease with the score: the isotonic regression of "is from the
+corpus"
+  on the score, by pooling adjacent violators (Barlow et al. 1972).
+- The share is the minimum of F(s) / F0(s), the ratio of the distribution functions (after Storey 2002). It is an upper
+bound
+  of the share: translations with low scores make it too high.
+
+Nothing has to be chosen: in a corpus without bad pairs the share is close to 0, and so is the number of pairs below the
+border, at which the posterior is 1/2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float, Shaped
+
+_BINS = 1_000
+_LEAST_SHARE = 0.05  # of the random pairs must be below a score, for an estimate of the share
+_PSEUDO = 0.5  # added to the counts of each block
+
+
+@dataclass(frozen=True, eq=False)
+class PairBorder:
+    """The posterior probability of being a translation, as a function of the score.
+
+    Attributes:
+        share: The estimated share of pairs that are not translations.
+        scores: Scores in ascending order.
+        posteriors: The posterior probability from each of these scores on.
+    """
+
+    share: float
+    scores: Float[npt.NDArray[np.float64], " B"]
+    posteriors: Float[npt.NDArray[np.float64], " B"]
+
+    def posterior(self, scores: Shaped[np.ndarray, " N"]) -> Float[npt.NDArray[np.float64], " N"]:
+        """Return the probability that each pair is a translation."""
+        blocks = np.searchsorted(self.scores, scores, side="right") - 1
+        return self.posteriors[np.maximum(blocks, 0)]
+
+    @property
+    def border(self) -> float:
+        """The lowest score at which a pair is more probably a translation than not."""
+        return self.border_at(0.5)
+
+    def border_at(self, posterior: float) -> float:
+        """Return the lowest score with at least this posterior probability; infinity if there is none."""
+        block = int(np.searchsorted(self.posteriors, posterior))
+        if block == 0:
+            return -np.inf
+        return float(self.scores[block]) if block < len(self.scores) else np.inf
+
+
+def pair_posteriors(scores: Shaped[np.ndarray, " N"], scores_of_random_pairs: Shaped[np.ndarray, " M"]) -> PairBorder:
+    """Estimate the posterior probability of being a translation.
+
+    Args:
+        scores: The scores of the pairs of a corpus; higher is better. NaN is ignored.
+        scores_of_random_pairs: The scores of random pairs. Without any, all pairs count as translations.
+    """
+    corpus, random = (
+        np.sort(values[~np.isnan(values)].astype(np.float64)) for values in (scores, scores_of_random_pairs)
+    )
+    if not len(corpus) or not len(random):
+        return PairBorder(0.0, np.array([-np.inf]), np.array([1.0]))
+    pooled = np.concatenate([corpus, random])
+    edges = np.unique(np.quantile(pooled, np.linspace(0, 1, _BINS + 1)[:-1]))
+    counts = [np.diff(np.append(np.searchsorted(values, edges), len(values))) for values in (corpus, random)]
+    below = [np.cumsum(of_bin) / of_bin.sum() for of_bin in counts]
+    enough = below[1] >= _LEAST_SHARE
+    share = min(1.0, float((below[0][enough] / below[1][enough]).min()))
+    starts, num_corpus, num_random = _pool(counts[0], counts[1])
+    ratio = (num_corpus + _PSEUDO) / len(corpus) / ((num_random + _PSEUDO) / len(random))
+    posteriors = np.maximum.accumulate(np.clip(1 - share / ratio, 0, 1))
+    return PairBorder(share, edges[starts], posteriors)
+
+
+def _pool(
+    corpus: Shaped[np.ndarray, " B"], random: Shaped[np.ndarray, " B"]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Join adjacent bins until the share of the corpus does not decrease.
+
+    Return the first bin and both counts of each block.
+    """
+    blocks: list[tuple[int, float, float]] = []
+    for number, (of_corpus, of_random) in enumerate(zip(corpus.tolist(), random.tolist(), strict=True)):
+        block = (number, float(of_corpus), float(of_random))
+        while blocks and blocks[-1][1] * block[2] >= block[1] * blocks[-1][2]:
+            first, before_corpus, before_random = blocks.pop()
+            block = (first, before_corpus + block[1], before_random + block[2])
+        blocks.append(block)
+    starts, num_corpus, num_random = zip(*blocks, strict=True)
+    return np.array(starts), np.array(num_corpus), np.array(num_random)
