@@ -212,6 +212,25 @@ def test_the_parts_of_a_job_for_which_there_is_room_are_not_refused() -> None:
     asyncio.run(check())
 
 
+def test_room_is_kept_for_jobs_that_enter_later() -> None:
+    async def check() -> None:
+        admission = make(Clock())
+        with admission.reserve(10**6, "a", 0) as give_back:
+            for name in "ab":
+                with pytest.raises(OverloadedError):
+                    admission.check_capacity(10**6, name)
+            give_back(999_000)
+            async with admission.enter(999_000, "a", 0, has_room=True):
+                assert admission.tokens == 10**6
+            assert admission.tokens == 1000
+            give_back(10**6)  # no more than there is
+            assert admission.tokens == 0
+        assert (admission.tokens, admission.num_jobs) == (0, 0)
+        admission.check_capacity(10**6, "a")
+
+    asyncio.run(check())
+
+
 def test_a_job_that_is_canceled_while_it_waits_leaves_no_trace() -> None:
     async def check() -> None:
         admission = make(Clock())

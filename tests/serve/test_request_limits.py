@@ -67,6 +67,34 @@ class TestParts:
         assert usage(http, "k") == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/translate", {"text": ["a"] * 2000, "source": "en", "target": "de"}),
+        ("/api/v1/jobs", {"text": ["a"] * 2000, "source": "en", "target": "de"}),
+        ("/api/v1/sentences", {"text": ["a"] * 2000, "language": "en"}),
+        ("/api/v1/score", {"source_texts": ["a"] * 2000, "target_texts": ["a"] * 2000, "source": "en", "target": "de"}),
+        ("/api/v1/score-texts", {"text": ["a"] * 2000}),
+        ("/api/v1/perplexity", {"text": ["a"] * 2000}),
+        ("/api/v1/generate", {"prompt": ["a"] * 2000}),
+        ("/v1/completions", {"model": "lm", "prompt": ["a"] * 2000}),
+        ("/translate", {"q": ["a"] * 2000, "source": "en", "target": "de"}),
+        ("/language/translate/v2", {"q": ["a"] * 2000, "source": "en", "target": "de"}),
+    ],
+)
+def test_many_texts_are_refused_before_anything_is_computed_for_each(
+    path: str, body: Any, translator: Translator, writer: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    for name in ("estimated_tokens", "num_sentences"):
+        monkeypatch.setattr(f"headway.serve.cost.{name}", compute)
+    reply = served({"model": translator, "lm": writer}, job_texts=1024).post(path, json=body)
+    assert reply.status_code in (400, 413), reply.text
+    assert "texts in one" in reply.text
+
+
 class TestProducts:
     """Lists of texts and of options multiply, and the limits hold for the product."""
 

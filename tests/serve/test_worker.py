@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headway.decode import Caller
+from headway.errors import DataError
 from headway.predict import Glossary, TranslateOptions
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines, RecentGlossaries
@@ -104,14 +105,17 @@ class BadModel:
     def translate_each(self, texts: list[str], glossary: Glossary | None = None) -> list[str]:
         if texts == ["panic"]:
             raise PanicError
-        if glossary is not None:
-            time.sleep(0.5 * (not self.is_prepared))
-            self.is_prepared = True
-            return [threading.current_thread().name]
-        return texts
+        return texts if glossary is None else [threading.current_thread().name]
 
     def has_prepared(self, _: Glossary) -> bool:
         return self.is_prepared
+
+    def check_glossary(self, glossary: Glossary) -> None:
+        assert not self.is_prepared
+        time.sleep(0.5)
+        if glossary.entries[0].source == "bad":
+            raise DataError("bad")
+        self.is_prepared = True
 
     def score(self, _: list[str]) -> None:
         while True:
@@ -139,15 +143,19 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
         ours.sendall(encode(StartJob(4, Job("m", "translate_each", (["zwei"],)))))
         assert receive(ours).result == ["zwei"]
 
-        # One thread prepares a glossary. The other jobs that need it are held, and short afterwards.
-        lines = GlossaryLines("a\tb")
-        job = Job("m", "translate_each", (["drei"],), {"glossary": lines.digest})
-        ours.sendall(encode(AddGlossary(lines.text, is_last=True)))
-        ours.sendall(b"".join(encode(StartJob(number, job)) for number in range(5, 9)) + encode(Cancel(6)))
-        canceled, first, *others = (receive(ours) for _ in range(4))
-        assert (canceled.number, type(canceled.error)) == (6, CancelledError)
-        assert (first.number, first.result[0][:3]) == (5, "job")
-        assert [(done.number, done.result) for done in others] == [(7, ["MainThread"]), (8, ["MainThread"])]
+        # One thread prepares a glossary. The jobs that need it are held meanwhile, and short jobs afterwards.
+        for begin, text in ((5, "bad\tb"), (10, "a\tb")):
+            lines = GlossaryLines(text)
+            job = Job("m", "translate_each", (["drei"],), {"glossary": lines.digest})
+            ours.sendall(encode(AddGlossary(lines.text, is_last=True)))
+            ours.sendall(b"".join(encode(StartJob(begin + n, job)) for n in range(4)) + encode(Cancel(begin)))
+            canceled, *others = (receive(ours) for _ in range(4))
+            assert (canceled.number, type(canceled.error)) == (begin, CancelledError)
+            assert [done.number for done in others] == [begin + 1, begin + 2, begin + 3]
+            if begin == 5:
+                assert [str(done.error) for done in others] == ["bad"] * 3
+            else:
+                assert [done.result for done in others] == [["MainThread"]] * 3
     process.join(60)
     assert process.exitcode == 0
 

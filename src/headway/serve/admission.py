@@ -220,6 +220,34 @@ class Admission:
             if not state.num_jobs:
                 del self._callers[caller]
 
+    @contextlib.contextmanager
+    def reserve(self, tokens: int, caller: str, priority: int) -> Iterator[Callable[[int], None]]:
+        """Keep room for the jobs of a request that enter one after the other, with ``has_room``.
+
+        Yields a function that gives back the room of a number of tokens, when the job that needs them enters.
+        """
+        state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
+        left = 0
+
+        def add(count: int) -> None:
+            nonlocal left
+            self._measure()
+            left += count
+            self.tokens += count
+            state.tokens += count
+
+        add(tokens)
+        self.num_jobs += 1
+        state.num_jobs += 1
+        try:
+            yield lambda given_back: add(-min(given_back, left))
+        finally:
+            add(-left)
+            self.num_jobs -= 1
+            state.num_jobs -= 1
+            if not state.num_jobs:
+                del self._callers[caller]
+
     async def wait_until_quiet(self) -> None:
         """Wait until the queue is so short that work outside of it delays nobody."""
         while self.seconds > _QUIET_S:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from headway.serve.config import KeyConfig, LimitsConfig
 from headway.serve.cost import Cost, problem_of
@@ -125,6 +126,10 @@ class RequestSizes:
     def __init__(self, limits: Callable[[], LimitsConfig]) -> None:
         self._limits = limits
 
+    def check_number(self, texts: Sequence[Any]) -> None:
+        """Check the number of texts of a request, before anything is computed for each of them."""
+        self.check_amount(texts=len(texts))
+
     def check_texts(self, texts: Sequence[str]) -> int:
         """Check the texts of a request, and return their number of characters."""
         characters = sum(map(len, texts))
@@ -152,7 +157,7 @@ class RequestSizes:
         """Check the texts of a job for bulk texts, of which ``characters`` are counted."""
         self.check_job_size(len(texts), characters, max(map(len, texts), default=0))
 
-    def check_job_size(self, num_texts: int, characters: int, longest: int) -> None:
+    def check_job_size(self, num_texts: int, characters: int = 0, longest: int = 0) -> None:
         """Check the size of a job's texts. ``longest`` is the number of characters of its longest text."""
         limits = self._limits()
         if num_texts > limits.job_texts:

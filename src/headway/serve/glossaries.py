@@ -316,6 +316,10 @@ class GlossaryStore:
             raise GlossariesFullError(
                 f"The service stores glossaries of at most {self._max_characters:,} characters of a key"
             )
+        self.check_entries(glossary)
+
+    def check_entries(self, glossary: StoredGlossary) -> None:
+        """Raise :class:`GlossariesFullError` if a dictionary has too many entries."""
         if max((dictionary.num_entries for dictionary in glossary.dictionaries), default=0) > self._max_entries:
             raise GlossariesFullError(f"A dictionary of a glossary has at most {self._max_entries:,} entries")
 

@@ -6,11 +6,18 @@ import asyncio
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
 from headway.kinds import Capability
@@ -49,6 +56,7 @@ _MODEL_TITLES: dict[Capability, str] = {
     "continues": "language model",
     "fills": "masked language model",
 }
+T = TypeVar("T")
 _GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
 _DETECTED_CHARACTERS = 10_000  # number of characters of each text that are used to detect its language
@@ -82,6 +90,7 @@ class Service:
         self.is_draining = False
         self._preparing = Counter[GlossaryDigest]()  # unfinished calls that count the preparation of a glossary
         self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
+        self._reading = Turns(1)  # so are replies with all entries of a glossary
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
@@ -198,6 +207,11 @@ class Service:
 
     # Glossaries.
 
+    async def read_glossary(self, client: Client, read: Callable[[], T]) -> T:
+        """Call a function that reads all entries of a glossary, in a thread. Clients take turns."""
+        async with self._reading.take(client.name, 1):
+            return await asyncio.to_thread(read)
+
     async def _check_changed_dictionaries(self, owner: str, dictionaries: Sequence[Dictionary]) -> None:
         """Check dictionaries with models for their languages. Raises the errors of :meth:`check_dictionaries`."""
         await self.check_dictionaries(
@@ -272,6 +286,8 @@ class Service:
             TimedOutError: The time limit has passed.
             UnavailableError: No worker could do it.
         """
+        if client.passed_limits is not PassedLimits.BACKGROUND:
+            self.sizes.check_number(texts)
         plain = [text if isinstance(text, str) else text.text for text in texts]
         cost = cost_of_translation(texts, options, entries=entries, has_glossary=glossary is not None)
         if client.passed_limits is not PassedLimits.BACKGROUND:
@@ -332,7 +348,10 @@ class Service:
 
         ``cost`` is the cost if it is another one. Raises the errors of :meth:`translate`.
         """
-        cost = cost_of_texts(texts) if cost is None else cost
+        if cost is None:
+            if client.passed_limits is not PassedLimits.BACKGROUND:
+                self.sizes.check_number(texts)
+            cost = cost_of_texts(texts)
         return await self._call(client, model, function, cost, *arguments, **keywords)
 
     async def _call(
@@ -390,6 +409,13 @@ class Service:
         self.clients.check_quota(client, cost.characters)
         self.admission.check_capacity(cost.tokens, client.name, client.priority)
         return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
+
+    def reserved(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
+        """Keep room in the queue for the calls of a :meth:`checked_client` that begin later.
+
+        See :meth:`Admission.reserve <headway.serve.admission.Admission.reserve>`.
+        """
+        return self.admission.reserve(cost.tokens, client.name, client.priority)
 
     def add_job(
         self,

@@ -53,7 +53,8 @@ _HEADERS = (["source", "target"], ["source", "target", "case"])
 _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
 _SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
-_ENCODED_TOGETHER = 500  # target phrases
+_ENCODED_TOGETHER = 500  # entries
+_MAX_ALTERNATIVES = 100  # of an entry
 _MANY_ENTRIES = 20_000  # with fewer, a garbage collection takes a few milliseconds
 # What is kept for each tokenizer at most: glossaries, and their entries.
 _MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
@@ -271,12 +272,14 @@ class ModelGlossary:
                 hint="shorten the entry, or raise max_length (--max-length) if it is lower than 50",
             )
 
-    def matches(self, text: str) -> list[tuple[GlossaryEntry, tuple[Phrase, ...]]]:
-        """Return the entries that apply to a text. The target must contain one of the phrases of each entry."""
-        return [(entry, self._phrases(entry)) for entry in self._glossary.matches(text)]
+    def matches(self, text: str) -> list[GlossaryEntry]:
+        """Return the entries that apply to a text."""
+        return self._glossary.matches(text)
 
-    def _phrases(self, entry: GlossaryEntry) -> tuple[Phrase, ...]:
+    def phrases(self, entry: GlossaryEntry) -> tuple[Phrase, ...]:
+        """Return the phrases of an entry in the model's tokens. The target must contain one of them."""
         if entry not in self._tokens:
+            give_way()
             tokenizer = self._tokenizer()
             assert tokenizer is not None  # the translating model keeps the tokenizer alive
             self._tokens[entry] = tokenize_phrases(tokenizer, entry.accepted_targets)
@@ -362,6 +365,13 @@ def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
             hint="separate columns by tabs; in a .csv by commas, with double quotes around phrases that contain commas",
         )
     give_way()
+    if row[1].count("|") >= _MAX_ALTERNATIVES:
+        raise DataError(
+            f"{row[1].count('|') + 1:,} alternatives",
+            where=where,
+            accepted=f"at most {_MAX_ALTERNATIVES}",
+            hint="choose the best translations of the phrase",
+        )
     targets = [target.strip() for target in row[1].split("|")]
     if not row[0].strip() or not all(targets):
         raise DataError("a phrase is empty", where=where, accepted="words in each column and on each side of |")

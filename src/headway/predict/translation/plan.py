@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Phrase, give_way
@@ -174,7 +175,10 @@ class RequestBuilder:
         include = self._included[source.include]
         matches = glossary.matches(source.text) if glossary else []
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
-        required = () if settings.decoding.sampling else tuple(phrases for _, phrases in matches)
+        required: tuple[tuple[Phrase, ...], ...] = ()
+        if glossary and not settings.decoding.sampling:
+            _check_num_phrases((*include, *(entry.targets for entry in matches)), settings.decoding)  # without tokens
+            required = tuple(map(glossary.phrases, matches))
         _check_num_phrases((*include, *required), settings.decoding)
         request = Request(
             source=framed,
@@ -192,7 +196,7 @@ class RequestBuilder:
                     f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
                 )
         check_request(request, settings.decoding, EOS)  # an error during the search would stop the whole batch
-        terms = tuple(entry for entry, _ in matches) if glossary else None
+        terms = tuple(matches) if glossary else None
         return PartRequest(source, tuple(ids), request, terms)
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
@@ -208,7 +212,7 @@ class RequestBuilder:
         return limit
 
 
-def _check_num_phrases(include: Sequence[Sequence[Phrase]], options: DecodingOptions) -> None:
+def _check_num_phrases(include: Sequence[Sequence[Any]], options: DecodingOptions) -> None:
     """Raise :class:`LengthError` if a text must contain so many phrases that each step of its search takes long."""
     count = sum(map(len, include))
     if count * options.beam_size > _MAX_PHRASE_EXTENSIONS:

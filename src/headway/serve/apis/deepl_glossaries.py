@@ -11,6 +11,7 @@ import csv
 import io
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -122,7 +123,8 @@ class _Glossaries:
         fields, client = await self._read(request)
         glossary = self._service.glossaries.get(client.name, _identifier(request))
         dictionary = glossary.dictionary(*_pair(fields))
-        entries = {"entries": await asyncio.to_thread(_to_tsv, dictionary), "entries_format": "tsv"}
+        lines = await self._service.read_glossary(client, partial(_to_tsv, dictionary))
+        entries = {"entries": lines, "entries_format": "tsv"}
         return JSONResponse({"dictionaries": [_languages(dictionary.source, dictionary.target) | entries]})
 
     async def patch(self, request: Request) -> Response:

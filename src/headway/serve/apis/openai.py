@@ -331,6 +331,7 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], body: _CompletionFields
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for each prompt, and the usage."""
+        self._service.sizes.check_number(prompts)
         continuations = [[_NOTHING] * body.count for _ in prompts]
         choices: list[dict[str, Any]] = []
         num_prompt = 0

@@ -1,4 +1,4 @@
-"""The jobs of a worker that wait while another job prepares the glossary that they need."""
+"""The jobs of a worker that wait until the glossary that they need is prepared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from headway.serve.workers.messages import StartJob
 HeldKey = tuple[str | PivotModels, GlossaryDigest]
 """What identifies the preparation of a glossary for a model."""
 
-HeldJob = tuple[StartJob, Caller]
+HeldJob = tuple[StartJob, Caller, bool]
+"""A job, its caller, and whether its message is small."""
 
 
 class HeldJobs:
@@ -23,16 +24,14 @@ class HeldJobs:
         self._lock = Lock()
 
     def hold(self, key: HeldKey, job: HeldJob) -> bool:
-        """Keep a job if another one prepares the glossary. Otherwise return False: this job must prepare it."""
+        """Keep a job. Return whether it is the first one for its glossary, which must then be prepared."""
         with self._lock:
-            if key not in self._jobs:
-                self._jobs[key] = []
-                return False
-            self._jobs[key].append(job)
-            return True
+            is_first = key not in self._jobs
+            self._jobs.setdefault(key, []).append(job)
+            return is_first
 
     def release(self, key: HeldKey) -> list[HeldJob]:
-        """Return the jobs that have waited for a glossary, when the job that prepared it has ended."""
+        """Return the jobs that have waited for a glossary, when it is prepared or cannot be."""
         with self._lock:
             return self._jobs.pop(key)
 

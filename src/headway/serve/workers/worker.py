@@ -142,29 +142,57 @@ class _Worker:
     def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
         """Queue a job for the main thread if it is short, or else for a thread of its own.
 
-        A short job with a glossary that is not ready gets a thread, too. Others that need this glossary wait for its
-        end, because many threads that wait for the same one would be in the way of the main thread.
+        A job with a glossary that is not prepared is held until then. One thread prepares a glossary, because many that
+        wait for it would be in the way of the main thread.
         """
-        if not (is_small and _is_short(start.job)):
-            self._submit(start, caller, None)
-        elif (key := self._missing_glossary(start.job)) is None:
+        if (lines := self._missing_glossary(start.job)) is not None:
+            key = start.job.model, lines.digest
+            if self._held_jobs.hold(key, (start, caller, is_small)):
+                self._pool.submit(self._prepare, key, lines, caller)
+            if caller.canceled.is_set():  # perhaps before it was held
+                self._end_held(start.number)
+        elif is_small and _is_short(start.job):
             caller.give_way = self._search.give_way
             self._short_jobs.put((start, caller))
-        elif not self._held_jobs.hold(key, (start, caller)):
-            self._submit(start, caller, key)
+        else:
+            caller.give_way = _Pauses(self._search)
+            self._pool.submit(self._run_in_thread, start, caller)
 
-    def _submit(self, start: StartJob, caller: Caller, key: HeldKey | None) -> None:
-        caller.give_way = _Pauses(self._search)
-        self._pool.submit(self._run_in_thread, start, caller, key)
-
-    def _missing_glossary(self, job: Job) -> HeldKey | None:
-        """Return what identifies a glossary of a job, and the model, if the glossary is not ready for the model."""
+    def _missing_glossary(self, job: Job) -> GlossaryLines | None:
+        """Return the glossary of a job, if it has one that is not prepared for its model."""
         for value in job.keywords.values():
             if isinstance(value, GlossaryLines) and not (
                 value.is_built and self._model(job.model).has_prepared(value.build())
             ):
-                return job.model, value.digest
+                return value
         return None
+
+    def _prepare(self, key: HeldKey, lines: GlossaryLines, first: Caller) -> None:
+        """Prepare a glossary, and queue the jobs that wait for it, or answer them with the error.
+
+        The cancellation of a job does not end the preparation: the next job would have to begin anew.
+        """
+        error: Exception | None = None
+        try:
+            with search_as(Caller(first.name, first.priority, give_way=_Pauses(self._search))):
+                self._model(key[0]).check_glossary(lines.build())
+        except HeadwayError as problem:
+            error = problem
+        except BaseException:  # a panic of a Rust library is not an Exception
+            traceback.print_exc()
+            error = WorkerError()
+        for start, caller, is_small in self._held_jobs.release(key):
+            if error is None:
+                self._queue(start, caller, is_small)
+            else:
+                self._callers.pop(start.number, None)
+                self._send(encode(Done(start.number, error=error)))
+
+    def _end_held(self, number: int) -> None:
+        """Answer a canceled job if it is held."""
+        if self._held_jobs.remove(number):
+            self._callers.pop(number, None)
+            self._send(encode(Done(number, error=CancelledError())))
 
     def _with_glossaries(self, start: StartJob) -> StartJob:
         """Return a job with the glossaries that its message names."""
@@ -181,9 +209,7 @@ class _Worker:
         caller = self._callers.get(number)
         if caller is not None:
             caller.canceled.set()
-            if self._held_jobs.remove(number):
-                self._callers.pop(number)
-                self._send(encode(Done(number, error=CancelledError())))
+            self._end_held(number)
             if number in self._threads:
                 timer = threading.Timer(_CANCEL_S, self._interrupt, (number,))
                 timer.daemon = True
@@ -195,12 +221,8 @@ class _Worker:
             if (thread := self._threads.get(number)) is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CancelledError))
 
-    def _run_in_thread(self, start: StartJob, caller: Caller, key: HeldKey | None) -> None:
-        try:
-            self._run_job(start, caller, self._interruptible)
-        finally:
-            for held_job in self._held_jobs.release(key) if key else ():
-                self._queue(*held_job, is_small=True)
+    def _run_in_thread(self, start: StartJob, caller: Caller) -> None:
+        self._run_job(start, caller, self._interruptible)
 
     @contextmanager
     def _interruptible(self, number: int) -> Iterator[None]:

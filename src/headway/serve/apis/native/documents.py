@@ -99,9 +99,15 @@ async def _chosen_glossary(service: Service, client: Client, fields: dict[str, A
         return None if identifier is None else service.glossaries.get(client.name, identifier)
     if identifier is not None:
         raise BadRequestError("glossary and dictionaries: only one of them is accepted")
-    data = {"name": "dictionaries of a document", "dictionaries": await parse_json(dictionaries.encode())}
-    body = parse_fields(GlossaryBody, data)
-    return StoredGlossary.new(client.name, body.name, body.to_dictionaries())
+    value = await parse_json(dictionaries.encode())
+
+    def read() -> StoredGlossary:
+        body = parse_fields(GlossaryBody, {"name": "dictionaries of a document", "dictionaries": value})
+        return StoredGlossary.new(client.name, body.name, body.to_dictionaries())
+
+    glossary = await service.read_glossary(client, read)
+    service.glossaries.check_entries(glossary)
+    return glossary
 
 
 def _document(document: ServedDocument) -> dict[str, Any]:

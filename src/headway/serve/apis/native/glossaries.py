@@ -58,7 +58,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.get("/glossaries/{identifier}")
     async def glossary(identifier: str, request: Request) -> JSONResponse:
         """Return a glossary with its entries."""
-        stored = service.glossaries.get(client_of(request).name, identifier)
+        client = client_of(request)
+        stored = service.glossaries.get(client.name, identifier)
 
         def whole() -> JSONResponse:
             dictionaries = [
@@ -67,7 +68,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
             ]
             return JSONResponse(_glossary(stored) | {"dictionaries": dictionaries})
 
-        return await asyncio.to_thread(whole)
+        return await service.read_glossary(client, whole)
 
     @api.delete("/glossaries/{identifier}", status_code=204)
     async def delete_glossary(identifier: str, request: Request) -> None:

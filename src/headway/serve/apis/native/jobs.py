@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -39,7 +40,9 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
-        answer, cost = make_translate_function(service, client.for_background_job(), body, body.text)
+        service.sizes.check_job_size(len(body.text))
+        background = client.for_background_job()
+        answer, cost = await asyncio.to_thread(make_translate_function, service, background, body, body.text)
 
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:

@@ -74,6 +74,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         given all other tokens."""
         client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues", "fills")
+        service.sizes.check_number(texts)
         work = service.call(client, model, "score", texts, texts, cost=cost_of_scores(texts, model))
         scored = await unless_disconnected(request, work)
         scores = [asdict(text) | {"log_probability": text.log_probability} for text in scored]
@@ -84,6 +85,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return how well a language model predicts texts, as perplexity and in bits per byte."""
         client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues")
+        service.sizes.check_number(texts)
         times = _DEFAULT_TIMES
         if body.stride is not None and model.context_length is not None:
             times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
@@ -101,6 +103,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Continue prompts."""
         client = client_of(request)
         prompts, model = listed(body.prompt), service.model(body.model, "continues")
+        service.sizes.check_number(prompts)
         options, fields = GenerationOptions.parse(body.options, "options"), dict[str, Any](body.options)
         cost = cost_of_generation(prompts, options, alternatives=body.alternatives)
         service.sizes.check_cost(cost)

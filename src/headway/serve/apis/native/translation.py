@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -163,6 +165,8 @@ def make_translate_function(
 ) -> tuple[Callable[[Sequence[str]], Awaitable[list[bytes]]], Cost]:
     """Return a function that translates some of a request's texts, to JSON, and the cost of all of them.
 
+    Check the number of texts first: the time of this function grows with it.
+
     Raises:
         HeadwayError: The options are invalid.
         TooLargeError: The search would be too large.
@@ -254,6 +258,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def sentences(body: SentencesBody, request: Request) -> Response:
         """Split each text into sentences, with the white space around them."""
         client, texts = client_of(request), listed(body.text)
+        service.sizes.check_number(texts)
         cost = cost_of_splitting(texts)
         work = service.call(client, service.models[0], sentences_to_json, (), texts, body.language, cost=cost)
         return Response(await unless_disconnected(request, work), media_type="application/json")
@@ -315,6 +320,7 @@ class DirectTranslation:
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
     client, texts = client_of(request), listed(body.text)
+    service.sizes.check_number(texts)
     answer, cost = make_translate_function(service, client, body, texts)
     if not body.stream:
         translations = await unless_disconnected(request, answer(texts))
@@ -323,25 +329,36 @@ async def _translate(service: Service, body: TranslateBody, request: Request) ->
     if body.source != "auto":
         service.direction(body.source, body.target, body.model)  # raises an error before the reply begins
     answer, _ = make_translate_function(service, client, body, texts)
-    return EventStream(_events(answer, texts), error_value)
+    return EventStream(_events(answer, texts, partial(service.reserved, client, cost), cost.tokens), error_value)
 
 
 async def _events(
-    answer: Callable[[Sequence[str]], Awaitable[list[bytes]]], texts: Sequence[str]
+    answer: Callable[[Sequence[str]], Awaitable[list[bytes]]],
+    texts: Sequence[str],
+    reserve: Callable[[], AbstractContextManager[Callable[[int], None]]],
+    tokens: int,
 ) -> AsyncGenerator[bytes]:
-    """Translate each text on its own, and yield each translation as soon as it is there."""
+    """Translate each text on its own, and yield each translation as soon as it is there.
 
+    Args:
+        answer: Translates texts.
+        texts: The texts.
+        reserve: Keeps room in the queue for the texts that wait.
+        tokens: The estimated size of all texts.
+    """
     free_places = asyncio.Semaphore(_STREAMED_AT_A_TIME)
+    with reserve() as give_back:
 
-    async def one(index: int) -> bytes:
-        async with free_places:
-            return b'{"index":%d,"translation":%s}' % (index, (await answer([texts[index]]))[0])
+        async def one(index: int) -> bytes:
+            async with free_places:
+                give_back(-(-tokens // len(texts)))
+                return b'{"index":%d,"translation":%s}' % (index, (await answer([texts[index]]))[0])
 
-    tasks = [asyncio.ensure_future(one(index)) for index in range(len(texts))]
-    try:
-        for task in asyncio.as_completed(tasks):
-            yield await task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = [asyncio.ensure_future(one(index)) for index in range(len(texts))]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
