@@ -56,6 +56,7 @@ ALLOWED = {
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
     "ctranslate2": ["interop/ctranslate2.py"],
+    "yaml": ["interop/marian.py"],
     "onnx": ["interop/onnx.py", "interop/onnx_graph.py", "interop/onnx_models.py"],
     "onnxruntime": ["interop/onnx.py"],
     "zstandard": ["data/readers.py", "jobs/inputs.py", "jobs/join.py", "jobs/plan.py"],

@@ -24,7 +24,17 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".versions"
-EXTRAS = ("ctranslate2", "huggingface", "moses", "onnx", "plots", "quickstart", "sentencepiece", "tensorboard")
+EXTRAS = (
+    "ctranslate2",
+    "huggingface",
+    "marian",
+    "moses",
+    "onnx",
+    "plots",
+    "quickstart",
+    "sentencepiece",
+    "tensorboard",
+)
 SERVICE = ("documents", "serve")  # only with the newest versions: its detection of languages needs NumPy 2
 TOOLS = ("beartype", "greenlet", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 # Layers, models, tokenizers, data, decoding, kernels, ONNX, bundles, Translator, and training with exact resume.

@@ -144,6 +144,7 @@ class MissingPackageError(HeadwayError):
         "prometheus_client": "serve",
         "py3langid": "clean",
         "pyppmd": "quickstart",
+        "pyyaml": "marian",
         "python_multipart": "serve",
         "ray": "ray",
         "sacremoses": "moses",

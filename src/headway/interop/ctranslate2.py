@@ -36,7 +36,7 @@ _ACTIVATIONS = {
     "silu": "SWISH",
     "sigmoid": "Sigmoid",
 }  # CTranslate2's names
-_PARTS = {  # path in CTranslate2's specification of a layer: the block's modules whose weights are stacked there
+PARTS = {  # path in CTranslate2's specification of a layer: the block's modules whose weights are stacked there
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
     "self_attention.layer_norm": ("attention_residual.norm",),
@@ -48,14 +48,15 @@ _PARTS = {  # path in CTranslate2's specification of a layer: the block's module
     "ffn.linear_1": ("feed_forward.outer",),
     "ffn.layer_norm": ("feed_forward_residual.norm",),
 }
-_GATED_PARTS = {**_PARTS, "ffn.linear_0": ("feed_forward.gate",), "ffn.linear_0_noact": ("feed_forward.inner",)}
+GATED_PARTS = {**PARTS, "ffn.linear_0": ("feed_forward.gate",), "ffn.linear_0_noact": ("feed_forward.inner",)}
 SUPPORTED: Supported = {
     **COMMON,
     **EQUAL_HEADS,
     **dict.fromkeys(("max_length", "position_offset", "scale_embedding", "embedding_norm", "output_bias"), ANY),
+    **dict.fromkeys(("norm_epsilon", "rotary_base", "rotary_fraction"), ANY),
     "activation": ("relu", "gelu", "silu", *GATES),
     "norm": ("post", "pre"),
-    "positions": ("sinusoidal", "learned"),
+    "positions": ("sinusoidal", "learned", "rotary"),
     "sinusoid_layout": ("interleaved", "halves"),
     "sinusoid_spacing": ("paper", "inclusive"),
     "tie": ("all", "target", "none"),
@@ -108,14 +109,22 @@ def write_ctranslate2(
     model = as_transformer(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED, __name__)
-    spec = package.specs.TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers),
-        config.num_heads,
-        pre_norm=config.norm == "pre",
-        activation=package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
-        layernorm_embedding=config.embedding_norm,
-        ffn_glu=config.activation in GATES,
+    options: dict[str, Any] = {
+        "pre_norm": config.norm == "pre",
+        "activation": package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
+        "layernorm_embedding": config.embedding_norm,
+        "ffn_glu": config.activation in GATES,
+    }
+    if config.positions == "rotary":
+        width = config.d_model // config.num_heads
+        options |= {"rotary_dim": round(width * config.rotary_fraction), "rotary_base": config.rotary_base}
+    specs = package.specs.transformer_spec
+    spec = package.specs.TransformerSpec(
+        specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
+        specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
     )
+    if config.norm_epsilon != type(config).model_fields["norm_epsilon"].default:
+        spec.config.layer_norm_epsilon = config.norm_epsilon
     _copy_weights(model, spec, max_positions)
     source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     spec.register_source_vocabulary(source)
@@ -215,7 +224,7 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
         decoder.position_encodings.encodings = _position_table(model.positions, max_positions)
     if config.norm == "pre":
         fill(decoder.layer_norm, "decoder.norm")
-    parts = dict(_GATED_PARTS if config.activation in GATES else _PARTS)
+    parts = dict(GATED_PARTS if config.activation in GATES else PARTS)
     if config.parallel:
         parts["input_layer_norm"] = parts.pop("self_attention.layer_norm")
         parts["post_attention_layer_norm"] = parts.pop("ffn.layer_norm")
@@ -271,13 +280,14 @@ def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
         else:
             part.weight, part.bias = stacked
 
-    parts = _GATED_PARTS if model.config.activation in GATES else _PARTS
+    parts = GATED_PARTS if model.config.activation in GATES else PARTS
     for side, stack, theirs in (("source", "encoder", spec.encoder), ("target", "decoder", spec.decoder)):
         embedding = getattr(model, f"{side}_embedding")
         embeddings = theirs.embeddings[0] if stack == "encoder" else theirs.embeddings
         embeddings.weight = _copy(embedding.weight)
         theirs.scale_embeddings = float(embedding.scale)
-        theirs.position_encodings.encodings = _position_table(getattr(model, f"{side}_positions"), max_positions)
+        if model.config.positions != "rotary":
+            theirs.position_encodings.encodings = _position_table(getattr(model, f"{side}_positions"), max_positions)
         if model.config.embedding_norm:
             fill(theirs.layernorm_embedding, f"{side}_norm")
         if model.config.norm == "pre":

@@ -6,11 +6,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from headway.bundle import Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig
 from headway.config import spelling_hint
+from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError
+from headway.interop.argos import is_argos, opened_package, read_package_tokenizers
+from headway.interop.ctranslate2_importing import (
+    CTranslate2Model,
+    import_ctranslate2_model,
+    is_ctranslate2,
+    read_vocabulary_map,
+)
+from headway.interop.ctranslate2_tokenizers import FolderTokenizers, read_folder_tokenizers
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.causal_importing import import_causal
@@ -19,6 +28,7 @@ from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES, Family
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.masked_importing import import_masked, import_sequence_classifier
+from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
@@ -26,18 +36,29 @@ from headway.interop.tokenizer_importing import (
     read_prompt_tokenizer,
     read_tokenizer_files,
 )
-from headway.text.base import EOS
+from headway.models.transformer import Transformer
+from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
+ImportFormat = Literal["huggingface", "ctranslate2", "argos", "marian"]
 _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
 
 @dataclass(frozen=True)
 class ImportedBundle:
-    """An imported translation model and its model card."""
+    """An imported translation model and its model card.
+
+    Attributes:
+        bundle: The model.
+        card: Its model card.
+        description: What was found: the kind of model and its files.
+        shortlist: The shortlist that came with the model, if any.
+    """
 
     bundle: Bundle
     card: str
+    description: str = ""
+    shortlist: Shortlist | None = None
 
 
 @dataclass(frozen=True)
@@ -67,27 +88,80 @@ class ImportedClassifierBundle:
 def import_from(
     source: str, *, source_language: str | None = None, target_language: str | None = None
 ) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle | ImportedClassifierBundle:
-    """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``.
+    """Import a model from a path, whose format its files show, or from ``FORMAT:PATH``, such as ``argos:de_en``.
 
-    See :func:`import_huggingface`, :func:`import_language_model`, :func:`import_masked_language_model` and
-    :func:`import_classifier`.
+    See :func:`import_huggingface`, :func:`import_language_model`, :func:`import_masked_language_model`,
+    :func:`import_classifier`, :func:`import_ctranslate2`, :func:`import_argos` and :func:`import_marian`.
     """
-    form, colon, path = source.partition(":")
-    if not colon or form != "huggingface":
-        hint = spelling_hint(form, ["huggingface"]) if colon else "the format comes first"
-        raise ConfigError(f"{source!r}: expected huggingface:FOLDER; {hint}")
-    folder = Path(path)
-    if not folder.is_dir():
+    form, path = located_source(source)
+    languages = {"source_language": source_language, "target_language": target_language}
+    match form:
+        case "ctranslate2":
+            return import_ctranslate2(path, **languages)
+        case "argos":
+            if source_language is not None or target_language is not None:
+                raise ConfigError(
+                    "a package of Argos Translate names its languages; leave --source-language and --target-language "
+                    "out"
+                )
+            return import_argos(path)
+        case "marian":
+            return import_marian(path, **languages)
+    if not path.is_dir():
         raise ConfigError(
-            f"{folder}: no such folder; expected a folder with a model's config.json, weights and tokenizer files "
+            f"{path}: no such folder; expected a folder with a model's config.json, weights and tokenizer files "
             "(to download one: hf download NAME --local-dir FOLDER)"
         )
+    return _import_huggingface_folder(path, languages)
+
+
+def located_source(source: str) -> tuple[ImportFormat, Path]:
+    """Return the format and the path of ``FORMAT:PATH``, or of a path whose format its files show.
+
+    Raises:
+        ConfigError: There is no such file or folder, or it is not a model of a known format.
+    """
+    form, colon, rest = source.partition(":")
+    if colon and form in get_args(ImportFormat):
+        return cast("ImportFormat", form), Path(rest)
+    path = Path(source)
+    if not path.exists():
+        if colon and not path.parent.exists():
+            raise ConfigError(f"{source!r}: expected FORMAT:PATH; {spelling_hint(form, get_args(ImportFormat))}")
+        raise ConfigError(f"{source}: no such file or folder; expected {_EXPECTED}")
+    return _format_of(path), path
+
+
+_EXPECTED = "a folder of Hugging Face or CTranslate2, a package of Argos Translate (.argosmodel), or Marian's .npz"
+
+
+def _format_of(path: Path) -> ImportFormat:
+    if is_argos(path):
+        return "argos"
+    if path.is_dir():
+        config = read_json(path / "config.json") if (path / "config.json").is_file() else None
+        if config is not None and "format" in config and "tokenizers" in config:
+            raise ConfigError(f"{path}: a model folder of Headway already; use it as it is")
+        if is_ctranslate2(path):
+            return "ctranslate2"
+        if config is not None and "model_type" in config:
+            return "huggingface"
+    elif path.name == "model.bin" or path.name == "config.json":
+        raise ConfigError(f"{path}: give its folder, {path.parent}")
+    if is_marian(path):
+        return "marian"
+    raise ConfigError(f"{path}: the kind of model cannot be recognized; expected {_EXPECTED}")
+
+
+def _import_huggingface_folder(
+    folder: Path, languages: Mapping[str, str | None]
+) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle | ImportedClassifierBundle:
     classifies = _is_classifier(folder)
     families = CLASSIFIER_FAMILIES if classifies else {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
     checkpoint = read_checkpoint_config(folder, families)
     if checkpoint["model_type"] in FAMILIES:
-        return import_huggingface(folder, source_language=source_language, target_language=target_language)
-    if source_language is not None or target_language is not None:
+        return import_huggingface(folder, **languages)
+    if any(language is not None for language in languages.values()):
         what = "classifier" if classifies else "language model"
         raise ConfigError(f"a {what} has no languages to choose; leave --source-language and --target-language out")
     if classifies:
@@ -95,6 +169,130 @@ def import_from(
     if checkpoint["model_type"] in MASKED_FAMILIES:
         return import_masked_language_model(folder)
     return import_language_model(folder)
+
+
+def import_ctranslate2(
+    folder: str | Path, *, source_language: str | None = None, target_language: str | None = None
+) -> ImportedBundle:
+    """Import a CTranslate2 folder with an encoder-decoder Transformer, and its tokenizers, which it may contain.
+
+    Args:
+        folder: A folder with model.bin and its vocabularies. Without tokenizer files, texts are read as tokens
+            separated by spaces.
+        source_language: Code of the source language, or of the default one if the model reads it from a token.
+        target_language: Code of the target language, or of the default one if the model reads it from a token.
+
+    Raises:
+        BundleError: A file is missing or damaged, or Headway does not support an option of the model.
+        ConfigError: The model reads its languages from tokens, but does not have a given language.
+    """
+    folder = Path(folder)
+    model = import_ctranslate2_model(folder, start_token=target_language)
+    files = read_folder_tokenizers(folder, model)
+    asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
+    found = f"CTranslate2 model, binary version {model.version}, {model.dtype} weights; {files.description}"
+    return _imported_ctranslate2(model, files, folder, asked, found)
+
+
+def import_argos(path: str | Path) -> ImportedBundle:
+    """Import a translation package of Argos Translate: a CTranslate2 model, its tokenizer and its languages.
+
+    Args:
+        path: An .argosmodel file, or a folder with its files.
+
+    Raises:
+        BundleError: The package is damaged or does not translate, or Headway does not support an option of its model.
+        MissingPackageError: The tokenizer needs a package that is not installed.
+    """
+    path = Path(path)
+    with opened_package(path) as package:
+        try:
+            model = import_ctranslate2_model(package.model_folder)
+            files = read_package_tokenizers(package, model)
+            languages: dict[LanguageSide, str | None] = {
+                "source_language": package.source_language,
+                "target_language": package.target_language,
+            }
+            found = (
+                f"package of Argos Translate from {package.source_language} to {package.target_language}: CTranslate2 "
+                f"model, binary version {model.version}, {model.dtype} weights; {files.description}"
+            )
+            return _imported_ctranslate2(model, files, package.folder, languages, found, path)
+        except BundleError as error:
+            if path.is_dir():
+                raise
+            message = str(error).replace(str(package.folder), str(path))
+            raise BundleError(message if str(path) in message else f"{path}: {message}") from None
+
+
+def _imported_ctranslate2(
+    model: CTranslate2Model,
+    files: FolderTokenizers,
+    folder: Path,
+    asked: Mapping[LanguageSide, str | None],
+    found: str,
+    origin: Path | None = None,
+) -> ImportedBundle:
+    kind = "CTranslate2 folder" if origin is None else "package of Argos Translate"
+    name = (origin or folder).resolve().name
+    weights = f"{model.dtype} as float32" if model.dtype != "float32" else "unchanged"
+    imported = _translation_bundle(model.model, files.source, files.target, files.template, asked)
+    fingerprints = " ".join(tokenizer.fingerprint for tokenizer in imported.tokenizers.values())
+    map_folder = folder if origin is None else folder / "model"
+    shortlist = read_vocabulary_map(
+        map_folder / "vmap.txt", model.source_vocabulary, model.target_vocabulary, fingerprints
+    )
+    if shortlist is not None:
+        found += "; vmap.txt, which becomes a shortlist"
+    card = imported_card(imported, name, "CTranslate2", _license(folder), kind=kind, weights=weights)
+    return ImportedBundle(imported, card, found, shortlist)
+
+
+def import_marian(
+    path: str | Path, *, source_language: str | None = None, target_language: str | None = None
+) -> ImportedBundle:
+    """Import a Transformer of Marian: its weights, vocabularies and tokenizers.
+
+    Args:
+        path: A .npz file, or a folder that contains it. The vocabularies and, for OPUS-MT, source.spm and target.spm
+            are in the same folder.
+        source_language: Code of the source language.
+        target_language: Code of the target language, or of the default one if the model has several.
+
+    Raises:
+        BundleError: A file is missing or damaged, or Headway does not support an option of the model.
+        ConfigError: The model has several target languages, but not the given one.
+        MissingPackageError: A package that the import needs is not installed.
+    """
+    path = Path(path)
+    model = import_marian_model(path)
+    asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
+    bundle = _translation_bundle(model.model, model.source, model.target, model.template, asked)
+    folder = path if path.is_dir() else path.parent
+    card = imported_card(bundle, path.resolve().name, "Marian", _license(folder), kind="Marian model")
+    return ImportedBundle(bundle, card, f"Marian model, {model.description}")
+
+
+def _translation_bundle(
+    model: Transformer,
+    source: TextTokenizer,
+    target: TextTokenizer,
+    template: SpecialTokenTemplate,
+    asked: Mapping[LanguageSide, str | None],
+) -> Bundle:
+    """Return the bundle of a model whose files do not say its languages, or list them in the vocabulary.
+
+    The given languages become the defaults of the sides whose language is a token, and name those of the others.
+    """
+    for side, language in asked.items():
+        if language is not None and side in template.language_sides:
+            _check_language(language, side, template.languages)
+            template = template.model_copy(update={side: language})
+    task = TaskConfig(
+        source_language=asked["source_language"] or template.source_language or _unnamed(template.source_languages),
+        target_language=asked["target_language"] or template.target_language or _unnamed(template.target_languages),
+    )
+    return Bundle(task, model.eval(), source, target, template)
 
 
 def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:

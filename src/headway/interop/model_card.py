@@ -12,14 +12,25 @@ from headway.version import __version__
 _PACKAGES = ("torch", "tokenizers")
 
 
-def imported_card(bundle: Bundle, name: str, family: str, license_name: str | None) -> str:
-    """Return the card of a model folder that was imported from another toolkit."""
+def imported_card(
+    bundle: Bundle,
+    name: str,
+    family: str,
+    license_name: str | None,
+    *,
+    kind: str = "Hugging Face folder",
+    weights: str = "unchanged",
+) -> str:
+    """Return the card of a model folder that was imported from another toolkit.
+
+    ``kind`` is what the model was imported from, and ``weights`` how its weights changed.
+    """
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
     return _imported_card(
         f"Translation from {bundle.task.source_language} to {bundle.task.target_language}",
         f"headway translate THIS_FOLDER -i input.txt -o output.txt{_language_options(bundle)}",
-        _Origin(name, family, license_name, _weights(bundle)),
+        _Origin(name, family, license_name, _weights(bundle), kind, weights),
         f"- Tokenizer: {source.kind}, {sizes}. Unlike in the original, encoding never yields special tokens or "
         f"language codes.\n- Languages: {_languages(bundle)}",
     )
@@ -60,13 +71,15 @@ class _Origin:
     family: str
     license_name: str | None
     num_weights: int
+    kind: str = "Hugging Face folder"
+    weights: str = "unchanged"
 
 
 def _imported_card(title: str, command: str, origin: _Origin, conversion: str) -> str:
     missing = "not given in the folder's model card; look it up where the model comes from"
     return f"""# {title}
 
-A {origin.family} model with {origin.num_weights:,} weights, imported into Headway from the Hugging Face folder \
+A {origin.family} model with {origin.num_weights:,} weights, imported into Headway from the {origin.kind} \
 `{origin.name}`.
 
     {command}
@@ -74,14 +87,14 @@ A {origin.family} model with {origin.num_weights:,} weights, imported into Headw
 ## Origin
 
 - Family: {origin.family}
-- Folder: {origin.name}
+- {origin.kind}: {origin.name}
 - License: {origin.license_name or missing}
 
 For data, training and scores, see the model card of the original model.
 
 ## Conversion
 
-- Weights: unchanged; vocabulary rows in Headway's order (padding, begin, end, unknown, then all others).
+- Weights: {origin.weights}; vocabulary rows in Headway's order (padding, begin, end, unknown, then all others).
 {conversion}
 
 ## Versions

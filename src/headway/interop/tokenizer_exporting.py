@@ -258,6 +258,11 @@ def _marian(
 
 
 def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
+    if source.rules != "fairseq":
+        raise ConfigError(
+            f"a Moses tokenizer with the rules of {source.rules} cannot be exported to `transformers`, whose "
+            "FSMTTokenizer has those of fairseq"
+        )
     if (source.merges, source.lower_case) != (target.merges, target.lower_case):
         raise ConfigError(
             "the Moses tokenizers of source and target differ in merges or lower-casing, but FSMTTokenizer uses the "

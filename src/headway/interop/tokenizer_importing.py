@@ -328,7 +328,7 @@ def _opus(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, Fore
         "target.spm": _vocabulary(folder / "target_vocab.json") if separate else vocabulary,
     }
     source, target = (
-        _pieces(folder / name, side, _codes("marian", side), folder / "vocab.json", added)
+        _pieces(folder / name, side, language_codes("marian", side), folder / "vocab.json", added)
         for name, side in sides.items()
     )
     return source, target
@@ -384,7 +384,7 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
         )
     codes = {str(code): len(pieces) + 1 + place for place, code in enumerate(listed)}
     vocabulary |= codes | {"<mask>": len(pieces) + 1 + len(codes)}
-    return _pieces(folder / _SPM, vocabulary, _codes("mbart", codes), folder / _SPM)
+    return _pieces(folder / _SPM, vocabulary, language_codes("mbart", codes), folder / _SPM)
 
 
 def _pieces(
@@ -440,7 +440,7 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
     unknown = _content(config.get("unk_token")) or "<unk>"
     if unknown not in ids:
         raise BundleError(f"{origin}: does not contain the token {unknown!r}, which represents unknown text")
-    languages = _codes(family, ids)
+    languages = language_codes(family, ids)
 
     def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
         reserved = vocabulary.to_headway_ids(index for index in languages.values() if index in vocabulary.headway_ids)
@@ -576,7 +576,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
+def language_codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
     """Return the id of each language whose code is among a family's tokens, in the order of ids."""
     pattern = _CODES.get(family)
     matches = ((pattern.fullmatch(token), index) for token, index in ids.items()) if pattern else ()

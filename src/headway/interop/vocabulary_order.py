@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headway.errors import BundleError
-from headway.text.base import BOS, EOS, PAD, UNK
+from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,42 @@ class VocabularyOrder:
         special = (pad, first, end, unknown)
         return cls((*special, *(old for old in range(size) if old not in special)))
 
+    @classmethod
+    def with_duplicates(
+        cls, size: int, *, pad: int | None, start: int | None, end: int | None, unknown: int | None
+    ) -> VocabularyOrder:
+        """Return the order for a vocabulary in which any of the special tokens may be missing or equal to another one.
+
+        The row of a missing token duplicates the row of ``end``, or of a token of text (:attr:`duplicates`).
+
+        Raises:
+            BundleError: An id is not in the vocabulary, or the vocabulary is empty.
+        """
+        present = {"pad": pad, "start": start, "end": end, "unknown": unknown}
+        for name, old in present.items():
+            if old is not None and not 0 <= old < size:
+                raise BundleError(f"the {name} token's id {old} is not in the vocabulary, which has {size} tokens")
+        if size < 1:
+            raise BundleError("the vocabulary is empty")
+        rest = [old for old in range(size) if old not in present.values()]
+        filler = end if end is not None else next(iter(rest), 0)
+        return cls((*(filler if old is None else old for old in present.values()), *rest))
+
     @property
     def duplicates(self) -> tuple[int, ...]:
-        """The special ids (padding, begin, unknown) whose rows duplicate the row of EOS."""
-        return tuple(new for new in (PAD, BOS, UNK) if self.order[new] == self.order[EOS])
+        """The special ids whose rows duplicate the row of another id."""
+        return tuple(new for new in range(NUM_SPECIAL) if self.headway_ids[self.order[new]] != new)
 
     def __len__(self) -> int:
         return len(self.order)
 
     @cached_property
     def headway_ids(self) -> dict[int, int]:
-        """Headway's id of each foreign id. A duplicated foreign id maps to padding or to the end symbol, not to the
-        begin symbol.
+        """Headway's id of each foreign id. Of several ids with one row, a token of text comes first, then the end
+        symbol, the unknown token, padding, and the begin symbol last.
         """
-        ours = {old: new for new, old in enumerate(self.order)}
-        return ours | {self.order[new]: new for new in (PAD, EOS)}
+        ascending_precedence = (BOS, PAD, UNK, EOS, *range(NUM_SPECIAL, len(self.order)))
+        return {self.order[new]: new for new in ascending_precedence}
 
     def to_headway_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Convert foreign ids to Headway's ids. Raise :class:`BundleError` if one is not in the vocabulary."""

@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import models
@@ -25,8 +25,9 @@ from headway.errors import BundleError, MissingPackageError
 from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer
 
-_END = "</w>"
-_UNKNOWN = _END  # the library's token for unknown characters; never a piece of text, because no word is empty
+MosesRules = Literal["fairseq", "argos"]
+END_OF_WORD = "</w>"
+_UNKNOWN = END_OF_WORD  # the library's token for unknown characters; never a piece of text, because no word is empty
 
 
 class MosesTokenizer(ImportedTokenizer):
@@ -38,6 +39,8 @@ class MosesTokenizer(ImportedTokenizer):
         pieces: The piece of each id. The names of special tokens and unused rows do not matter.
         reserved_ids: Ids that encoding a text never returns, in addition to the four special ids.
         lower_case: Whether text is lower-cased before it is tokenized.
+        rules: How the rules are applied, as in "fairseq" or "argos" (Argos Translate). fairseq also replaces Unicode's
+            punctuation, splits words at dashes, and removes control characters.
         origin: The name of the files in error messages.
     """
 
@@ -51,6 +54,7 @@ class MosesTokenizer(ImportedTokenizer):
         reserved_ids: Iterable[int] = (),
         *,
         lower_case: bool = False,
+        rules: MosesRules = "fairseq",
         origin: str = "a Moses tokenizer",
     ) -> None:
         if any("\ud800" <= character <= "\udfff" for character in "".join(pieces)):
@@ -59,13 +63,14 @@ class MosesTokenizer(ImportedTokenizer):
             )
         super().__init__([_readable(piece) for piece in pieces], reserved_ids, pieces)
         self.language, self.lower_case, self.merges = language, lower_case, tuple(merges)
+        self.rules: MosesRules = rules
         text = (index for index in range(len(pieces)) if index not in self.reserved_ids and pieces[index] != _UNKNOWN)
         self._ids = {pieces[index]: index for index in text}
         try:
             import sacremoses
         except ImportError:
             raise MissingPackageError(f"{origin}: its tokenizer", "sacremoses") from None
-        self._normalizer = sacremoses.MosesPunctNormalizer(lang=language, pre_replace_unicode_punct=True)
+        self._normalizer = sacremoses.MosesPunctNormalizer(lang=language, pre_replace_unicode_punct=rules == "fairseq")
         self._tokenizer = sacremoses.MosesTokenizer(lang=language)
         self._detokenizer = sacremoses.MosesDetokenizer(lang=language)
 
@@ -81,12 +86,14 @@ class MosesTokenizer(ImportedTokenizer):
         A dash in a word becomes "@-@", and XML's special characters are escaped.
         """
         text = self._normalizer.normalize(re.sub(r"\s", " ", text))
-        text = "".join(character for character in text if not unicodedata.category(character).startswith("C"))
-        return [word for word in self._tokenizer.tokenize(text, aggressive_dash_splits=True, escape=True) if word]
+        if self.rules == "fairseq":
+            text = "".join(character for character in text if not unicodedata.category(character).startswith("C"))
+        words = self._tokenizer.tokenize(text, aggressive_dash_splits=self.rules == "fairseq", escape=True)
+        return [word for word in words if word]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``. Reserved ids and ``UNK`` are skipped."""
-        words = "".join(self._pieces[index] for index in self._text_ids(ids)).replace(_END, " ").split()
+        words = "".join(self._pieces[index] for index in self._text_ids(ids)).replace(END_OF_WORD, " ").split()
         text: str = self._detokenizer.detokenize(words)
         return text
 
@@ -96,12 +103,14 @@ class MosesTokenizer(ImportedTokenizer):
         merges = [(str(left), str(right)) for left, right in saved["merges"]]
         pieces, reserved = [str(piece) for piece in saved["pieces"]], [int(index) for index in saved["reserved"]]
         language, lower_case = str(saved["language"]), bool(saved["lower_case"])
-        return cls(language, merges, pieces, reserved, lower_case=lower_case, origin=str(path))
+        rules: MosesRules = "argos" if saved.get("rules") == "argos" else "fairseq"
+        return cls(language, merges, pieces, reserved, lower_case=lower_case, rules=rules, origin=str(path))
 
     def _fields(self) -> Mapping[str, Any]:
         return {
             "language": self.language,
             "lower_case": self.lower_case,
+            **({"rules": self.rules} if self.rules != "fairseq" else {}),
             "reserved": sorted(self.reserved_ids),
             "pieces": self._pieces,
             "merges": self.merges,
@@ -120,10 +129,10 @@ class MosesTokenizer(ImportedTokenizer):
             vocab={piece: index for index, piece in enumerate(every)},
             merges=list(self.merges),
             unk_token=_UNKNOWN,
-            end_of_word_suffix=_END,
+            end_of_word_suffix=END_OF_WORD,
         )
         return tokenizers.Tokenizer(model)
 
 
 def _readable(piece: str) -> str:
-    return piece.removesuffix(_END) + " " if piece.endswith(_END) else piece
+    return piece.removesuffix(END_OF_WORD) + " " if piece.endswith(END_OF_WORD) else piece

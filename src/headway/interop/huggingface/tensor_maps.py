@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -91,7 +92,7 @@ def copy_tensors(
     with torch.no_grad():
         for theirs, ours in tables.items():
             _check_shape(tensors, theirs, (max(vocabulary.order) + 1, *weights[ours].shape[1:]))
-            _copy_rows(tensors, theirs, vocabulary.order, weights[ours])
+            copy_table(partial(tensors.rows, theirs), vocabulary.order, weights[ours])
         for tensor_map in present:
             targets = [weights[name] for name in tensor_map.ours]
             # Expanded scalars take no memory. Tensors on the meta device would import sympy, which takes 25 MB.
@@ -101,12 +102,15 @@ def copy_tensors(
                 target.copy_(source)
 
 
-def _copy_rows(tensors: StoredTensors, name: str, order: Sequence[int], target: Tensor) -> None:
-    """Copy rows of a table to the rows of ``target``. Except for the special tokens, their order is the same."""
-    starts = [*range(NUM_SPECIAL), *range(NUM_SPECIAL, len(order), _ROWS_AT_ONCE), len(order)]
+def copy_table(read_rows: Callable[[slice], Tensor], order: Sequence[int], target: Tensor) -> None:
+    """Copy the rows ``order`` of a table to the rows of ``target``, some thousand at a time.
+
+    ``read_rows`` returns rows of the table. Except for the special tokens, the order is ascending.
+    """
+    starts = sorted({*range(NUM_SPECIAL), *range(NUM_SPECIAL, len(order), _ROWS_AT_ONCE), len(order)})
     for start, end in pairwise(starts):
         first = order[start]
-        read = tensors.rows(name, slice(first, order[end - 1] + 1))
+        read = read_rows(slice(first, order[end - 1] + 1))
         target[start:end].copy_(read[[old - first for old in order[start:end]]])
 
 

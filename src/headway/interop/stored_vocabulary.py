@@ -1,0 +1,84 @@
+"""The vocabularies of CTranslate2 and Marian: lists of tokens in the order of rows, and tokenizers that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from headway.errors import BundleError
+from headway.interop.tokenizer_importing import language_codes
+from headway.interop.vocabulary_order import VocabularyOrder
+from headway.text.base import NUM_SPECIAL
+from headway.text.sentencepiece import SentencePieceTokenizer
+from headway.text.tokenizer import Tokenizer
+
+_PIECE_MARKS = ("▁", "Ġ")  # a space in the pieces of SentencePiece, and of byte-level vocabularies
+_FEWEST_LANGUAGES = 2  # a single token in the form of a code may be text
+
+
+@dataclass(frozen=True)
+class StoredVocabulary:
+    """The vocabulary of one side, with the ids of the file that it was read from, and its order in Headway.
+
+    Attributes:
+        tokens: The token of each stored id. The last rows of the weights may have none.
+        order: The order of the rows in Headway.
+        special: The stored ids of tokens that no text contains.
+    """
+
+    tokens: Sequence[str]
+    order: VocabularyOrder
+    special: frozenset[int]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The stored id of each token. Of equal tokens, the first counts."""
+        return {token: index for index, token in reversed([*enumerate(self.tokens)])}
+
+    @cached_property
+    def ordered_tokens(self) -> list[str]:
+        """The token of each of Headway's ids. Rows without a token, or with the token of another row, have a name that
+        no text contains.
+        """
+        ids, tokens = self.ids, self.tokens
+        return [
+            tokens[old] if old < len(tokens) and ids[tokens[old]] == old else f"<unused {new}>"
+            for new, old in enumerate(self.order.order)
+        ]
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """The stored id of each language code, for models that read their languages from tokens."""
+        families = (language_codes(family, self.ids) for family in ("m2m_100", "mbart", "marian"))
+        return next((codes for codes in families if len(codes) >= _FEWEST_LANGUAGES), {})
+
+    def sentencepiece_tokenizer(self, model: Path) -> SentencePieceTokenizer:
+        """Return the tokenizer of a SentencePiece model, whose pieces the vocabulary numbers."""
+        try:
+            content = model.read_bytes()
+        except OSError as error:
+            raise BundleError(f"{model}: cannot be read ({error.strerror})") from None
+        special = self.special.union(self.languages.values())
+        reserved = [new for new, old in enumerate(self.order.order) if old in special or old >= len(self.tokens)]
+        return SentencePieceTokenizer(content, self.ordered_tokens, reserved, str(model))
+
+    def whitespace_tokenizer(self, folder: Path, accepted: str) -> Tokenizer:
+        """Return a tokenizer for texts that consist of tokens separated by spaces.
+
+        Raises:
+            BundleError: The vocabulary consists of pieces, into which only the tokenizer of the model can split a text.
+                ``accepted`` are the files that the message names.
+        """
+        pieces = [token for token in self.tokens if token.startswith(_PIECE_MARKS)]
+        if len(pieces) > len(self.tokens) // 10:
+            raise BundleError(
+                f"{folder}: the vocabulary consists of pieces such as {pieces[0]!r}, but the folder does not contain "
+                f"the tokenizer that splits a text into them; put its file into the folder: {accepted}"
+            )
+        return Tokenizer("whitespace", self.ordered_tokens[NUM_SPECIAL:])
+
+    def headway_ids(self, codes: Mapping[str, int]) -> dict[str, int]:
+        """Return Headway's id of each name, given the stored ids."""
+        return dict(zip(codes, self.order.to_headway_ids(codes.values()), strict=True))

@@ -1,0 +1,56 @@
+"""Imported packages of Argos Translate give the texts of argostranslate, which ``argos_packages.py`` records."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from argos_packages import FORMS, PREFIX, TRANSLATIONS, packed
+
+from headway.bundle import load_bundle
+from headway.decode import DecodingOptions
+from headway.interop.importing import ImportedBundle, import_from
+from headway.predict import Translator
+from headway.text.moses import MosesTokenizer
+
+ARGOS = DecodingOptions(beam_size=4, length_penalty=0.2, normalization="average")
+
+
+def imported(form: str) -> ImportedBundle:
+    result = import_from(str(packed(form)))
+    assert isinstance(result, ImportedBundle)
+    return result
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_are_those_of_argostranslate(form: str) -> None:
+    recorded = json.loads(TRANSLATIONS.read_text(encoding="utf-8"))
+    found = imported(form)
+    assert found.bundle.task.source_language == "de"
+    assert found.bundle.task.target_language == "en"
+    translator = Translator(found.bundle, avoid_flagged=False)
+    ours = [translator.translate(text, ARGOS, protect=False, split=False).text for text in recorded["sources"]]
+    differing = [pair for pair in zip(recorded["sources"], recorded[form], ours, strict=True) if pair[1] != pair[2]]
+    assert not differing
+    assert len({*ours}) > len(ours) // 2
+
+
+def test_a_target_prefix_begins_each_translation() -> None:
+    bundle = imported("prefix").bundle
+    (prefix,) = bundle.token_template.fill().target_prefix
+    assert bundle.target_tokenizer.display([prefix]) == [PREFIX]
+
+
+def test_an_unpacked_package_is_imported_too(tmp_path: Path) -> None:
+    with zipfile.ZipFile(packed("bpe")) as archive:
+        archive.extractall(tmp_path)
+    found = import_from(str(tmp_path / "translate-de_en-1_0"))
+    assert isinstance(found, ImportedBundle)
+    found.bundle.save(tmp_path / "model", found.card)
+    loaded = load_bundle(tmp_path / "model")
+    tokenizer = loaded.tokenizers["source"]
+    assert isinstance(tokenizer, MosesTokenizer)
+    assert tokenizer.rules == "argos"
+    assert tokenizer.encode("der kleine Frosch") == imported("bpe").bundle.source_tokenizer.encode("der kleine Frosch")

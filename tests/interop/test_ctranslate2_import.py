@@ -1,0 +1,180 @@
+"""An imported CTranslate2 model computes what CTranslate2 computes: log-probabilities, and texts of both searches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ctranslate2_models import (
+    ACTIVATIONS,
+    SOURCE,
+    SPECIAL,
+    Model,
+    downgrade,
+    opened,
+)
+from torch import Tensor
+
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search
+from headway.interop.importing import import_ctranslate2
+from headway.text.base import BOS, EOS, PAD, UNK
+
+LIMIT = 25
+AREN = Path(__file__).parents[3] / "shared/data/ctranslate2-aren"
+TEXTS = ["a", "a b c d", "j i h g f e d c b a", "e e e"]
+REFERENCES = ["x", "y y z u", "w v u z y x", "z z"]
+
+
+def source_ids(bundle: Bundle, text: str) -> list[int]:
+    return bundle.token_template.fill().add_to_source(bundle.source_tokenizer.encode(text))
+
+
+def log_probabilities(bundle: Bundle, text: str, reference: str) -> Tensor:
+    """Return Headway's log-probabilities of each target token and of the end symbol."""
+    target = bundle.target_tokenizer.encode(reference)
+    with torch.no_grad():
+        logits = bundle.model(torch.tensor([source_ids(bundle, text)]), torch.tensor([[BOS, *target]]))
+    return logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
+
+
+def difference(folder: Path, bundle: Bundle, texts: list[str] = TEXTS, references: list[str] = REFERENCES) -> float:
+    """Return the largest difference from CTranslate2's log-probabilities, which it computes in float32."""
+    tokens = [[text.split(" ") for text in side] for side in (texts, references)]
+    scored = opened(folder).score_batch(*tokens)
+    theirs = torch.cat([torch.tensor(found.log_probs) for found in scored])
+    ours = torch.cat([log_probabilities(bundle, *pair) for pair in zip(texts, references, strict=True)])
+    assert theirs.std() > 0.1
+    return float((theirs - ours).abs().max())
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pre-norm": {},
+    "post-norm": {"pre_norm": False, "positions": "table", "tie": True},
+    "shared vocabulary": {"target": None, "positions": "table"},
+    "tied": {"target": None, "tie": True, "source": [*SPECIAL, *"abcxyzuvwdefghij", "<unk>"]},
+    "learned positions": {"positions": "learned", "layernorm_embedding": True, "pre_norm": False},
+    "norm of embeddings": {"layernorm_embedding": True, "scale": False},
+    "without biases": {"biases": False, "output_bias": False, "scale": np.float32(32**0.5)},
+    "RMSNorm": {"rms_norm": True, "ffn_glu": True, "activation": ACTIVATIONS.SWISH},
+    "one head of keys": {"multi_query_attention": True, "activation": ACTIVATIONS.GELU},
+    "scaled queries": {"queries_scale": 1.0, "activation": ACTIVATIONS.GELUTanh},
+    "Marian": {
+        "pre_norm": False,
+        "zero_start": True,
+        "activation": ACTIVATIONS.GELUSigmoid,
+        "source": ["</s>", "<unk>", *"abcdefghij"],
+        "target": ["</s>", "<unk>", *"xyzuvw"],
+        "config": {"add_source_eos": True},
+    },
+    "fairseq": {
+        "config": {"decoder_start_token": "</s>", "add_source_eos": True, "add_source_bos": True},
+        "layer_norm_epsilon": 1e-3,
+    },
+    "gate of GELU": {"ffn_glu": True, "activation": ACTIVATIONS.GELUSigmoid, "alignment_layer": 1},
+    "gate of a sigmoid": {"ffn_glu": True, "activation": ACTIVATIONS.Sigmoid, "alignment_heads": 2},
+    "no symbols around a source": {"source": ["<unk>", "<blank>", *"abcdefghij"]},
+}
+
+
+def drawn(options: dict[str, Any], seed: int = 0) -> Model:
+    config = dict(options.get("config", {}))
+    if "layer_norm_epsilon" in options:
+        config["layer_norm_epsilon"] = options["layer_norm_epsilon"]
+    others = {key: value for key, value in options.items() if key not in ("config", "layer_norm_epsilon")}
+    return Model(seed=seed, config=config, **others)
+
+
+@pytest.mark.slow_but_every(3)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_computes_the_same(name: str, tmp_path: Path) -> None:
+    folder = drawn(OPTIONS[name]).save(tmp_path)
+    bundle = import_ctranslate2(folder).bundle
+    assert difference(folder, bundle) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_random_combinations_compute_the_same(seed: int, tmp_path: Path) -> None:
+    """Options in random combinations, in every type of weights."""
+    draw = np.random.default_rng(seed)
+    names = [name for name in OPTIONS if not {"source", "target"} & OPTIONS[name].keys()]
+    options: dict[str, Any] = {}
+    for name in draw.permutation(names)[:3]:
+        options |= OPTIONS[str(name)]
+    for quantization in (None, "int8", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16"):
+        folder = drawn(options, seed).save(tmp_path / str(quantization), quantization)
+        assert difference(folder, import_ctranslate2(folder).bundle) < 1e-3
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16", "int8_float16"])
+def test_every_type_of_weights_computes_the_same(quantization: str, tmp_path: Path) -> None:
+    """Integers are compared with CTranslate2 on dequantized weights, in float32."""
+    folder = Model(target=None, tie=True, positions="table", source=[*SOURCE, *"xyzuvw"]).save(tmp_path, quantization)
+    imported = import_ctranslate2(folder)
+    assert quantization.split("_")[0] in imported.description
+    assert difference(folder, imported.bundle) < 1e-3
+    assert imported.bundle.model.config.as_dict()["tie"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("version", "revision", "quantization"),
+    [(5, 7, "float16"), (4, 7, "int8"), (3, 5, "int16"), (3, 4, None), (2, 3, "int8")],
+)
+def test_every_version_computes_the_same(version: int, revision: int, quantization: str | None, tmp_path: Path) -> None:
+    config = {"decoder_start_token": "</s>", "add_source_eos": True} if version != 3 else {}
+    model = Model(target=None, tie=True, source=[*SOURCE, *"xyzuvw"], config=config)
+    folder = downgrade(model.save(tmp_path, quantization), version, revision=revision)
+    imported = import_ctranslate2(folder)
+    assert f"binary version {version}" in imported.description
+    assert difference(folder, imported.bundle) < 1e-3
+
+
+def suppressed(tokens: list[str]) -> list[list[str]]:
+    return [[token] for token in ("<blank>", "<s>") if token in tokens]
+
+
+def texts_of_both(folder: Path, bundle: Bundle, texts: list[str], beam_size: int) -> list[tuple[str, str]]:
+    """Return pairs of texts that Headway and CTranslate2 find. At its limit, CTranslate2 truncates without a cost."""
+    requests = [Request(source=tuple(source_ids(bundle, text)), limit=LIMIT) for text in texts]
+    options = DecodingOptions(beam_size=beam_size, length_penalty=0)
+    ours = search(bundle.model, requests, options, SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
+    theirs = opened(folder).translate_batch(
+        [text.split(" ") for text in texts],
+        beam_size=beam_size,
+        length_penalty=0,
+        patience=1,
+        min_decoding_length=0,
+        max_decoding_length=LIMIT,
+        disable_unk=True,
+        suppress_sequences=[["<blank>"], ["<s>"]],
+    )
+    return [
+        (bundle.target_tokenizer.decode(one[0].tokens), " ".join(other.hypotheses[0]))
+        for one, other in zip(ours, theirs, strict=True)
+        if one[0].finished and len(other.hypotheses[0]) < LIMIT
+    ]
+
+
+ARABIC = ["أ ت ز م و ن", "ق ط ر", "م ص ر", "ا ل س و د ا ن"]
+
+
+@pytest.mark.skipif(not AREN.is_dir(), reason=f"{AREN} is not there")
+@pytest.mark.parametrize("form", ["v1-float32", "v1-i16", "v2-float32", "v2-i16", "v2-i8"])
+def test_a_trained_model_in_its_first_versions_computes_the_same(form: str) -> None:
+    bundle = import_ctranslate2(AREN / form).bundle
+    config = bundle.model.config.as_dict()
+    assert (config["sinusoid_layout"], config["sinusoid_spacing"], config["position_offset"]) == (
+        "halves",
+        "inclusive",
+        1,
+    )
+    latin = ["a t z m o n", "q t r", "m s r", "a l s w d a n"]
+    assert difference(AREN / form, bundle, ARABIC, latin) < 1e-3
+    for beam_size in (1, 4):
+        pairs = texts_of_both(AREN / form, bundle, ARABIC, beam_size)
+        assert len(pairs) == len(ARABIC)
+        assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
