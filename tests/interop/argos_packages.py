@@ -110,7 +110,7 @@ def build(form: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(form, float(loss))
+    print(form, loss.item())
     template = SpecialTokenTemplate(source_suffix=())
     bundle = Bundle(
         TaskConfig(source_language="de", target_language="en"), model.eval(), tokenizer, tokenizer, template
@@ -136,6 +136,7 @@ def record() -> None:
     """Translate with argostranslate, and write its texts."""
     with tempfile.TemporaryDirectory() as home:
         os.environ |= dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), home)
+        os.environ["ARGOS_COMPUTE_TYPE"] = "float32"  # by default, it chooses the fastest type of the processor
         from importlib.metadata import version
 
         import argostranslate.package

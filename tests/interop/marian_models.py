@@ -111,7 +111,8 @@ def write(
 def save(path: Path, stored: dict[str, Any], options: dict[str, Any], *, compressed: bool = False) -> Path:
     """Write arrays and options."""
     text = np.frombuffer(yaml.safe_dump(options).encode() + b"\0", dtype=np.int8)
-    (np.savez_compressed if compressed else np.savez)(path, **stored, **{"special:model.yml": text})
+    arrays: dict[str, Any] = {**stored, "special:model.yml": text}
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
     return path
 
 

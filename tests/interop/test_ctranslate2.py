@@ -94,6 +94,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "learned", "max_length": 16, "embedding_norm": True},
     {"norm": "pre", "embedding_norm": True, "output_bias": True},
     {"sinusoid_layout": "halves", "sinusoid_spacing": "inclusive", "position_offset": 2},
+    {"positions": "rotary", "rotary_fraction": 0.5, "rotary_base": 500.0, "norm_epsilon": 1e-3},
     {"joint": False, "tie": "target"},
     {"joint": False, "tie": "none", "norm": "pre", "activation": "swiglu"},
 ]
@@ -254,8 +255,11 @@ def test_the_readmes_code_gives_the_same_text(
         ({"residual": False}, None, "residual = False cannot be exported to CTranslate2; supported: true"),
         ({"score": "cosine"}, None, "score = 'cosine' cannot be exported to CTranslate2; supported: scaled_dot"),
         ({"qk_projection": "hidden"}, None, "qk_projection = 'hidden' cannot be exported .*; supported: linear"),
-        ({"positions": "rotary"}, None, "positions = 'rotary' cannot be exported .*; supported: sinusoidal, learned"),
-        ({"positions": "none"}, None, "positions = 'none' cannot be exported"),
+        (
+            {"positions": "none"},
+            None,
+            "positions = 'none' cannot be exported .*: sinusoidal, learned, rotary",
+        ),
         ({}, "int7", r"quantization 'int7'; did you mean 'int8'\?"),
     ],
 )

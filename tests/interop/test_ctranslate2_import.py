@@ -137,6 +137,19 @@ def suppressed(tokens: list[str]) -> list[list[str]]:
     return [[token] for token in ("<blank>", "<s>") if token in tokens]
 
 
+def test_rotary_positions_of_both_layouts_compute_the_same(tmp_path: Path) -> None:
+    """CTranslate2 rotates neighbors, or units i and i + K/2, for which the rows of queries and keys are reordered."""
+    model = Model(target=None, tie=True, source=[*SOURCE, *"xyzuvw"])
+    for side in (model.spec.encoder, model.spec.decoder):
+        for layer in side.layer:
+            options = {"rotary_dim": np.int32(4), "rotary_interleave": False, "rotary_base": np.float32(500)}
+            vars(layer.self_attention).update(options)
+    folder = model.save(tmp_path)
+    bundle = import_ctranslate2(folder).bundle
+    assert bundle.model.config.as_dict()["rotary_fraction"] == 0.5
+    assert difference(folder, bundle) < 1e-4
+
+
 def texts_of_both(folder: Path, bundle: Bundle, texts: list[str], beam_size: int) -> list[tuple[str, str]]:
     """Return pairs of texts that Headway and CTranslate2 find. At its limit, CTranslate2 truncates without a cost."""
     requests = [Request(source=tuple(source_ids(bundle, text)), limit=LIMIT) for text in texts]

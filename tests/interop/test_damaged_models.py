@@ -22,7 +22,7 @@ from ctranslate2_models import Entry, Model, file_content, read_file
 from headway.errors import BundleError, HeadwayError
 from headway.interop.importing import import_from
 
-FUZZED = 250  # damaged copies of each file
+FUZZED = 80  # damaged copies of each file
 
 
 def changed(data: bytes, draw: np.random.Generator) -> bytes:
@@ -64,7 +64,6 @@ def refused(path: Path) -> str | None:
             warnings.simplefilter("ignore")
             import_from(str(path))
     except HeadwayError as error:
-        assert "\n" not in str(error)
         return str(error)
     return None
 
@@ -90,7 +89,9 @@ def test_random_damage_is_refused_or_harmless(name: str, file: str, models: dict
     for number in range(FUZZED):
         part = head if number % 2 else len(data)
         path.write_bytes(changed(data[:part], draw) + data[part:])
-        messages += refused(copy) is not None
+        message = refused(copy)
+        assert message is None or "\n" not in message
+        messages += message is not None
     assert messages > FUZZED // 4
 
 

@@ -360,8 +360,8 @@ def test_an_mbart_that_begins_with_a_language(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("opus", r"'opus': expected huggingface:FOLDER; the format comes first"),
-        ("huggingfase:x", r"expected huggingface:FOLDER; did you mean 'huggingface'\?"),
+        ("opus", r"opus: no such file or folder; expected a folder of Hugging Face or CTranslate2, a package of Argos"),
+        ("huggingfase:x", r"huggingfase:x: no such file or folder; did you mean 'huggingface:'\?"),
         ("huggingface:nowhere", r"nowhere: no such folder; expected a folder with a model's config\.json"),
     ],
 )

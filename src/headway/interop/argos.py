@@ -86,23 +86,25 @@ def opened_package(path: Path) -> Iterator[ArgosPackage]:
         return
     with tempfile.TemporaryDirectory(prefix="headway-argos-") as folder:
         _unpack(path, Path(folder))
-        yield _read_package(Path(folder), path)
+        try:
+            yield _read_package(Path(folder))
+        except BundleError as error:
+            raise BundleError(f"{path}: {str(error).removeprefix(folder).lstrip('/: ')}") from None
 
 
-def _read_package(folder: Path, archive: Path | None = None) -> ArgosPackage:
-    origin = archive or folder
+def _read_package(folder: Path) -> ArgosPackage:
     metadata = read_json(folder / "metadata.json")
     if metadata is None:
-        raise BundleError(f"{origin}: no metadata.json, which a package of {NAME} has")
+        raise BundleError(f"{folder}: no metadata.json, which a package of {NAME} has")
     kind = metadata.get("type") or "translate"
     if kind != "translate":
-        raise BundleError(f"{origin}: a package of the type {kind!r} is not supported; supported: 'translate'")
+        raise BundleError(f"{folder}: a package of the type {kind!r} is not supported; supported: 'translate'")
     languages = metadata.get("from_code"), metadata.get("to_code")
     prefix = metadata.get("target_prefix") or ""
     if not all(isinstance(language, str) and language for language in languages) or not isinstance(prefix, str):
-        raise BundleError(f"{origin}: metadata.json: expected from_code and to_code, the codes of its two languages")
+        raise BundleError(f"{folder}: metadata.json: expected from_code and to_code, the codes of its two languages")
     if not is_ctranslate2(folder / _MODEL):
-        raise BundleError(f"{origin}: no CTranslate2 model in the folder {_MODEL}, which a package of {NAME} has")
+        raise BundleError(f"{folder}: no CTranslate2 model in the folder {_MODEL}, which a package of {NAME} has")
     return ArgosPackage(folder, str(languages[0]), str(languages[1]), prefix)
 
 
@@ -156,20 +158,22 @@ def read_package_tokenizers(package: ArgosPackage, model: CTranslate2Model) -> F
         MissingPackageError: The tokenizer needs a package that is not installed.
     """
     source, target = model.source_vocabulary, model.target_vocabulary
-    template, origin = model.token_template, package.folder
+    template, folder = model.token_template, package.folder
     if package.target_prefix:
         if package.target_prefix not in target.ids:
-            raise BundleError(f"metadata.json: target_prefix = {package.target_prefix!r} is not in the vocabulary")
+            raise BundleError(
+                f"{folder}: metadata.json: target_prefix = {package.target_prefix!r} is not in the vocabulary"
+            )
         prefix = target.order.to_headway_ids([target.ids[package.target_prefix]])
         template = template.model_copy(update={"target_prefix": prefix})
     first: TextTokenizer
     second: TextTokenizer
-    if (file := origin / _SENTENCEPIECE).is_file():
+    if (file := folder / _SENTENCEPIECE).is_file():
         first = source.sentencepiece_tokenizer(file)
         second = first if source is target else target.sentencepiece_tokenizer(file)
         return FolderTokenizers(first, second, template, f"SentencePiece ({_SENTENCEPIECE})")
-    if not (file := origin / _BPE).is_file():
-        raise BundleError(f"no tokenizer in the package; expected {_SENTENCEPIECE} or {_BPE}")
+    if not (file := folder / _BPE).is_file():
+        raise BundleError(f"{folder}: no tokenizer in the package; expected {_SENTENCEPIECE} or {_BPE}")
     merges = _merges(file)
     first = _bpe_tokenizer(source, merges, package.source_language, str(file))
     second = _bpe_tokenizer(target, merges, package.target_language, str(file))
@@ -193,10 +197,10 @@ def _merges(path: Path) -> list[tuple[str, str]]:
     try:
         first, *lines = path.read_bytes().decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path.name}: cannot be read ({error}); download the package again") from None
+        raise BundleError(f"{path}: cannot be read ({error}); download the package again") from None
     if not first.startswith("#version:") or first.split()[-1] != "0.2":
         raise BundleError(
-            f"{path.name}: begins with {first[:40]!r}; only merges of version 0.2 of subword-nmt are supported "
+            f"{path}: begins with {first[:40]!r}; only merges of version 0.2 of subword-nmt are supported "
             "(#version: 0.2)"
         )
     merges: dict[tuple[str, str], None] = {}
@@ -205,6 +209,6 @@ def _merges(path: Path) -> list[tuple[str, str]]:
             continue
         left, *rest = stripped.split(" ")
         if len(rest) != 1:
-            raise BundleError(f"{path.name}, line {number}: expected the two pieces of a merge, got {line[:40]!r}")
+            raise BundleError(f"{path}, line {number}: expected the two pieces of a merge, got {line[:40]!r}")
         merges.setdefault((left, rest[0]))
     return list(merges)

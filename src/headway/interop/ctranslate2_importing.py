@@ -127,7 +127,7 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
     _check_specification(variables)
     if variables.revision == 1:
         variables.rename({name: _name_of_revision_1(name) for name in variables})
-    settings = _Settings.read(folder, variables)
+    settings = _TokenSettings.read(folder, variables)
     config = _config(variables, settings)
     vocabularies = _vocabularies(folder, variables, settings, start_token)
     source, target = vocabularies
@@ -181,7 +181,7 @@ def _name_of_revision_1(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _TokenSettings:
     """Names of special tokens and where they are added, from config.json or, before version 6, from variables."""
 
     path: Path
@@ -195,7 +195,7 @@ class _Settings:
     zero_start: bool
 
     @classmethod
-    def read(cls, folder: Path, variables: StoredVariables) -> _Settings:
+    def read(cls, folder: Path, variables: StoredVariables) -> _TokenSettings:
         path = folder / "config.json"
         stored = read_json(path)
         config: dict[str, Any] = {
@@ -247,7 +247,7 @@ def _old_settings(variables: StoredVariables) -> dict[str, Any]:
     return settings
 
 
-def _config(variables: StoredVariables, settings: _Settings) -> TransformerConfig:
+def _config(variables: StoredVariables, settings: _TokenSettings) -> TransformerConfig:
     """Return the options of the model. Encoder and decoder must have the same, except the number of layers."""
     _refuse_known(variables)
     options: dict[str, Any] = {}
@@ -280,7 +280,7 @@ def _attribute(variables: StoredVariables, side: str, name: str, default: float)
     return default if value is None else value
 
 
-def _side_options(variables: StoredVariables, side: str, settings: _Settings) -> dict[str, Any]:
+def _side_options(variables: StoredVariables, side: str, settings: _TokenSettings) -> dict[str, Any]:
     path, first = variables.path, f"{side}/layer_0"
     table = variables.shape(_embeddings(variables, side))
     hidden = variables.shape(f"{first}/ffn/linear_0/weight")
@@ -460,7 +460,7 @@ def _is_rotated_in_halves(variables: StoredVariables) -> bool:
 
 
 def _vocabularies(
-    folder: Path, variables: StoredVariables, settings: _Settings, start_token: str | None
+    folder: Path, variables: StoredVariables, settings: _TokenSettings, start_token: str | None
 ) -> tuple[StoredVocabulary, StoredVocabulary]:
     shared = _tokens(folder, "shared_vocabulary")
     sizes = [variables.shape(_embeddings(variables, side))[0] for side in _SIDES]
@@ -486,7 +486,7 @@ def _vocabularies(
 
 
 def _vocabulary(
-    folder: Path, tokens: list[str], size: int, settings: _Settings, start: str | None, side: str
+    folder: Path, tokens: list[str], size: int, settings: _TokenSettings, start: str | None, side: str
 ) -> StoredVocabulary:
     names = [*tokens, *([] if settings.unk_token in tokens else [settings.unk_token])][:size]
     if len(tokens) > size:
@@ -531,7 +531,7 @@ def _tokens(folder: Path, name: str) -> list[str] | None:
     return list(tokens)
 
 
-def _template(folder: Path, settings: _Settings, source: StoredVocabulary) -> SpecialTokenTemplate:
+def _template(folder: Path, settings: _TokenSettings, source: StoredVocabulary) -> SpecialTokenTemplate:
     prefix, suffix = [], []
     for wanted, name, ids in (
         (settings.add_source_bos, settings.bos_token, prefix),
@@ -569,7 +569,7 @@ def _build(
     config: TransformerConfig,
     source: StoredVocabulary,
     target: StoredVocabulary,
-    settings: _Settings,
+    settings: _TokenSettings,
 ) -> Transformer:
     """Build the model and copy the weights, a part of one at a time."""
     tables = _embeddings(variables, "encoder"), _embeddings(variables, "decoder"), "decoder/projection/weight"
@@ -612,7 +612,7 @@ def _rows_of(variables: StoredVariables, table: str) -> Callable[[slice], Tensor
 
 
 def _set_special_rows(
-    variables: StoredVariables, weights: Mapping[str, Tensor], order: VocabularyOrder, settings: _Settings
+    variables: StoredVariables, weights: Mapping[str, Tensor], order: VocabularyOrder, settings: _TokenSettings
 ) -> None:
     """Set the output bias, and the embedding of the begin symbol if it is zero."""
     if (bias := weights.get("projection.bias")) is not None:
@@ -718,19 +718,16 @@ def _check_shapes(
     tables: tuple[str, str, str],
 ) -> None:
     """Raise :class:`BundleError` if a variable is missing or its shape does not fit the options of the model."""
-    rows: dict[str, int] = {}
+    required: dict[str, tuple[int, ...]] = {}
     for ours, part in stored.items():
-        if part.optional and part.name not in variables:
-            continue
-        shape, wanted = variables.shape(part.name), expected[ours]
-        # The last variable of several in one has the end of its rows.
-        rows[part.name] = max(rows.get(part.name, 0), part.start + wanted[0])
-        if shape[1:] != wanted[1:] or shape[:1] < (part.start + wanted[0],):
-            raise _shape_error(variables, part.name, (part.start + wanted[0], *wanted[1:]))
-    for name, count in rows.items():
-        is_table = name.endswith("/encodings")  # of two tables, the longer one is cut
-        if variables.shape(name)[0] != count and not is_table:
-            raise _shape_error(variables, name, (count, *variables.shape(name)[1:]))
+        if not part.optional or part.name in variables:  # several weights may be stored one after the other
+            end = part.start + expected[ours][0]
+            required[part.name] = max(required.get(part.name, ()), (end, *expected[ours][1:]))
+    for name, shape in required.items():
+        stored_shape = variables.shape(name)
+        is_longer = stored_shape[1:] == shape[1:] and stored_shape > shape
+        if stored_shape != shape and not (is_longer and name.endswith("/encodings")):
+            raise _shape_error(variables, name, shape)
     _, target, projection = tables
     if variables.shape(projection) != variables.shape(target):
         raise _shape_error(variables, projection, variables.shape(target))

@@ -42,7 +42,7 @@ class _Variable:
     offset: int
 
 
-class StoredVariables(Mapping[str, Tensor]):
+class StoredVariables:
     """The variables of a model.bin, by name. A value is read when it is accessed, and is in its stored type.
 
     Args:

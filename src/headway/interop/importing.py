@@ -126,9 +126,9 @@ def located_source(source: str) -> tuple[ImportFormat, Path]:
         return cast("ImportFormat", form), Path(rest)
     path = Path(source)
     if not path.exists():
-        if colon and not path.parent.exists():
-            raise ConfigError(f"{source!r}: expected FORMAT:PATH; {spelling_hint(form, get_args(ImportFormat))}")
-        raise ConfigError(f"{source}: no such file or folder; expected {_EXPECTED}")
+        near = spelling_hint(f"{form}:", [f"{known}:" for known in get_args(ImportFormat)]) if colon else ""
+        hint = near if near.startswith("did you mean") else f"expected {_EXPECTED}"
+        raise ConfigError(f"{source}: no such file or folder; {hint}")
     return _format_of(path), path
 
 
@@ -206,23 +206,17 @@ def import_argos(path: str | Path) -> ImportedBundle:
     """
     path = Path(path)
     with opened_package(path) as package:
-        try:
-            model = import_ctranslate2_model(package.model_folder)
-            files = read_package_tokenizers(package, model)
-            languages: dict[LanguageSide, str | None] = {
-                "source_language": package.source_language,
-                "target_language": package.target_language,
-            }
-            found = (
-                f"package of Argos Translate from {package.source_language} to {package.target_language}: CTranslate2 "
-                f"model, binary version {model.version}, {model.dtype} weights; {files.description}"
-            )
-            return _imported_ctranslate2(model, files, package.folder, languages, found, path)
-        except BundleError as error:
-            if path.is_dir():
-                raise
-            message = str(error).replace(str(package.folder), str(path))
-            raise BundleError(message if str(path) in message else f"{path}: {message}") from None
+        model = import_ctranslate2_model(package.model_folder)
+        files = read_package_tokenizers(package, model)
+        languages: dict[LanguageSide, str | None] = {
+            "source_language": package.source_language,
+            "target_language": package.target_language,
+        }
+        found = (
+            f"package of Argos Translate from {package.source_language} to {package.target_language}: CTranslate2 "
+            f"model, binary version {model.version}, {model.dtype} weights; {files.description}"
+        )
+        return _imported_ctranslate2(model, files, package.folder, languages, found, path)
 
 
 def _imported_ctranslate2(

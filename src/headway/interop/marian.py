@@ -132,7 +132,7 @@ def import_marian_model(path: Path) -> MarianModel:
     return MarianModel(model, first, second, _template(source), f"{weights_path.name}, {description}")
 
 
-class StoredArrays(Mapping[str, Tensor]):
+class StoredArrays:
     """The arrays of a .npz file of Marian's. An array is read when it is accessed.
 
     Args:
@@ -149,13 +149,13 @@ class StoredArrays(Mapping[str, Tensor]):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.accessed: set[str] = set()
-        self._arrays: dict[str, _Array] = {}
+        self._arrays: dict[str, _StoredArray] = {}
         with self._errors(), zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 if entry.filename.endswith(".npy"):
                     self._arrays[entry.filename.removesuffix(".npy")] = self._header(archive, entry)
 
-    def _header(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Array:
+    def _header(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _StoredArray:
         with archive.open(entry) as file:
             version = np.lib.format.read_magic(file)
             read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -171,7 +171,7 @@ class StoredArrays(Mapping[str, Tensor]):
             raise ValueError(f"{entry.filename} has {entry.file_size - start:,} bytes for the shape {list(shape)}")
         if entry.file_size > _MAX_COMPRESSION * entry.compress_size + _COMPRESSION_FREE:
             raise ValueError(f"{entry.filename} is compressed more than {_MAX_COMPRESSION} times")
-        return _Array(entry.filename, tuple(shape), dtype, start)
+        return _StoredArray(entry.filename, tuple(shape), dtype, start)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array without reading it."""
@@ -190,7 +190,7 @@ class StoredArrays(Mapping[str, Tensor]):
             file.read(array.start)
             return file.read()
 
-    def _array(self, name: str) -> _Array:
+    def _array(self, name: str) -> _StoredArray:
         if name not in self._arrays:
             raise BundleError(f"{self.path}: the array {name!r} is missing, which models with these options have")
         self.accessed.add(name)
@@ -221,7 +221,7 @@ class StoredArrays(Mapping[str, Tensor]):
 
 
 @dataclass(frozen=True)
-class _Array:
+class _StoredArray:
     """An array's name in the archive, its shape and type, and the byte of the file at which its values start."""
 
     entry: str
