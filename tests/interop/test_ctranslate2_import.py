@@ -38,7 +38,8 @@ def log_probabilities(bundle: Bundle, text: str, reference: str) -> Tensor:
     target = bundle.target_tokenizer.encode(reference)
     with torch.no_grad():
         logits = bundle.model(torch.tensor([source_ids(bundle, text)]), torch.tensor([[BOS, *target]]))
-    return logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
+    chosen: Tensor = logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
+    return chosen
 
 
 def difference(folder: Path, bundle: Bundle, texts: list[str] = TEXTS, references: list[str] = REFERENCES) -> float:

@@ -27,6 +27,7 @@ from headway.errors import BundleError
 from headway.interop.importing import import_from, import_huggingface, import_marian
 from headway.predict import Translator
 from headway.text.base import BOS, EOS
+from headway.text.sentencepiece import SentencePieceTokenizer
 
 TEXTS = ["a", "a b c d", "j i h g f e d c b a", "e e e"]
 REFERENCES = ["x", "y y z u", "w v u z y x", "z z"]
@@ -42,7 +43,8 @@ def log_probabilities(bundle: Bundle, text: str, reference: str) -> Tensor:
     target = bundle.target_tokenizer.encode(reference)
     with torch.no_grad():
         logits = bundle.model(torch.tensor([source_ids(bundle, text)]), torch.tensor([[BOS, *target]]))
-    return logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
+    chosen: Tensor = logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
+    return chosen
 
 
 def imported(path: Path) -> Bundle:
@@ -164,6 +166,7 @@ def test_sentencepiece_models_are_vocabularies_or_split_texts(tmp_path: Path) ->
     for side in ("source", "target"):
         (opus / f"{side}.spm").write_bytes(model)
     bundle = imported(opus)
+    assert isinstance(bundle.source_tokenizer, SentencePieceTokenizer)
     ids = bundle.source_tokenizer.encode("der kleine Frosch")
     assert [bundle.source_tokenizer.pieces[index] for index in ids] == [tokens[index - 2] for index in ids]
     assert bundle.source_tokenizer.decode(ids) == "der kleine Frosch"
@@ -211,9 +214,9 @@ def test_options_that_are_not_supported_are_named(changes: dict[str, Any], messa
     whole = write(tmp_path)
     with np.load(whole) as stored:
         arrays = dict(stored)
+    del arrays["special:model.yml"]
     options = marian_models.OPTIONS | {key.replace("_", "-"): value for key, value in changes.items()}
-    arrays["special:model.yml"] = np.frombuffer(marian_models.yaml.safe_dump(options).encode() + b"\0", dtype=np.int8)
-    np.savez(whole, **arrays)
+    marian_models.save(whole, arrays, options)
     with pytest.raises(BundleError, match=message):
         import_marian(whole)
 

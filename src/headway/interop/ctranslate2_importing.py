@@ -226,7 +226,9 @@ class _TokenSettings:
             raise BundleError(f"{path}: layer_norm_epsilon = {epsilon!r}: expected a number between 0 and 1")
         return cls(
             path,
-            *(config[name] for name in names),
+            config["unk_token"],
+            config["bos_token"],
+            config["eos_token"],
             config["decoder_start_token"],
             bool(config["add_source_bos"]),
             bool(config["add_source_eos"]),
@@ -532,7 +534,7 @@ def _tokens(folder: Path, name: str) -> list[str] | None:
 
 
 def _template(folder: Path, settings: _TokenSettings, source: StoredVocabulary) -> SpecialTokenTemplate:
-    prefix, suffix = [], []
+    prefix, suffix = list[int](), list[int]()
     for wanted, name, ids in (
         (settings.add_source_bos, settings.bos_token, prefix),
         (settings.add_source_eos, settings.eos_token, suffix),

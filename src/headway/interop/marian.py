@@ -295,7 +295,7 @@ def _config(arrays: StoredArrays, options: Mapping[str, Any]) -> TransformerConf
     hidden = arrays.shape("encoder_l1_ffn_W1")
     if len(table) != 2 or len(hidden) != 2 or not all((*table, *hidden)):
         raise BundleError(f"{arrays.path}: damaged (the embeddings have the shape {list(table)}); copy it again")
-    values = {
+    values: dict[str, Any] = {
         "d_model": table[1],
         "num_heads": _count(options, "transformer-heads", origin),
         "d_ff": hidden[1],
