@@ -172,7 +172,7 @@ def write_report(data: Mapping[str, Any], json_path: Path, html_path: Path) -> N
 def _shown(number: float | None) -> str:
     if number is None:
         return ""
-    return f"{number:,}" if isinstance(number, int) or float(number).is_integer() else f"{number:.4g}"
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 
 @dataclass(frozen=True)
