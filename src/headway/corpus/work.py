@@ -52,6 +52,12 @@ def _load_clean(plan: Plan, num_workers: int) -> LineMap:
     return MeasureMap(CleaningSettings.parse(plan.options["settings"], str(plan.folder)))
 
 
+def _load_clean_score(plan: Plan, num_workers: int) -> LineMap:
+    from headway.corpus.cleaning.scoring import ScoreMap, ScoringSettings
+
+    return ScoreMap(ScoringSettings.parse(plan.options["settings"], str(plan.folder)))
+
+
 def _load_translate(plan: Plan, num_workers: int) -> LineMap:
     from headway.corpus.translation import TranslateOperation, TranslationSettings
 
@@ -98,6 +104,7 @@ def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Pl
 # Each imports what only its operation needs: PyTorch takes longer to load than a small corpus to clean.
 OPERATIONS: dict[str, Callable[[Plan, int], LineMap]] = {
     "clean": _load_clean,
+    "clean-score": _load_clean_score,
     "translate": _load_translate,
     "score": _load_score,
     "classify": _load_classify,

@@ -26,6 +26,9 @@ RuleName = Literal[
     "facts",
     "repetition",
     "contradiction",
+    "misaligned",
+    "truncated",
+    "cross_entropy",
 ]
 
 REPAIRS: tuple[RepairName, ...] = (
@@ -51,6 +54,9 @@ RULES: tuple[RuleName, ...] = (
     "repetition",
     "contradiction",
     "duplicate",
+    "misaligned",
+    "truncated",
+    "cross_entropy",
 )
 
 
@@ -91,6 +97,13 @@ class Thresholds(Config):
     )
     max_repetition: float = Field(
         0.5, ge=0, lt=1, description="repetition: share of a side's character 6-grams that occurred in it before."
+    )
+    min_pair_posterior: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="misaligned, truncated, cross_entropy: probability that a pair with such a score is good, and "
+        "not a random or truncated one. The border is learned from the corpus.",
     )
 
 

@@ -23,7 +23,9 @@ _SAMPLE = 10_000
 _READ = 1_000_000  # the sample is taken from the first lines of a corpus: reading them takes a second
 _BATCH = 1000
 _MANY = 0.01
-_NOT_IN_HINT: frozenset[RuleName] = frozenset({"duplicate", "contradiction"})
+_NOT_IN_HINT: frozenset[RuleName] = frozenset(
+    {"duplicate", "contradiction", "misaligned", "truncated", "cross_entropy"}
+)
 
 
 Languages = tuple[str | None, str | None]
@@ -75,7 +77,7 @@ def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages 
     for corpus in corpora:
         of_corpus = _languages(corpus, languages)
         read = min(corpus.size(folder).lines, _READ)
-        stride = max(read * len(corpora) // _SAMPLE, 1)
+        stride = max(-(-read * len(corpora) // _SAMPLE), 1)
         examples = islice(read_examples(corpus, folder, bad_lines=BadLines("skip")), 0, read, stride)
         counts, num_pairs = _dropped(examples, of_corpus)
         total += num_pairs
@@ -100,7 +102,7 @@ def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple
     for part in rows:
         usable = part[usable_lines(part)]
         histogram.add(value(usable, "source_characters"), value(usable, "target_characters"))
-    rules = rules_for(tuple(measurer.rules), "pairs", has_held_out=False)
+    rules = rules_for(measurer.rules, "pairs", has_held_out=False)
     judge, counts = Judge(rules, CleaningConfig().thresholds, histogram.limits()), dict[str, int]()
     for part in rows:
         decisions = judge.decide(part, 0)

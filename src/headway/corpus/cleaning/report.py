@@ -109,6 +109,8 @@ class CleaningReport:
                 f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
                 "look at its examples, and check --from and --to"
             )
+        if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.limit)]:
+            warnings.append(f"too few pairs to learn word translations; not applied: {', '.join(not_learned)}")
         for label, count in counts.labels.most_common(1):
             if count >= _ONE_LABEL * counts.labels.total():
                 share = math.floor(100 * count / counts.labels.total())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +43,9 @@ class Rule:
     is_learned: bool = False
 
     def limit(self, thresholds: Thresholds) -> float:
-        """Return the threshold."""
+        """Return the threshold; NaN if it has to be learned."""
+        if self.is_learned:
+            return math.nan
         return 0.0 if self.threshold is None else float(getattr(thresholds, self.threshold))
 
 
@@ -108,10 +111,36 @@ RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
     ),
     "contradiction": Rule("contradiction", "texts that have several labels", kinds=("labels",)),
     "duplicate": Rule("duplicate", "lines that repeat an earlier one, apart from case and punctuation"),
+    "misaligned": Rule(
+        "misaligned",
+        "pairs whose words do not translate each other",
+        "log-odds of being a pair of the corpus instead of a random pair",
+        drops="below",
+        kinds=_PAIRS,
+        edges=(-12, 12),
+        is_learned=True,
+    ),
+    "truncated": Rule(
+        "truncated",
+        "pairs of which one side says more than the other",
+        "log-odds that neither side is truncated",
+        drops="below",
+        kinds=_PAIRS,
+        edges=(-12, 12),
+        is_learned=True,
+    ),
+    "cross_entropy": Rule(
+        "cross_entropy",
+        "pairs that two translation models do not agree on",
+        "dual conditional cross-entropy, in nats for each token",
+        kinds=_PAIRS,
+        edges=(0, 12),
+        is_learned=True,
+    ),
 }
 
 
-def rules_for(names: tuple[RuleName, ...], kind: CorpusKind, *, has_held_out: bool) -> list[Rule]:
+def rules_for(names: Sequence[RuleName], kind: CorpusKind, *, has_held_out: bool) -> list[Rule]:
     """Return the rules with these names that apply to a kind of corpus, in the order in which they are applied."""
     rules = [RULE_OF[name] for name in names]
     return [RULE_OF["held_out"]] * has_held_out + [rule for rule in rules if kind in rule.kinds]

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,10 @@ from headway.jobs.plan import JobChunk, JobRequest, Plan, content_digest, make_p
 from headway.jobs.protocol import Timing
 from headway.storage import lock_file
 
-MEASURE = "clean"  # the operation of a job, and its folder
+if TYPE_CHECKING:
+    from headway.corpus.cleaning.scoring import ScoringSettings
+
+MEASURE, SCORE = "clean", "clean-score"  # operations of jobs, and their folders
 _JOB = ".job"
 _DROPPED, _REPORT, _PAGE = "dropped.jsonl.zst", "report.json", "report.html"
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
@@ -122,6 +125,11 @@ def clean(
     plan = plan_job(MEASURE, settings)
     work(plan)
 
+    def score(scoring: ScoringSettings) -> Plan:
+        scored = plan_job(SCORE, scoring)
+        work(scored)
+        return scored
+
     with lock_file(job / "lock"):
         if (folder / _REPORT).exists():  # another process has just finished
             return _result(_finished(folder, request))
@@ -131,7 +139,7 @@ def clean(
             "files": [{"path": str(path), "blake2b": content_digest(path)} for item in inputs for path in item.paths],
         }
         files = KeptFiles.of(inputs, settings.kind, settings.languages)
-        return _SecondPass(plan, readable, files, settings, folder, on_progress).run(identity)
+        return _SecondPass(plan, readable, files, settings, folder, score, on_progress).run(identity)
 
 
 def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
@@ -171,6 +179,7 @@ class _SecondPass:
         files: The files for what is kept.
         settings: What to do.
         folder: The folder for the results.
+        score: Scores all lines in a job, and returns its plan.
         on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
     """
 
@@ -181,18 +190,21 @@ class _SecondPass:
         files: KeptFiles,
         settings: CleaningSettings,
         folder: Path,
+        score: Callable[[ScoringSettings], Plan],
         on_progress: Callable[[str, int, int], None],
     ) -> None:
         self._plan, self._inputs, self._files, self._settings, self._folder = plan, inputs, files, settings, folder
-        self._on_progress = on_progress
+        self._score, self._on_progress = score, on_progress
+        self._scored: Plan | None = None
         self._scratch = folder / _JOB / "scratch"
-        self._rules = rules_for(settings.config.rules, settings.kind, has_held_out=bool(settings.held_out))
+        names = [name for name in settings.config.rules if name != "cross_entropy" or settings.model is not None]
+        self._rules = rules_for(names, settings.kind, has_held_out=bool(settings.held_out))
 
     def run(self, identity: dict[str, Any]) -> CleaningResult:
         """Return the result, when everything has been written."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         limits = self._learn_ratio_limits()
-        judge = Judge(self._rules, self._settings.config.thresholds, limits)
+        judge = self._with_scores(Judge(self._rules, self._settings.config.thresholds, limits))
         judge = self._with_line_flags(judge)
         report = self._write(judge)
         data = {"run": identity, **report.as_dict()}
@@ -204,9 +216,17 @@ class _SecondPass:
         """Yield each chunk, the number of lines before it, and what was measured."""
         done = 0
         for chunk in self._plan.chunks():
-            yield chunk, done, MeasuredChunk.parse(read_output(self._plan, chunk), {})
+            scores = self._read_scores(chunk)
+            yield chunk, done, MeasuredChunk.parse(read_output(self._plan, chunk), scores)
             done += chunk.num_lines
             self._on_progress(activity, done, self._plan.num_lines)
+
+    def _read_scores(self, chunk: JobChunk) -> dict[str, NDArray[np.float32]]:
+        if self._scored is None:
+            return {}
+        from headway.corpus.cleaning.scoring import decode_scores
+
+        return decode_scores(read_output(self._scored, chunk))
 
     def _learn_ratio_limits(self) -> RatioLimits | None:
         if not any(rule.name == "ratio" for rule in self._rules):
@@ -216,6 +236,57 @@ class _SecondPass:
             rows = chunk.rows[usable_lines(chunk.rows)]
             histogram.add(value(rows, "source_characters"), value(rows, "target_characters"))
         return histogram.limits()
+
+    def _with_scores(self, judge: Judge) -> Judge:
+        """Return the judge with the borders of scores by models, if a rule needs them. All lines are then scored."""
+        needed = [rule for rule in self._rules if rule.is_learned]
+        if not needed:
+            return judge
+        from headway.corpus.cleaning.learned_scores import MAX_PAIRS, MIN_PAIRS, learn_borders, learn_lexical_model
+        from headway.corpus.cleaning.scoring import ScoringSettings
+
+        cheap = replace(judge, rules=[rule for rule in self._rules if rule.name not in (*_COMPARING, *needed)])
+        pairs = self._sample(cheap, MAX_PAIRS)
+        lexical: Path | None = (self._folder / _JOB / "lexical.npz").resolve()
+        if not any(rule.name in ("misaligned", "truncated") for rule in needed) or len(pairs) < MIN_PAIRS:
+            lexical = None
+        elif lexical is not None and not lexical.exists():
+            learn_lexical_model(pairs, self._plan.num_lines, lexical)
+        settings = ScoringSettings(cleaning=self._settings, lexical_model=None if lexical is None else str(lexical))
+        if not settings.paths:
+            return judge
+        self._scored = self._score(settings)
+        scores = self._sampled_scores(cheap, MAX_PAIRS)
+        posterior = self._settings.config.thresholds.min_pair_posterior
+        return replace(judge, learned=learn_borders(settings, scores, pairs, posterior))
+
+    def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
+        """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
+
+        The sample depends on the texts only, and contains repeated lines all or not at all.
+        """
+        share = min(count / max(self._plan.num_lines, 1), 1.0)
+        limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
+        for _, first, chunk in self._chunks(activity):
+            yield chunk, judge.decide(chunk.rows, first).kept & (chunk.rows["pair"] <= limit)
+
+    def _sample(self, judge: Judge, count: int) -> list[tuple[str, str]]:
+        """Return a sample of about ``count`` different pairs that the judge keeps."""
+        pairs: dict[tuple[str, str], None] = {}
+        for chunk, chosen in self._sampled(judge, count, "reading a sample"):
+            lines = chunk.lines()
+            for number in np.flatnonzero(chosen).tolist():
+                source, target = texts_of(lines[number])
+                pairs[source, target] = None
+        return list(pairs)
+
+    def _sampled_scores(self, judge: Judge, count: int) -> NDArray[np.float32]:
+        """Return the scores of a sample of about ``count`` pairs that the judge keeps."""
+        parts = [
+            np.stack([*chunk.scores.values()], axis=1)[chosen]
+            for chunk, chosen in self._sampled(judge, count, "learning")
+        ]
+        return np.concatenate(parts)
 
     def _with_line_flags(self, judge: Judge) -> Judge:
         """Return the judge with what rules say that compare lines with each other."""

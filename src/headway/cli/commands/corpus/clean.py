@@ -54,6 +54,14 @@ def clean(
             "punctuation, are always removed; may be repeated.",
         ),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A translation model from source to target. With --reverse, the rule cross_entropy drops pairs on "
+            "which the two models do not agree. Both compute in int8, on the CPU."
+        ),
+    ] = None,
+    reverse: Annotated[Path | None, typer.Option(help="A translation model from target to source.")] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="Repairs, rules and thresholds: a TOML file, as headway schema clean describes it."),
@@ -82,6 +90,8 @@ def clean(
     for path in held_out or ():
         if not path.is_file():
             raise ConfigError(f"--held-out {path}: no such file")
+    if (model is None) != (reverse is None) or (model is not None and to is None):
+        raise ConfigError("--model and --reverse belong together, and need pairs (--from and --to)")
     kind, names = _kind(from_, to, labels), tuple(fields.split(",")) if fields else None
     inputs = corpus_inputs(files, kind, names, has_languages=from_ is not None)
     settings = CleaningSettings(
@@ -89,6 +99,8 @@ def clean(
         languages=(from_, to) if kind == "pairs" else (from_,),
         fields=names,
         held_out=tuple(str(path) for path in held_out or ()),
+        model=None if model is None else str(model.resolve()),
+        reverse_model=None if reverse is None else str(reverse.resolve()),
         config=load_cleaning_config(config, assignments or ()),
     )
 

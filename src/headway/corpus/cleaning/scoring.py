@@ -1,0 +1,123 @@
+"""Score pairs by models: an operation of a job, which comes between the two passes.
+
+The output for a line is one line with its scores in Base64. The lines are repaired once more, which takes less time
+than reading the results of the first pass.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config import Config
+from headway.corpus.cleaning.cross_entropy import dual_cross_entropies
+from headway.corpus.cleaning.lexical_model import LexicalModel
+from headway.corpus.cleaning.measuring import CleaningSettings
+from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
+
+if TYPE_CHECKING:
+    from headway.predict import Translator
+
+SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules whose values they are
+_BYTES_PER_SCORE = 4
+_LINE_CHARACTERS = len(SCORES) * _BYTES_PER_SCORE // 3 * 4
+
+
+class ScoringSettings(Config):
+    """The options of the operation.
+
+    Attributes:
+        cleaning: The cleaning to which the scores belong.
+        lexical_model: The file of the lexical model, or None.
+        precision: The precision of the translation models.
+    """
+
+    cleaning: CleaningSettings
+    lexical_model: str | None
+    precision: Literal["float32", "int8"] = "int8"
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files and models that scores depend on."""
+        models = (self.lexical_model, self.cleaning.model, self.cleaning.reverse_model)
+        return [Path(path) for path in models if path is not None]
+
+    def check(self) -> None:
+        """Do nothing: all options fit together."""
+
+
+class PairScorer:
+    """Scores pairs by the models that settings name.
+
+    Args:
+        settings: The settings.
+    """
+
+    def __init__(self, settings: ScoringSettings) -> None:
+        cleaning = settings.cleaning
+        self._lexical = LexicalModel.load(Path(settings.lexical_model)) if settings.lexical_model else None
+        self._translators: tuple[Translator, Translator] | None = None
+        if cleaning.model is not None and cleaning.reverse_model is not None:
+            from headway.predict import load_translator
+
+            self._translators = (
+                load_translator(cleaning.model, device="cpu", precision=settings.precision),
+                load_translator(cleaning.reverse_model, device="cpu", precision=settings.precision),
+            )
+
+    def scores(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float32]:
+        """Return the scores of each pair: shape (pairs, ``SCORES``); NaN for those that are not computed."""
+        table = np.full((len(pairs), len(SCORES)), np.nan, dtype=np.float32)
+        usable = np.array([all(pair) for pair in pairs], dtype=bool)
+        if not usable.any():
+            return table
+        sources, targets = ([pair[side] for pair in pairs if all(pair)] for side in (0, 1))
+        if self._lexical is not None:
+            table[usable, 0] = self._lexical.scores(sources, targets)
+            table[usable, 1] = self._lexical.coverages(sources, targets)
+        if self._translators is not None:
+            table[usable, 2] = dual_cross_entropies(*self._translators, sources, targets)
+        return table
+
+
+class ScoreMap:
+    """The operation.
+
+    Args:
+        settings: Its options.
+
+    Attributes:
+        processor: Results do not depend on the processor: translation models compute in int8.
+    """
+
+    def __init__(self, settings: ScoringSettings) -> None:
+        self._settings = settings.cleaning
+        self._scorer = PairScorer(settings)
+        self._measurer = settings.cleaning.measurer()
+        self.processor: dict[str, Any] = {}
+
+    def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
+        """Return the scores of each line."""
+        parser = self._settings.parser(Path(location))
+        pairs = [next(iter(self._measurer.repaired([parser.parse(line)])), ("", "")) for line in lines]
+        return ConvertedBatch([*map(ConvertedLine, _encoded(self._scorer.scores(pairs)))])
+
+    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+        """Return the output for a line that cannot be scored: no rule drops it."""
+        return ConvertedLine(_encoded(np.full((1, len(SCORES)), np.nan, dtype=np.float32))[0], reason)
+
+
+def _encoded(table: NDArray[np.float32]) -> list[str]:
+    text = base64.b64encode(table.astype("<f4").tobytes()).decode("ascii")
+    return [text[start : start + _LINE_CHARACTERS] + "\n" for start in range(0, len(text), _LINE_CHARACTERS)]
+
+
+def decode_scores(output: bytes) -> dict[str, NDArray[np.float32]]:
+    """Return the scores of the lines of a chunk, by the name of the score."""
+    numbers = np.frombuffer(base64.b64decode(output.replace(b"\n", b"")), dtype="<f4")
+    return dict(zip(SCORES, numbers.reshape(-1, len(SCORES)).T, strict=True))
