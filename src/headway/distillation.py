@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +60,7 @@ def distill(
     beam_size: int = 4,
     keep_original: bool = False,
     listener: Listener | None = None,
+    earlier: Path | None = None,
 ) -> Recipe:
     """Translate the sources of all training corpora into ``run``/distilled, and return the student's recipe.
 
@@ -72,14 +74,23 @@ def distill(
     A source with more than data.filter.max_length tokens of the teacher is not translated. The pair has an empty
     target, so training leaves it out.
 
+    ``earlier`` is the folder of a run whose translations are used again.
+
     Raises:
         BundleError: ``teacher`` is not a model folder.
         ConfigError: The teacher's languages differ from the recipe's, or ``beam_size`` is out of range.
         DataError: A corpus cannot be read.
         CheckpointError: The student has already been trained on different translations.
     """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError(
+            "headway distill translates in one process, but torchrun has started several; run it without torchrun, "
+            "press Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
+        )
     run = Path(run)
     teacher = Path(teacher)
+    if earlier is not None and (earlier / "distilled").is_dir():
+        shutil.copytree(earlier / "distilled", run / "distilled")
     listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if read_config(teacher).capability == "continues":

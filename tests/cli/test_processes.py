@@ -14,10 +14,11 @@ from headway import cli
 from headway.cli.commands.train import train
 from headway.cli.commands.translate import without_garbage_collection
 from headway.cli.progress import ProgressListener
-from headway.cli.training_runs import move_previous_run_aside, print_next_command
+from headway.cli.training_runs import print_next_command
 from headway.errors import ConfigError, TrainingError
 from headway.training import loop
 from headway.training.loop import Result
+from headway.training.previous_run import move_previous_run_aside
 
 
 @pytest.fixture

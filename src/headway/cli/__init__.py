@@ -22,10 +22,10 @@ import typer
 
 from headway.cli import commands
 from headway.cli.command_groups import CommandGroup
-from headway.cli.processes import is_main_process, let_main_report_first
 from headway.cli.standard_streams import prepare_standard_streams, with_utf8_results
 from headway.contention import adapt_waiting
 from headway.errors import HeadwayError, MissingPackageError, escape_unprintable
+from headway.torchrun import is_main_process, let_main_report_first
 
 __all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
 

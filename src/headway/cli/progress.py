@@ -20,8 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from headway.cli.processes import is_main_process
 from headway.errors import escape_unprintable
+from headway.torchrun import is_main_process
 from headway.training.report import Listener, shown_number
 
 

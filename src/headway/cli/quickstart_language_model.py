@@ -22,12 +22,13 @@ _WRITTEN = 400  # characters
 def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: bool) -> None:
     """Train on Milton's Paradise Lost, print what the model writes, and its bits per byte on the end of the poem."""
     from headway.cli.progress import ProgressListener
-    from headway.cli.training_runs import command_name, move_previous_run_aside
+    from headway.cli.training_runs import command_name
     from headway.data.builtin.poem import read_poem
     from headway.evaluation.compression import ppmd_bits_per_byte, xz_bits_per_byte
     from headway.predict import load_language_model
     from headway.storage import atomic_write_text
     from headway.tasks import train
+    from headway.training.previous_run import move_previous_run_aside
 
     begin = time.perf_counter()
     poem = read_poem()

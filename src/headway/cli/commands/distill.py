@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +10,11 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.training_runs import (
-    move_previous_run_aside,
     print_next_command,
     resume_command,
     use_huge_pages,
     with_device,
 )
-from headway.errors import ConfigError
 
 GROUP = CommandGroup.TRAIN
 
@@ -47,18 +43,12 @@ def distill(
     from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe, train
     from headway.training.fine_tuning import complete_recipe
+    from headway.training.previous_run import move_previous_run_aside
 
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError(
-            "headway distill translates in one process, but torchrun has started several; run it without torchrun, "
-            "press Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
-        )
     loaded = load_recipe(recipe, with_device(assignments, device))
     keep_freed_memory()
     folder = run or Path("runs") / f"{recipe.stem}-distilled"
     with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say) as earlier:
-        if earlier is not None and (earlier / "distilled").is_dir():
-            shutil.copytree(earlier / "distilled", folder / "distilled")
         try:
             student = translate_corpora(
                 teacher,
@@ -67,6 +57,7 @@ def distill(
                 beam_size=beam_size,
                 keep_original=keep_original,
                 listener=listener,
+                earlier=earlier,
             )
         except KeyboardInterrupt:
             listener.say(f"stopped; finished translations are kept, resume with: {resume_command()}")

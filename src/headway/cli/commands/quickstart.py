@@ -44,13 +44,14 @@ def quickstart(
     With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
     """
     from headway.cli.progress import ProgressListener
-    from headway.cli.training_runs import command_name, move_previous_run_aside, use_huge_pages
+    from headway.cli.training_runs import command_name, use_huge_pages
 
     use_huge_pages()
     from headway.data.builtin import build_corpus, write_corpus
     from headway.hardware import keep_freed_memory
     from headway.predict import load_translator
     from headway.tasks import train
+    from headway.training.previous_run import move_previous_run_aside
 
     keep_freed_memory()
     if language_model:

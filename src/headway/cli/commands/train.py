@@ -6,13 +6,7 @@ from pathlib import Path
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.training_runs import (
-    move_previous_run_aside,
-    print_next_command,
-    say_cleaning_hint,
-    use_huge_pages,
-    with_device,
-)
+from headway.cli.training_runs import print_next_command, say_cleaning_hint, use_huge_pages, with_device
 
 GROUP = CommandGroup.TRAIN
 
@@ -30,6 +24,7 @@ def train(
     from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe, task_of
     from headway.training.loop import train as run_training
+    from headway.training.previous_run import move_previous_run_aside
 
     keep_freed_memory()
     loaded = load_recipe(recipe, with_device(assignments, device))
