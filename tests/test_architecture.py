@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
-    {"errors", "cores", "parent_process", "version"},
+    {"errors", "cores", "notebook_html", "parent_process", "torchrun", "version"},
     {"storage", "config", "contention", "hardware", "torch_internals"},
     {"kinds", "weights"},
     {"kernels"},
@@ -29,6 +29,7 @@ LEVELS = [
     {"training", "predict"},
     {"tasks", "documents"},
     {"distillation", "inspection", "corpus"},
+    {"calls"},
     {"experiments"},
     {"serve"},
     {"cli"},
@@ -268,7 +269,9 @@ _ALLOWED_ATTRIBUTES = {
     *("sched_getaffinity", "pthread_kill", "register_at_fork"),  # Python: not on every system
     "threads",  # of a thread-local object
     *("func", "__module__", "__name__"),  # of a callable
+    *("columns", "column_names", "features", "names"),  # of the tables of other packages
     "batch_per_thread",  # optional in the search protocol
+    "bundle",  # of a model with its tokenizers
     "num_heads",  # of a layer with attention
 }
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +30,9 @@ from headway.evaluation import bleu, chrf, evaluate, paired_bootstrap
 from headway.inspection.inspect_text import inspect
 from headway.predict import occlude
 from headway.tasks import parse_recipe, train
+from headway.training import loop
+from headway.training.host_state import kept_host_state
+from headway.training.loop import Result
 
 WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
 TEXTS = [" ".join(random.Random(seed).choices(WORDS, k=3 + seed % 9)) for seed in range(40)]
@@ -186,6 +190,41 @@ def test_training_leaves_everything_as_it_was(tmp_path: Path) -> None:
     )
     train(recipe, tmp_path / "first")
     unchanged(lambda: train(recipe, tmp_path / "second"))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_training_call_restores_what_its_parts_change(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's compiler sets a variable when it is imported, and other packages may draw or filter."""
+
+    class FailedError(Exception):
+        pass
+
+    def change_everything(*_: object, **__: object) -> Result:
+        np.random.seed(3)
+        torch.manual_seed(5)
+        warnings.simplefilter("ignore")
+        os.environ["HEADWAY_TEST_NEW"], os.environ["HEADWAY_TEST_OLD"] = "1", "2"
+        if fails:
+            raise FailedError
+        return Result(1, True, None, {})
+
+    def call() -> None:
+        with suppress(FailedError):
+            headway.train(train=[("a", "b")], run=tmp_path / "run")
+
+    monkeypatch.setenv("HEADWAY_TEST_OLD", "1")
+    monkeypatch.setattr(loop, "train", change_everything)
+    unchanged(call)
+
+
+def test_random_numbers_of_python_are_restored() -> None:
+    """Checked inside one function, because the type checks of the tests draw, too."""
+    state = random.getstate()
+    with kept_host_state():
+        random.random()
+    assert random.getstate() == state
 
 
 def test_training_on_a_gpu_restores_how_attention_is_computed() -> None:

@@ -92,6 +92,11 @@ class BundleConfig:
         """The capability of the model."""
         return BUNDLE_TYPES[self.task.kind].capability
 
+    @property
+    def target_language(self) -> str:
+        """The code of the language that a translation model translates into by default."""
+        return _default_target_language(self.imported_token_template, self.task)
+
     def load_tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:
         """Load the source and target tokenizers, which are one object if the vocabulary is joint."""
         source_name, target_name = self.tokenizer_names
@@ -123,6 +128,11 @@ class AnyBundle(ABC):
     labels: tuple[str, ...] = ()
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
+
+    @property
+    def target_language(self) -> str:
+        """The code of the language that a translation model translates into by default."""
+        return _default_target_language(self.imported_token_template, self.task)
 
     def normalized(self, text: str) -> str:
         """Return a text as the model reads it: in normal form (:mod:`headway.text.normalization`) or unchanged."""
@@ -427,6 +437,10 @@ def read_config(folder: str | Path) -> BundleConfig:
     return BundleConfig(folder, task, model, labels, template, (source, target), normalize)
 
 
+def _default_target_language(template: SpecialTokenTemplate | None, task: TaskConfig) -> str:
+    return (template and template.target_language) or task.target_language
+
+
 def default_token_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
     """Return the special-token template of a model that Headway trained from random weights."""
     languages = {language_of_tag(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
@@ -484,7 +498,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder}: no such folder; expected a model folder such as runs/NAME/best")
     if not path.is_file():
         hint = "expected config.json, model.safetensors and tokenizer files in it"
-        if (inside := _model_folder_in(folder)) is not None:
+        if (inside := model_folder_in(folder)) is not None:
             hint = f"did you mean {inside}?"
         elif (folder / "state.json").is_file() and folder.parent.name == "checkpoints":
             run = folder.parent.parent
@@ -510,7 +524,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _model_folder_in(run: Path) -> Path | None:
+def model_folder_in(run: Path) -> Path | None:
     """Return the model folder in a run folder: that which training has chosen, or else the best, or any."""
     names = ["best", *sorted(path.parent.name for path in run.glob("*/config.json"))]
     with suppress(OSError, UnicodeDecodeError):

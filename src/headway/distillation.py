@@ -60,7 +60,7 @@ def distill(
     beam_size: int = 4,
     keep_original: bool = False,
     listener: Listener | None = None,
-    earlier: Path | None = None,
+    reused_run: Path | None = None,
 ) -> Recipe:
     """Translate the sources of all training corpora into ``run``/distilled, and return the student's recipe.
 
@@ -74,7 +74,7 @@ def distill(
     A source with more than data.filter.max_length tokens of the teacher is not translated. The pair has an empty
     target, so training leaves it out.
 
-    ``earlier`` is the folder of a run whose translations are used again.
+    ``reused_run`` is the folder of a run whose translations are used again.
 
     Raises:
         BundleError: ``teacher`` is not a model folder.
@@ -89,8 +89,8 @@ def distill(
         )
     run = Path(run)
     teacher = Path(teacher)
-    if earlier is not None and (earlier / "distilled").is_dir():
-        shutil.copytree(earlier / "distilled", run / "distilled")
+    if reused_run is not None and (reused_run / "distilled").is_dir():
+        shutil.copytree(reused_run / "distilled", run / "distilled")
     listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if read_config(teacher).capability == "continues":

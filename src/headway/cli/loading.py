@@ -74,15 +74,6 @@ def open_language_model(folder: Path, device: options.Device, precision: options
     return model
 
 
-def target_language_of(model: Path) -> str:
-    """Return the code of the language that a translation model translates into by default."""
-    from headway.bundle import read_config
-
-    config = read_config(model)
-    template = config.imported_token_template
-    return (template and template.target_language) or config.task.target_language
-
-
 def language_of_file(path: Path) -> str:
     """Return the ending of a file's name, which by convention is its language, such as ref.zh or ref.zh.gz."""
     return (path.with_suffix("") if path.suffix in (".gz", ".zst", ".xz") else path).suffix.removeprefix(".")

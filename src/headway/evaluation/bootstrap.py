@@ -8,13 +8,14 @@ once. With the same seed, the drawn test sets equal those of sacreBLEU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from headway.errors import ConfigError, DataError
+from headway.notebook_html import page, table
 
 DEFAULT_SEED = 12345  # the default of sacreBLEU
 MIN_SAMPLES = 40  # with fewer samples, none lies outside the middle 95 %
@@ -42,10 +43,27 @@ class Score:
     high: float | None = None
     no_interval: str | None = None
 
+    @property
+    def shown_interval(self) -> str:
+        """The interval for people, as "[34.1, 36.2]", or why there is none; empty if none was asked for."""
+        if self.no_interval is not None:
+            return f"(no interval: {self.no_interval})"
+        return "" if self.low is None or self.high is None else f"[{self.low:.1f}, {self.high:.1f}]"
+
     def __str__(self) -> str:
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
-        interval = interval if self.no_interval is None else f" (no interval: {self.no_interval})"
-        return f"{self.name} {self.value:.1f}{interval} {self.signature}"
+        return " ".join(filter(None, [f"{self.name} {self.value:.1f}", self.shown_interval, self.signature]))
+
+    def __repr__(self) -> str:
+        return f"<Score: {' '.join(filter(None, [f'{self.name} {self.value:.1f}', self.shown_interval]))}>"
+
+    def _repr_html_(self) -> str:
+        return page(scores_table([self]))
+
+
+def scores_table(scores: Iterable[Score]) -> str:
+    """Return scores as an HTML table for notebooks."""
+    rows = [(score.name, f"{score.value:.1f}", score.shown_interval, score.signature) for score in scores]
+    return table(("metric", "score", "95 % interval", "signature"), rows, numbers=(1,))
 
 
 def check_bootstrap(num_samples: int) -> None:

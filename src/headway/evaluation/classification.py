@@ -30,9 +30,11 @@ from headway.evaluation.bootstrap import (
     bootstrap_interval,
     check_bootstrap,
     check_texts,
+    scores_table,
     too_few_reason,
 )
 from headway.evaluation.wilson import wilson_interval
+from headway.notebook_html import page, table
 from headway.version import __version__
 
 CALIBRATION_BINS = 15
@@ -70,6 +72,18 @@ class ClassificationReport:
     def labels(self) -> tuple[str, ...]:
         """Names of the classes."""
         return tuple(scores.label for scores in self.classes)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{score.name} {score.value:.1f}" for score in self.scores)
+        return f"<ClassificationReport: {shown}; {sum(map(sum, self.confusion)):,} texts>"
+
+    def _repr_html_(self) -> str:
+        header = ("true class", *(f"predicted {label}" for label in self.labels))
+        rows = [
+            (label, *(f"{count:,}" for count in counts))
+            for label, counts in zip(self.labels, self.confusion, strict=True)
+        ]
+        return page(scores_table(self.scores), table(header, rows, numbers=range(1, len(header))))
 
 
 def evaluate_classes(

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from jaxtyping import Float
@@ -44,6 +45,7 @@ from headway.evaluation.bootstrap import (
 )
 from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import Metric, find_metric, sentence_chrf
+from headway.notebook_html import page, paragraph, table, text
 from headway.version import __version__
 
 _Counts = Float[np.ndarray, "N C"]
@@ -143,6 +145,36 @@ class ComparisonTable:
     differences: tuple[OutputDifference, ...]
     decimals: int = 2
     no_tests: str | None = None
+
+    def cells(self) -> list[list[str]]:
+        """Return the table for people, row by row, after a row of headings."""
+        tests = list(next((row.p_values for row in self.rows if row.p_values is not None), ()))
+        cells = [["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]]
+        for row in self.rows:
+            signed = f"+.{self.decimals}f"
+            delta = "baseline" if row.delta is None else f"{row.delta:{signed}}"
+            delta += "" if row.low is None else f" [{row.low:{signed}}, {row.high:{signed}}]"
+            p_values = [f"{row.p_values[test]:.4f}" if row.p_values else "" for test in tests]
+            cells.append([row.system, row.metric, f"{row.value:.{self.decimals}f}", delta, *p_values])
+        return cells
+
+    def __repr__(self) -> str:
+        _, *rows = self.cells()
+        shown = (" ".join(row[:4]) for row in rows if row[3] != "baseline")
+        return f"<ComparisonTable with {self.systems[0]}: {'; '.join(shown)}>"
+
+    def _repr_html_(self) -> str:
+        header, *rows = self.cells()
+        parts = [table(header, rows, numbers=range(2, len(header)))]
+        if self.no_tests:
+            parts.append(paragraph(escape(f"no intervals and no tests: {self.no_tests}"), note=True))
+        for difference in self.differences:
+            parts.append(paragraph(f"{difference.number:,}: {text(difference.reference)}"))
+            outputs = zip(
+                self.systems, (f"{score:.1f}" for score in difference.scores), difference.outputs, strict=True
+            )
+            parts.append(table((), outputs, numbers=(1,)))
+        return page(*parts)
 
 
 def compare_translations(

@@ -46,6 +46,9 @@ class Diagram:
         check_output_format(Path(path))
         atomic_write_text(Path(path), self.svg)
 
+    def __repr__(self) -> str:
+        return f"<Diagram: {self.title}. {self.caption}>"
+
     def _repr_svg_(self) -> str:
         return self.svg
 

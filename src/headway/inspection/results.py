@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any, Literal
 
 import torch
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import Kind, count_attention_weights
+from headway.notebook_html import heat_map, page, paragraph
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
-from headway.predict.results import TokenAlternative
+from headway.predict.results import TokenAlternative, shortened
 
 MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
 MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
+_DRAWN_HEADS = 16  # of a map in a notebook
 _DIGITS = 6  # decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
@@ -62,6 +65,23 @@ class AttentionMap:
     def column_side(self) -> Side:
         """The side whose tokens are the columns (keys)."""
         return _KINDS[self.kind][2]
+
+    def __repr__(self) -> str:
+        heads, rows, columns = self.weights.shape
+        name = KIND_NAMES[self.kind].lower()
+        return f"<AttentionMap: {name}, layer {self.layer}, {heads} heads, {rows} queries x {columns} keys>"
+
+    def _repr_html_(self) -> str:
+        heads, rows, columns = self.weights.shape
+        if max(rows, columns) > MAX_DRAWN_TOKENS:
+            return page(paragraph(escape(f"{self!r}: too long to draw")))
+        head = f"{KIND_NAMES[self.kind]}, layer {self.layer}: rows attend to columns"
+        shown = zip(self.heads[:_DRAWN_HEADS], self.weights[:_DRAWN_HEADS].tolist(), strict=True)
+        rest = f"{heads - _DRAWN_HEADS} more heads" if heads > _DRAWN_HEADS else ""
+        maps = [
+            heat_map(weights, f"head {head}", max(2, min(12, 160 // max(rows, columns)))) for head, weights in shown
+        ]
+        return page(paragraph(head), *maps, paragraph(rest, note=True))
 
 
 @dataclass(frozen=True)
@@ -112,6 +132,14 @@ class Inspection:
     truncated: bool = False
     prompt_length: int | None = None
     hidden_positions: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        target = "" if self.target is None else f" → {shortened(self.target)}"
+        return f"<Inspection of {self.model}: {shortened(self.source)}{target}, {len(self.maps)} attention maps>"
+
+    def _repr_html_(self) -> str:
+        head = paragraph(f"<b>{escape(self.target or '')}</b>"), paragraph(escape(self.source), note=True)
+        return page(*head, *([self.select_map()._repr_html_()] if self.maps else []))
 
     @property
     def log_probability(self) -> float:

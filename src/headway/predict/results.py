@@ -9,9 +9,11 @@ from itertools import islice
 from typing import Literal, TypeVar
 
 from headway.errors import HeadwayError
+from headway.notebook_html import DOUBT, badge, page, paragraph, shaded, table, text
 
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
+_SHOWN = 60  # characters of a text in one line
 Flag = Literal["truncated", "repeated", "copied", "unknown_source", "forced", "fell_back", "split"]
 
 
@@ -177,6 +179,27 @@ class Translation:
         """The translation's alignment, if one was requested."""
         return self.candidates[0].alignment
 
+    def __repr__(self) -> str:
+        flags = "".join(f" [{flag}]" for flag in self._shown_flags)
+        return f"<Translation: {shortened(self.source)} → {shortened(self.text)}, score {self.score:.2f}{flags}>"
+
+    @property
+    def _shown_flags(self) -> tuple[str, ...]:
+        return (*self.flags, *(["unlikely"] if self.unlikely else []))
+
+    def _repr_html_(self) -> str:
+        best = self.candidates[0]
+        tokens = zip((*best.tokens, "⏎"), best.token_probabilities, strict=False)
+        words = [(token, 1 - probability, f"probability {probability:.3f}") for token, probability in tokens]
+        flags = "".join(f" {badge(flag)}" for flag in self._shown_flags)
+        others = [(candidate.text, f"{candidate.score:.2f}") for candidate in self.candidates[1:]]
+        return page(
+            paragraph(f"<b>{text(self.text)}</b>{flags}"),
+            paragraph(text(self.source), note=True),
+            paragraph(shaded(words, DOUBT), note=True) if best.tokens else "",
+            table(("other candidates", "score"), others, numbers=(1,)) if others else "",
+        )
+
 
 @dataclass(frozen=True)
 class ScoredTarget:
@@ -199,6 +222,12 @@ class TokenAlternative:
 
     token: str
     log_probability: float
+
+
+def shortened(content: str) -> str:
+    """Return the beginning of a text in quotes, for one line."""
+    shown = repr(content)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 2]}…{shown[-1]}"
 
 
 def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | None, first: int) -> list[ResultT]:

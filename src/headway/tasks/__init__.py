@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from headway.training.loop import Result
     from headway.training.report import Listener
 
-__all__ = ["TASKS", "load", "load_recipe", "parse_recipe", "register", "task_of", "train"]
+__all__ = [
+    "TASKS",
+    "load",
+    "load_recipe",
+    "parse_recipe",
+    "parse_saved_recipe",
+    "recipe_type_of",
+    "register",
+    "task_of",
+    "train",
+]
 
 _TASKS = (TranslationTask(), ClassificationTask(), LanguageModelTask(), MaskedLanguageModelTask())
 TASKS: Kinds[Task[Any, Any, Any]] = Kinds("task.kind", {task.kind: task for task in _TASKS})
@@ -56,11 +66,20 @@ def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
 
 def parse_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
     """Validate a recipe that was read from ``origin``. The key ``task.kind`` selects the recipe class."""
+    return recipe_type_of(data).parse(data, origin)
+
+
+def parse_saved_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
+    """Validate the recipe of a run, which this version of Headway or an earlier one wrote to ``origin``."""
+    return recipe_type_of(data).parse_saved(data, origin)
+
+
+def recipe_type_of(data: Mapping[str, Any]) -> type[Recipe]:
+    """Return the recipe class that ``task.kind`` selects. An unknown kind is refused later, by validation."""
     section = data.get("task")
     kind = section.get("kind", "translation") if isinstance(section, Mapping) else "translation"
-    task = TASKS.get(str(kind), TASKS["translation"])  # whose validation refuses an unknown kind
-    recipe: Recipe = task.recipe_type.parse(data, origin)
-    return recipe
+    recipe_type: type[Recipe] = TASKS.get(str(kind), TASKS["translation"]).recipe_type
+    return recipe_type
 
 
 def load_recipe(path: str | Path, assignments: Sequence[str] = ()) -> Recipe:

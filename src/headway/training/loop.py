@@ -107,7 +107,14 @@ def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
     check_memory(estimate, available_memory(trainer.world.device))
 
 
-def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener: Listener | None = None) -> Result:
+def train(
+    task: Task[RecipeT, Any, Any],
+    recipe: RecipeT,
+    run: Path,
+    *,
+    listener: Listener | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
     """Train ``recipe`` in the folder ``run``, or resume the run there.
 
     After the first Ctrl-C or SIGTERM, training finishes the current step, saves, and returns with ``interrupted`` set.
@@ -118,11 +125,13 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
         recipe: The recipe, as the user has written it.
         run: The run folder.
         listener: Receives messages and progress.
+        stop: Once it is set, by any thread, training ends as after a signal.
     """
-    with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
+    with _started(task, recipe, run, listener or Listener(), stop or threading.Event()) as (trainer, interrupted):
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main:
             _check_memory(task, trainer)
+        trainer.listener.started(state.step, recipe.training.steps)
         pace = _FirstSteps(state.step)
         slowdown = SlowdownNotice(trainer.listener.say, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size)))
         while not trainer.is_finished:
@@ -160,9 +169,9 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
                 trainer.report(rate)
             if trainer.is_due(recipe.validation.every):
                 trainer.validate()
-            stop = world.any(interrupted.is_set())
-            trainer.save_if_due(force=stop)
-            if stop:
+            ends_early = world.any(interrupted.is_set())
+            trainer.save_if_due(force=ends_early)
+            if ends_early:
                 return Result(state.step, True, None, {})
         return trainer.finish()
 
@@ -185,9 +194,9 @@ class _FirstSteps:
 
 @contextmanager
 def _started(
-    task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener
+    task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener, stop: threading.Event
 ) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
-    """Prepare or restore a run. Yield the trainer, and an event that is set when training is interrupted."""
+    """Prepare or restore a run. Yield the trainer, and ``stop``, which is set when training is interrupted."""
     with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
@@ -199,12 +208,12 @@ def _started(
         listener = listener if world.is_main else Listener()
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing: this process has built them all
-        interrupted = stack.enter_context(_interruptible())
+        stack.enter_context(_interruptible(stop))
         keep, keep_best = recipe.checkpoints.keep, recipe.checkpoints.keep_best
         checkpoints = stack.enter_context(Checkpoints(run / "checkpoints", keep=keep, keep_best=keep_best))
         trainer = _Trainer(task, recipe, run, world, prepared, checkpoints, listener)
         stack.callback(trainer.close)
-        yield trainer, interrupted
+        yield trainer, stop
 
 
 def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
@@ -346,6 +355,7 @@ class _Trainer(Generic[RecipeT]):
         if state.step != state.saved_step and (force or scheduled or may_be_best):
             self._check_skipped()
             state.save(regular=scheduled or may_be_best, counts_as_newest=scheduled or not may_be_best)
+            self.listener.saved(state.step)
 
     def finish(self) -> Result:
         """Save a last checkpoint, write and score the averaged models, and return the best of all models."""
@@ -471,14 +481,13 @@ def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Yield an event that is set by the first Ctrl-C or SIGTERM. A second signal has its usual effect.
+def _interruptible(event: threading.Event) -> Iterator[None]:
+    """Set ``event`` at the first Ctrl-C or SIGTERM inside the block. A second signal has its usual effect.
 
-    Python handles signals in the main thread only; in any other thread the event stays unset.
+    Python handles signals in the main thread only; in any other thread this does nothing.
     """
-    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event
+        yield
         return
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -493,6 +502,6 @@ def _interruptible() -> Iterator[threading.Event]:
     for number in previous:
         signal.signal(number, on_signal)
     try:
-        yield event
+        yield
     finally:
         restore()

@@ -41,6 +41,9 @@ class Listener:
     def progress(self, activity: str, num_done: int) -> None:
         """Report that ``num_done`` items of ``activity``, such as "examples tokenized", are finished."""
 
+    def started(self, step: int, total_steps: int) -> None:
+        """Report that the data are prepared, and that training goes on after ``step`` of ``total_steps``."""
+
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Report that ``step`` of ``total_steps`` training steps are done; ``record`` is the newest line of metrics."""
 
@@ -49,6 +52,9 @@ class Listener:
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""
+
+    def saved(self, step: int) -> None:
+        """Report that the training state after ``step`` is copied, and is now written to a checkpoint."""
 
 
 class MetricsWriter:

@@ -15,7 +15,7 @@ from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.loading import device_for_workers, language_of_file, open_language_model, target_language_of
+from headway.cli.loading import device_for_workers, language_of_file, open_language_model
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
 from headway.corpus.labels import read_labeled_file
@@ -135,7 +135,7 @@ def compare(
             )
             read[str(system)] = [translation.text for translation in translations]
         assert reference is not None
-        language = to or next(iter(map(target_language_of, models)), language_of_file(reference))
+        language = to or (read_config(models[0]).target_language if models else language_of_file(reference))
         metrics, tokenization = metric or ("bleu", "chrf", "ter"), tokenization_for(language)
         table = compare_translations(
             {name: read[name] for name in names},
@@ -201,15 +201,7 @@ def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data:
 
 def _as_text(table: ComparisonTable) -> str:
     """Format the table, its metrics' signatures, and the sentences that differ most."""
-    tests = list(next((row.p_values for row in table.rows if row.p_values is not None), ()))
-    header = ["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]
-    cells = [header]
-    for row in table.rows:
-        signed = f"+.{table.decimals}f"
-        delta = "baseline" if row.delta is None else f"{row.delta:{signed}}"
-        delta += "" if row.low is None else f" [{row.low:{signed}}, {row.high:{signed}}]"
-        p_values = [f"{row.p_values[test]:.4f}" if row.p_values else "" for test in tests]
-        cells.append([row.system, row.metric, f"{row.value:.{table.decimals}f}", delta, *p_values])
+    cells = table.cells()
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
     signatures = dict.fromkeys(f"{row.metric}: {row.signature}" for row in table.rows if row.delta is not None)

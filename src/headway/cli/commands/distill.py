@@ -57,7 +57,7 @@ def distill(
                 beam_size=beam_size,
                 keep_original=keep_original,
                 listener=listener,
-                earlier=earlier,
+                reused_run=earlier,
             )
         except KeyboardInterrupt:
             listener.say(f"stopped; finished translations are kept, resume with: {resume_command()}")

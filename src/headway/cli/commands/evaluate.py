@@ -17,7 +17,7 @@ from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, output_file, show_progress
-from headway.cli.loading import device_for_workers, load_ensemble, open_language_model, target_language_of
+from headway.cli.loading import device_for_workers, load_ensemble, open_language_model
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
 from headway.corpus.labels import format_label_line, read_labeled_file
@@ -98,9 +98,8 @@ def evaluate(
     their mean is.
     """
     from headway.bundle import read_config
+    from headway.calls.evaluation import score_translations
     from headway.decode.request import DecodingOptions
-    from headway.evaluation import evaluate as score
-    from headway.evaluation import tokenization_for
     from headway.predict import Glossary, load_translator
     from headway.predict.translation.quality import translation_flags
     from headway.tasks import load
@@ -173,12 +172,8 @@ def evaluate(
     if output is not None:
         with output_file(output) as file:
             file.writelines(one_line(text) + "\n" for text in hypotheses)
-    scores = score(
-        hypotheses,
-        references,
-        metrics=metric or ("bleu", "chrf"),
-        tokenization=tokenization_for(to or target_language_of(model)),
-    )
+    language = to or read_config(model).target_language
+    scores = score_translations(hypotheses, references, metrics=metric or ("bleu", "chrf"), language=language).scores
     used = count_terms(term for translation in translations for term in translation.glossary or ())
     forced = sum("forced" in translation.flags for translation in translations)
     if format_ == "json":

@@ -16,7 +16,6 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import input_lines, output_file
-from headway.cli.loading import target_language_of
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ def rerank(
     _check_noisy_channel(models or [], noisy, weights, tune, of_models)
     if best and format_ == "json":
         raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
+    from headway.bundle import read_config
     from headway.decode import DecodingOptions
     from headway.predict import (
         NoisyChannelWeights,
@@ -138,7 +138,7 @@ def rerank(
                     features,
                     tune,
                     list(weights),
-                    to or target_language_of(folders[0]),
+                    to or read_config(folders[0]).target_language,
                 )
             ranked = rank_by_noisy_channel(texts, features, chosen)
         else:

@@ -13,7 +13,7 @@ from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import LineReport, process_lines, text_batches
 from headway.corpus.lines import LineReader
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import HeadwayError
 from headway.text.visible_tokens import make_visible
 
 if TYPE_CHECKING:
@@ -37,21 +37,20 @@ def tokenize(
     of vocabulary. Neighboring tokens are then merged, always the pair that was learned first.
     """
     from headway.bundle import load_bundle
+    from headway.calls.looking import tokenized
 
     bundle = load_bundle(model)
-    tokenizer = bundle.tokenizers.get(side)
-    if tokenizer is None:
-        raise ConfigError(f"--side {side}: {model} is a model that {bundle.purpose}, so it has no {side} text")
+    tokenized(bundle, "", side, str(model))  # refuses a side that the model does not have
 
     def shown(line: str) -> Iterator[str]:
         """Yield the lines of the output for a line of the input."""
-        line = bundle.normalized(line)
+        result = tokenized(bundle, line, side, str(model))
         if merges:
-            for _, steps in groupby(tokenizer.merge_steps(line), key=lambda step: step.word_index):
+            for _, steps in groupby(result.merges, key=lambda step: step.word_index):
                 yield from _merge_lines(list(steps))
-        yield _bars(tokenizer.tokens(line))
+        yield _bars(result.tokens)
         if ids:
-            yield " ".join(map(str, tokenizer.encode(line)))
+            yield " ".join(map(str, result.ids))
 
     def write(_: int, line: Source | HeadwayError, __: object) -> str:
         assert not isinstance(line, HeadwayError)  # the line report raises errors before this is called

@@ -25,6 +25,7 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.nn.attention import record_attention
 from headway.nn.pooling import AttentionPooling
+from headway.notebook_html import page, paragraph, shaded, text
 from headway.predict.translation.alignment import tokens_to_words
 from headway.text.base import BOS, EOS, PAD
 
@@ -61,6 +62,17 @@ class Explanation:
     logit: float
     tokens: tuple[Attribution, ...]
     words: tuple[Attribution, ...]
+
+    def __repr__(self) -> str:
+        strongest = sorted(self.words, key=lambda word: -abs(word.value))[:3]
+        shown = ", ".join(f"{word.text!r} {word.value:+.2f}" for word in strongest)
+        return f"<Explanation of {self.label!r}, probability {self.probability:.3f}: {shown}>"
+
+    def _repr_html_(self) -> str:
+        largest = max((abs(word.value) for word in self.words), default=0.0) or 1.0
+        words = [(word.text, word.value / largest, f"{word.value:+.3f}") for word in self.words]
+        head = f"<b>{text(self.label)}</b> probability {self.probability:.3f}; green is for it, red against it"
+        return page(paragraph(head), paragraph(shaded(words)))
 
 
 def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:

@@ -16,6 +16,7 @@ from headway.bundle import ClassifierBundle
 from headway.config import spelling_hint
 from headway.decode import length_batches
 from headway.errors import ConfigError, DataError, HeadwayError
+from headway.notebook_html import page, table
 from headway.predict.classification.attribution import Explanation, attribute
 from headway.predict.results import process_lines, raise_first_error
 from headway.predict.shared_weights import with_own_model
@@ -41,6 +42,15 @@ class Classification:
     probability: float
     probabilities: dict[str, float]
     truncated: bool
+
+    def __repr__(self) -> str:
+        cut = ", truncated" if self.truncated else ""
+        return f"<Classification: {self.label!r}, probability {self.probability:.3f}{cut}>"
+
+    def _repr_html_(self) -> str:
+        ranked = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
+        rows = [(label, f"{probability:.3f}") for label, probability in ranked]
+        return page(table(("label", "probability"), rows, numbers=(1,)))
 
 
 class Classifier:

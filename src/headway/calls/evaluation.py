@@ -1,0 +1,281 @@
+"""Scores of a model on a test set, and comparisons of two systems, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from headway.calls.run import model_of
+from headway.config import spelling_hint
+from headway.decode.request import DecodingOptions
+from headway.errors import ConfigError, DataError
+from headway.evaluation import (
+    ClassificationReport,
+    ComparisonTable,
+    Score,
+    compare_labels,
+    compare_language_models,
+    compare_translations,
+    evaluate_classes,
+    tokenization_for,
+)
+from headway.evaluation import evaluate as score_outputs
+from headway.evaluation.bootstrap import scores_table
+from headway.notebook_html import page, paragraph
+from headway.predict import Classifier, Glossary, LanguageModel, Translator
+from headway.predict.translation.options import PAPER_OPTIONS
+
+_METRICS = ("bleu", "chrf")  # of evaluate; compare adds TER
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of translations.
+
+    Attributes:
+        scores: One score for each metric, with its signature and 95 % confidence interval.
+        outputs: The translations, one for each source.
+    """
+
+    scores: tuple[Score, ...]
+    outputs: tuple[str, ...]
+
+    def __getitem__(self, metric: str) -> Score:
+        """Return the score of a metric, by its name in any case: ``evaluation["BLEU"]``.
+
+        Raises:
+            ConfigError: There is no such metric.
+        """
+        names = {score.name.lower(): score for score in self.scores}
+        names |= {"chrf": names["chrf2"]} if "chrf2" in names else {}
+        if metric.lower() not in names:
+            raise ConfigError(f"no metric {metric!r}; {spelling_hint(metric, names)}")
+        return names[metric.lower()]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{score.name} {score.value:.1f}" for score in self.scores)
+        return f"<Evaluation: {shown}; {len(self.outputs):,} sentences>"
+
+    def _repr_html_(self) -> str:
+        return page(scores_table(self.scores), paragraph(f"{len(self.outputs):,} sentences", note=True))
+
+
+def evaluate(
+    model: Any,
+    sources: Iterable[Any] | None = None,
+    references: Iterable[Any] | None = None,
+    *,
+    metrics: Sequence[str] = _METRICS,
+    options: DecodingOptions = PAPER_OPTIONS,
+    target_language: str | None = None,
+    source_language: str | None = None,
+    glossary: Glossary | None = None,
+    bootstrap: int = 1000,
+    device: str = "auto",
+) -> Any:
+    """Score a model on a test set, with signatures and 95 % confidence intervals.
+
+    Args:
+        model: A run or its folder, a model folder, a model that :func:`headway.load` returned, or the translations of
+            any system as a list.
+        sources: The texts to translate, to classify, or of which a language model is measured. None for a list of
+            translations.
+        references: For translations: one reference for each source. For a classifier: the true label of each text.
+            None for language models.
+        metrics: For translations: names from :data:`headway.evaluation.METRICS`.
+        options: For translations: the search.
+        target_language: The language to translate into, which also selects the tokenization of BLEU and TER. Default:
+            that of the model. For a list of translations, the default tokenization is that of sacreBLEU.
+        source_language: The language of the sources, for imported models that need it.
+        glossary: For translations: terms that must be met.
+        bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval.
+        device: The device of a model that is given as a folder.
+
+    Returns:
+        An :class:`Evaluation` of translations, a :class:`~headway.evaluation.ClassificationReport` of a classifier, or
+        the :class:`~headway.predict.Perplexity` of a language model, in nats, and bits per byte.
+
+    Raises:
+        ConfigError: An argument does not fit the model, or a metric is unknown.
+        DataError: There is no sentence, or the numbers of sources and references differ.
+        HeadwayError: A text cannot be translated or classified; the message has its number.
+    """
+    system = _opened(model, device)
+    capability = "translates" if isinstance(system, list) else system.bundle.capability
+    if capability == "continues":
+        _refuse(references=references, glossary=glossary)
+        return cast("LanguageModel", system).perplexity(_texts(sources, "sources"))
+    truth = _texts(references, "references")
+    if capability == "labels":
+        _refuse(glossary=glossary, target_language=target_language, source_language=source_language)
+        texts = _texts(sources, "sources")
+        _check_lengths(texts, truth)
+        return _evaluate_classifier(system, texts, truth, bootstrap)
+    if capability != "translates":
+        raise ConfigError("a masked language model has no scores on texts; its method score compares texts")
+    if isinstance(system, list):
+        _refuse(sources=sources, glossary=glossary, source_language=source_language)
+        outputs, language = system, target_language
+    else:
+        texts = _texts(sources, "sources")
+        _check_lengths(texts, truth)
+        outputs = _translated(system, texts, options, target_language, source_language, glossary)
+        language = target_language or system.bundle.target_language
+    return score_translations(outputs, truth, metrics=metrics, language=language, bootstrap=bootstrap)
+
+
+def score_translations(
+    outputs: Sequence[str],
+    references: Sequence[str],
+    *,
+    metrics: Sequence[str] = _METRICS,
+    language: str | None,
+    bootstrap: int = 1000,
+) -> Evaluation:
+    """Score translations. ``language`` is the target language, which selects the tokenization of BLEU and TER.
+
+    Raises:
+        ConfigError: A metric is unknown.
+        DataError: There are no sentences, or the numbers of outputs and references differ.
+    """
+    tokenization = tokenization_for(language or "")
+    scores = score_outputs(outputs, references, metrics=metrics, tokenization=tokenization, bootstrap=bootstrap)
+    return Evaluation(tuple(scores), tuple(outputs))
+
+
+def _evaluate_classifier(
+    classifier: Classifier, texts: list[str], truth: list[str], bootstrap: int
+) -> ClassificationReport:
+    results = classifier.classify(texts)
+    predicted, confidences = [result.label for result in results], [result.probability for result in results]
+    return evaluate_classes(predicted, truth, classifier.labels, confidences=confidences, bootstrap=bootstrap)
+
+
+def compare(
+    a: Any,
+    b: Any,
+    references: Iterable[Any],
+    *,
+    sources: Iterable[Any] | None = None,
+    names: tuple[str, str] = ("a", "b"),
+    metrics: Sequence[str] = (*_METRICS, "ter"),
+    options: DecodingOptions = PAPER_OPTIONS,
+    target_language: str | None = None,
+    source_language: str | None = None,
+    samples: int = 1000,
+    trials: int = 10_000,
+    max_differences: int = 5,
+    device: str = "auto",
+) -> ComparisonTable:
+    """Test whether system ``b`` is better than ``a``, the baseline, or the difference may be due to chance.
+
+    Args:
+        a: The baseline: a run or its folder, a model folder, a model that :func:`headway.load` returned, or outputs as
+            a list.
+        b: The other system, in any of these forms.
+        references: One reference for each sentence; for classifiers, the true labels; for two language models, the
+            texts on which they are measured in bits per byte.
+        sources: The texts to translate or to classify, if a system is a model.
+        names: The names of the systems in the table.
+        metrics: For translations: names from :data:`headway.evaluation.METRICS`.
+        options: For translations: the search of the models.
+        target_language: The language to translate into, which also selects the tokenization of BLEU and TER.
+        source_language: The language of the sources, for imported models that need it.
+        samples: Number of samples of the paired bootstrap.
+        trials: Number of trials of approximate randomization.
+        max_differences: Maximum number of sentences in the table, those with the largest differences.
+        device: The device of models that are given as folders.
+
+    Raises:
+        ConfigError: The systems are of different kinds, or an argument does not fit them.
+        DataError: The numbers of sentences differ.
+        HeadwayError: A text cannot be translated or classified.
+    """
+    if names[0] == names[1]:
+        raise ConfigError(f"names = {names!r}: expected two different names")
+    systems = [_opened(system, device) for system in (a, b)]
+    truth, kinds = _texts(references, "references"), {part.bundle.capability for part in systems if _is_model(part)}
+    if len(kinds) > 1 or ("continues" in kinds and not all(map(_is_model, systems))):
+        raise ConfigError("the two systems do different things; expected two that translate, label or continue texts")
+    if "continues" in kinds:
+        totals = [[scored.log_probability for scored in system.score(truth)] for system in systems]
+        signatures = {name: system.signature() for name, system in zip(names, systems, strict=True)}
+        sizes = [len(text.encode()) for text in truth]
+        scores = dict(zip(names, totals, strict=True))
+        return compare_language_models(scores, sizes, signatures, samples=samples, trials=trials)
+    texts = _texts(sources, "sources") if kinds else []
+    if kinds:
+        _check_lengths(texts, truth)
+    if "labels" in kinds:
+        labels = [[result.label for result in part.classify(texts)] if _is_model(part) else part for part in systems]
+        predicted = dict(zip(names, labels, strict=True))
+        return compare_labels(predicted, truth, samples=samples, max_differences=max_differences)
+    if kinds - {"translates"}:
+        raise ConfigError("masked language models have no outputs to compare")
+    outputs = [
+        _translated(part, texts, options, target_language, source_language) if _is_model(part) else part
+        for part in systems
+    ]
+    models = [part for part in systems if _is_model(part)]
+    language = target_language or (models[0].bundle.target_language if models else "")
+    return compare_translations(
+        dict(zip(names, outputs, strict=True)),
+        truth,
+        metrics=metrics,
+        tokenization=tokenization_for(language),
+        samples=samples,
+        trials=trials,
+        max_differences=max_differences,
+    )
+
+
+def _opened(model: Any, device: str) -> Any:
+    """Return a model, or the outputs of a system as a list."""
+    system = model_of(model, device)
+    return system if _is_model(system) else _texts(system, "outputs")
+
+
+def _is_model(system: Any) -> bool:
+    return hasattr(system, "bundle")
+
+
+def _texts(texts: Any, name: str) -> list[str]:
+    """Return texts as a list. ``name`` names them in messages."""
+    if texts is None or isinstance(texts, str):
+        raise DataError(f"got {'none' if texts is None else 'one string'}", where=name, accepted="a list of strings")
+    try:
+        listed = list(texts)
+    except TypeError:
+        raise DataError(f"got {type(texts).__name__}", where=name, accepted="a list of strings") from None
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise DataError(f"got {text!r:.40}", where=f"{name}[{index}]", accepted="a string")
+    return listed
+
+
+def _check_lengths(sources: Sequence[str], references: Sequence[str]) -> None:
+    if len(sources) != len(references):
+        raise DataError(
+            f"{len(sources):,} sources but {len(references):,} references; expected one reference for each source"
+        )
+
+
+def _refuse(**given: object) -> None:
+    """Raise ConfigError for the first argument that is given although it does not apply."""
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(f"{wrong[0]} does not apply to this model; leave it out")
+
+
+def _translated(
+    translator: Translator,
+    texts: list[str],
+    options: DecodingOptions,
+    target_language: str | None,
+    source_language: str | None,
+    glossary: Glossary | None = None,
+) -> list[str]:
+    translations = translator.translate(
+        texts, options, target_language=target_language, source_language=source_language, glossary=glossary
+    )
+    return [translation.text for translation in translations]

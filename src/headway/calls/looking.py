@@ -1,0 +1,107 @@
+"""Looking at how a model reads a text, from Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headway.bundle import AnyBundle
+from headway.calls.run import model_of
+from headway.errors import ConfigError
+from headway.inspection.inspect_text import inspect as inspect_model
+from headway.inspection.results import Inspection
+from headway.predict.results import shortened
+from headway.text.base import MergeStep
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text and its tokens.
+
+    Attributes:
+        text: The text as the model reads it, in normal form.
+        tokens: The tokens as displayed.
+        ids: Their ids in the vocabulary.
+        merges: The merges of byte-pair encoding in the order in which they are applied; empty for other tokenizers.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    merges: tuple[MergeStep, ...]
+
+    def __repr__(self) -> str:
+        return f"<TokenizedText: {len(self.tokens):,} tokens, {shortened('|'.join(self.tokens))}>"
+
+
+def tokenize(model: str | Path | Any, text: str, *, side: Literal["source", "target"] = "source") -> TokenizedText:
+    """Tokenize a text as a model does, without the special tokens that are added to it.
+
+    Args:
+        model: A run or its folder, a model folder, or a model that :func:`headway.load` returned.
+        text: The text.
+        side: Which vocabulary to use.
+
+    Raises:
+        ConfigError: The model has no such side.
+        BundleError: ``model`` is not a model folder.
+    """
+    name = str(model) if isinstance(model, (str, Path)) else "the model"
+    return tokenized(model_of(model).bundle, text, side, name)
+
+
+def tokenized(bundle: AnyBundle, text: str, side: str, name: str) -> TokenizedText:
+    """Tokenize a text with a tokenizer of a bundle, which messages call ``name``.
+
+    Raises:
+        ConfigError: The bundle has no tokenizer for this side.
+    """
+    tokenizer = bundle.tokenizers.get(side)
+    if tokenizer is None:
+        raise ConfigError(f"--side {side}: {name} is a model that {bundle.purpose}, so it has no {side} text")
+    text = bundle.normalized(text)
+    merges = tuple(tokenizer.merge_steps(text))
+    return TokenizedText(text, tuple(tokenizer.tokens(text)), tuple(tokenizer.encode(text)), merges)
+
+
+def inspect(
+    model: str | Path | Any,
+    source: str,
+    target: str | None = None,
+    *,
+    alternatives: int | None = None,
+    target_language: str | None = None,
+    source_language: str | None = None,
+    max_new_tokens: int | None = None,
+    device: str = "auto",
+) -> Inspection:
+    """Run a model on a text and return its attention, alignment and predictions, which a notebook shows as a page.
+
+    Args:
+        model: A run or its folder, a model folder, or a model that :func:`headway.load` returned.
+        source: The source text, the prompt of a language model, or a text with or without [MASK].
+        target: The translation, the continuation, or the label to explain. None means the model's own.
+        alternatives: Number of most probable tokens at each position. None means five.
+        target_language: The language to translate into, if the model has several.
+        source_language: The language of the source, for imported models that need it.
+        max_new_tokens: Maximum length of a language model's own continuation. None means 20.
+        device: The device of a model that is given as a folder.
+
+    Returns:
+        Attention maps have the shape (H, T, S): heads, target or source tokens, and tokens that they attend to.
+
+    Raises:
+        HeadwayError: The text is blank or too long, or an argument does not fit the model.
+    """
+    is_folder = isinstance(model, (str, Path))
+    return inspect_model(
+        model_of(model, device),
+        source,
+        target,
+        name=str(model) if is_folder else "model",
+        alternatives=alternatives,
+        target_language=target_language,
+        source_language=source_language,
+        max_new_tokens=max_new_tokens,
+    )

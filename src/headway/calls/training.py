@@ -1,0 +1,240 @@
+"""Training from Python: a recipe as a file, a table or keywords, and data from files or from memory.
+
+Examples from memory are written to ``data/`` in the run folder, and the run's recipe names these files. So a run from
+memory gives the same weights as one from files, is resumed by ``headway train RUN/recipe.toml --run RUN`` as well, and
+refuses other data as it refuses a changed file.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.calls.events import EventListener, TrainingEvent
+from headway.calls.run import Run
+from headway.config import apply_overrides, read_toml
+from headway.data.in_memory import write_examples
+from headway.data.store import fingerprint
+from headway.distillation import distill as translate_corpora
+from headway.storage import lock_run_folder
+from headway.tasks import parse_recipe, task_of
+from headway.torchrun import is_main_process
+from headway.training import loop
+from headway.training.fine_tuning import complete_recipe
+from headway.training.host_state import kept_host_state
+from headway.training.previous_run import move_previous_run_aside
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
+from headway.training.snapshot import checkpoint_folders
+
+# Values of an example in memory, and names of columns, by what the models of a task do.
+_COLUMNS = {"translates": ("source", "target"), "labels": ("text", "label"), "continues": ("text",), "fills": ("text",)}
+Table = Mapping[str, Any]
+
+
+def train(
+    recipe: str | Path | Table | None = None,
+    *,
+    train: Any = None,
+    dev: Any = None,
+    run: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    fresh: bool = False,
+    on_progress: Callable[[TrainingEvent], object] | None = None,
+    task: Table | None = None,
+    data: Table | None = None,
+    tokenizer: Table | None = None,
+    model: Table | None = None,
+    optimizer: Table | None = None,
+    training: Table | None = None,
+    validation: Table | None = None,
+    checkpoints: Table | None = None,
+) -> Run:
+    """Train a model, or resume the training that was interrupted in the same run folder.
+
+    An interruption (Ctrl-C, or the notebook's button) ends training after the current step, saves, and returns with
+    ``interrupted`` set. The same call then continues, with the same result as without an interruption. A second
+    interruption has its usual effect. Random numbers, warnings, signals and the environment are afterwards as before.
+
+    Args:
+        recipe: A recipe file, or its sections as a table; see docs/recipe.md. None means the defaults.
+        train: Training examples from memory instead of ``data.train``: pairs (source, target), or (text, label) for
+            classification, or texts for language models. They may be any iterable, a mapping of columns, a data frame
+            or a data set of Hugging Face; see :mod:`headway.data.in_memory`. They are read once.
+        dev: Development examples, instead of ``data.dev``.
+        run: The run folder. Default: ``runs/`` and the name of the recipe file or, without one, the kind of task and
+            a hash of the recipe, so that other options get another folder.
+        overrides: Changes to the recipe, such as "training.steps=500".
+        fresh: Whether to start over. An earlier run is moved aside.
+        on_progress: Function that receives events (:mod:`headway.calls.events`). ``event.stop()`` ends training after
+            the current step, as an interruption does. What the function raises comes out after the state is saved.
+        task: Keys of the section ``task``, which take precedence over those of ``recipe``.
+        data: Keys of the section ``data``.
+        tokenizer: Keys of the section ``tokenizer``.
+        model: Keys of the section ``model``.
+        optimizer: Keys of the section ``optimizer``.
+        training: Keys of the section ``training``.
+        validation: Keys of the section ``validation``.
+        checkpoints: Keys of the section ``checkpoints``.
+
+    Raises:
+        ConfigError: The recipe is invalid.
+        DataError: Examples are missing or damaged. For those from memory, the message has the index from 0.
+        CheckpointError: The folder has a run with another recipe or other data, or another process is training there.
+        TrainingError: Training cannot continue.
+    """
+    sections = {
+        "task": task, "data": data, "tokenizer": tokenizer, "model": model, "optimizer": optimizer,
+        "training": training, "validation": validation, "checkpoints": checkpoints,
+    }  # fmt: skip
+    plan = _plan(recipe, sections, overrides, run, suffix="")
+    return _carry_out(plan, {"train": train, "dev": dev}, fresh, on_progress)
+
+
+def distill(
+    teacher: str | Path,
+    recipe: str | Path | Table,
+    *,
+    train: Any = None,
+    dev: Any = None,
+    run: str | Path | None = None,
+    beam_size: int = 4,
+    keep_original: bool = False,
+    overrides: Sequence[str] = (),
+    fresh: bool = False,
+    on_progress: Callable[[TrainingEvent], object] | None = None,
+) -> Run:
+    """Train a student on a teacher's translations of the training sources (sequence-level knowledge distillation).
+
+    Args:
+        teacher: The teacher's model folder.
+        recipe: The student's recipe.
+        train: Training pairs from memory, as in :func:`train`.
+        dev: Development pairs from memory.
+        run: The run folder. Default: that of :func:`train` with "-distilled".
+        beam_size: The teacher's beam size; 1 is greedy search.
+        keep_original: Whether the student also learns from the original targets.
+        overrides: Changes to the recipe.
+        fresh: Whether to start over. The teacher's translations of an earlier run are used again.
+        on_progress: Function that receives events, as in :func:`train`.
+
+    Raises:
+        ConfigError: A recipe or an option is invalid, or the task is not translation.
+        BundleError: ``teacher`` is not a model folder.
+        CheckpointError: The run has begun with another teacher, recipe or other data.
+    """
+    plan = _plan(recipe, {}, overrides, run, suffix="-distilled")
+
+    def student(full: Recipe, listener: Listener, earlier: Path | None) -> Recipe:
+        return translate_corpora(
+            teacher,
+            complete_recipe(full, plan.folder),
+            plan.folder,
+            beam_size=beam_size,
+            keep_original=keep_original,
+            listener=listener,
+            reused_run=earlier,
+        )
+
+    return _carry_out(plan, {"train": train, "dev": dev}, fresh, on_progress, student)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A recipe before it is validated, its origin for messages, and the run folder."""
+
+    sections: dict[str, Any]
+    origin: str
+    folder: Path
+
+
+def _plan(
+    recipe: str | Path | Table | None,
+    sections: Mapping[str, Table | None],
+    overrides: Sequence[str],
+    run: str | Path | None,
+    suffix: str,
+) -> _Plan:
+    """Return the recipe with all changes, and the run folder. ``suffix`` ends the name of a default folder."""
+    path = Path(recipe) if isinstance(recipe, (str, Path)) else None
+    table = recipe if isinstance(recipe, Mapping) else {}
+    whole = dict(table) if path is None else read_toml(path)
+    for name, keys in sections.items():
+        if keys is not None:
+            whole[name] = {**whole.get(name, {}), **keys}
+    whole = apply_overrides(whole, overrides)
+    if run is None:
+        kind = whole.get("task", {}).get("kind", "translation")
+        digest = fingerprint(json.dumps(whole, sort_keys=True))[:8]
+        run = Path("runs") / ((f"{kind}-{digest}" if path is None else path.stem) + suffix)
+    return _Plan(whole, "recipe" if path is None else str(path), Path(run))
+
+
+def _carry_out(
+    plan: _Plan,
+    examples: Mapping[str, Any],
+    fresh: bool,
+    on_progress: Callable[[TrainingEvent], object] | None,
+    prepare: Callable[[Recipe, Listener, Path | None], Recipe] | None = None,
+) -> Run:
+    """Train as planned, on ``examples`` from memory where they are not None.
+
+    ``prepare`` returns the recipe to train, from the recipe of the plan, the listener and the folder of the run before.
+    """
+    stop, folder = threading.Event(), plan.folder
+    listener = EventListener(on_progress or (lambda _: None), folder, stop)
+    in_memory = {key: part for key, part in examples.items() if part is not None}
+    result = None
+    with kept_host_state(), move_previous_run_aside(folder, fresh, listener.say) as earlier:
+        recipe = parse_recipe(_with_corpora(plan.sections, folder, in_memory), plan.origin)
+        recipe.refuse_options_without_effect(plan.origin)
+        try:
+            if in_memory and is_main_process():
+                _write_corpora(in_memory, folder, recipe)
+            if prepare is not None:
+                recipe = prepare(recipe, listener, earlier)
+            result = loop.train(task_of(recipe), recipe, folder, listener=listener, stop=stop)
+        except KeyboardInterrupt:
+            if stop.is_set():  # the second interruption
+                raise
+        listener.finished(result.step if result else 0, result is None or result.interrupted)
+    if listener.error is not None:
+        raise listener.error
+    if result is None:
+        return Run(folder, interrupted=True)
+    if result.divergence is not None:
+        warnings.warn(result.divergence, stacklevel=3)
+    return Run(folder, result.interrupted, result.divergence)
+
+
+def _with_corpora(sections: Mapping[str, Any], folder: Path, in_memory: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe with the files of examples from memory as its corpora, which keep their languages."""
+    data = dict(sections.get("data", {}))
+    home = folder / "data"
+    if all(key in in_memory or not data.get(key) for key in ("train", "dev")):
+        data["folder"], home = str(home), Path()
+    elif in_memory:  # files are relative to another folder
+        home = home.resolve()
+    for key in in_memory:
+        replaced = data.get(key) or []
+        tables = [table for table in ([replaced] if key == "dev" else replaced) if isinstance(table, Mapping)]
+        languages = {name: {table.get(name) for table in tables} for name in ("source_language", "target_language")}
+        kept = {name: values.pop() for name, values in languages.items() if len(values) == 1}
+        corpus = {"files": [str(home / f"{key}.jsonl")]} | {name: value for name, value in kept.items() if value}
+        data[key] = corpus if key == "dev" else [corpus]
+    return {**sections, "data": data}
+
+
+def _write_corpora(in_memory: Mapping[str, Any], folder: Path, recipe: Recipe) -> None:
+    """Write the examples from memory into the run folder, unless the run has begun with others."""
+    has_begun = bool(checkpoint_folders(folder / "checkpoints"))
+    languages = (recipe.task.source_language, recipe.task.target_language)
+    with lock_run_folder(folder):  # another process may be training there
+        for key, part in in_memory.items():
+            path, columns = folder / "data" / f"{key}.jsonl", _COLUMNS[recipe.capability]
+            write_examples(part, path, columns, key, languages=languages if len(columns) == 2 else (), keep=has_begun)
