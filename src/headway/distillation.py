@@ -60,7 +60,7 @@ def distill(
     beam_size: int = 4,
     keep_original: bool = False,
     listener: Listener | None = None,
-    reused_run: Path | None = None,
+    reused_run: str | Path | None = None,
 ) -> Recipe:
     """Translate the sources of all training corpora into ``run``/distilled, and return the student's recipe.
 
@@ -89,8 +89,8 @@ def distill(
         )
     run = Path(run)
     teacher = Path(teacher)
-    if reused_run is not None and (reused_run / "distilled").is_dir():
-        shutil.copytree(reused_run / "distilled", run / "distilled")
+    if reused_run is not None and Path(reused_run, "distilled").is_dir():
+        shutil.copytree(Path(reused_run, "distilled"), run / "distilled")
     listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if read_config(teacher).capability == "continues":
