@@ -126,3 +126,12 @@ def test_the_compiled_form_gives_the_same_gains(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_allclose(direction.evidence(*pair), compiled, rtol=1e-5, atol=1e-6)
     again = _Direction.learn(*pair, vocabulary.unknown + 1)
     np.testing.assert_allclose(again.gains, direction.gains, rtol=1e-5)
+
+
+def test_random_pairs_that_are_new_to_the_model_score_lower() -> None:
+    """Most pairs of a large corpus are new, because the model is learned from a sample. Good pairs stand out more."""
+    sources, targets = corpus(7, 1_500)
+    whole = LexicalModel.learn(sources, targets)
+    sample = LexicalModel.learn(sources, targets, corpus_size=10**9)
+    assert len(sample.scores_of_random_pairs) == len(whole.scores_of_random_pairs)
+    assert np.median(sample.scores(sources, targets)) > np.median(whole.scores(sources, targets))

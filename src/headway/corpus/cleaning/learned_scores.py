@@ -20,10 +20,10 @@ MAX_PAIRS = 200_000
 _JUDGED_BY_MODELS = 1000  # pairs, with as many random and twice as many truncated ones
 
 
-def learn_lexical_model(pairs: Sequence[tuple[str, str]], num_lines: int, path: Path) -> None:
-    """Learn word translations from a sample of the pairs of a corpus, and write them to a file."""
+def learn_lexical_model(pairs: Sequence[tuple[str, str]], share: float, path: Path) -> None:
+    """Learn word translations from a share of the pairs of a corpus, and write them to a file."""
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    model = LexicalModel.learn(sources, targets, corpus_size=num_lines)
+    model = LexicalModel.learn(sources, targets, corpus_size=round(len(pairs) / share))
     with atomic_write(path) as new:
         model.save(new)
 
@@ -42,8 +42,10 @@ def learn_borders(
     borders: dict[str, float] = {}
     if settings.lexical_model is not None:
         model = LexicalModel.load(Path(settings.lexical_model))
-        for column, bad in enumerate((model.scores_of_random_pairs, model.coverages_of_truncated_pairs)):
-            borders[SCORES[column]] = pair_posteriors(scores[:, column], bad).border_at(posterior)
+        related = pair_posteriors(scores[:, 0], model.scores_of_random_pairs)
+        coverages = scores[related.posterior(scores[:, 0]) >= posterior, 1]  # random pairs would count as truncated
+        truncated = pair_posteriors(coverages, model.coverages_of_truncated_pairs)
+        borders |= {SCORES[0]: related.border_at(posterior), SCORES[1]: truncated.border_at(posterior)}
     if settings.cleaning.model is not None:
         scorer, chosen = PairScorer(settings.model_copy(update={"lexical_model": None})), pairs[:_JUDGED_BY_MODELS]
         borders[SCORES[2]] = min(

@@ -251,7 +251,7 @@ class _SecondPass:
         if not any(rule.name in ("misaligned", "truncated") for rule in needed) or len(pairs) < MIN_PAIRS:
             lexical = None
         elif lexical is not None and not lexical.exists():
-            learn_lexical_model(pairs, self._plan.num_lines, lexical)
+            learn_lexical_model(pairs, self._sampled_share(MAX_PAIRS), lexical)
         settings = ScoringSettings(cleaning=self._settings, lexical_model=None if lexical is None else str(lexical))
         if not settings.paths:
             return judge
@@ -260,12 +260,16 @@ class _SecondPass:
         posterior = self._settings.config.thresholds.min_pair_posterior
         return replace(judge, learned=learn_borders(settings, scores, pairs, posterior))
 
+    def _sampled_share(self, count: int) -> float:
+        """Return the share of the lines that are in a sample of about ``count`` lines."""
+        return min(count / max(self._plan.num_lines, 1), 1.0)
+
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
         The sample depends on the texts only, and contains repeated lines all or not at all.
         """
-        share = min(count / max(self._plan.num_lines, 1), 1.0)
+        share = self._sampled_share(count)
         limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
         for _, first, chunk in self._chunks(activity):
             yield chunk, judge.decide(chunk.rows, first).kept & (chunk.rows["pair"] <= limit)
