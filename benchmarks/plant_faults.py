@@ -26,11 +26,15 @@ no pair is kept that is equal to it apart from case and punctuation.
 
 import json
 import math
+import platform
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -282,7 +286,13 @@ def score(
         for line in random.Random(1).sample(lost, min(examples, len(lost))):
             print(line, *damaged[line - 1], sep="\t")
     if output is not None:
-        output.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+        head = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "python": platform.python_version(),
+            "headway": version("headway"),
+            "command": "python benchmarks/plant_faults.py " + " ".join(sys.argv[1:]),
+        }
+        output.write_text(json.dumps(head | counts, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
