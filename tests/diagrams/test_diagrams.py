@@ -22,13 +22,14 @@ from headway.config import Config
 from headway.diagrams.attention import attention_steps
 from headway.diagrams.draw import LEVELS, draw, with_caption
 from headway.diagrams.drawing import Box, Drawing, Text
-from headway.diagrams.head import HeadInput, draw_head
+from headway.diagrams.head import HeadInput, draw_head, first_attention
 from headway.diagrams.svg import to_svg
 from headway.diagrams.text_width import _CHARACTERS
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError
 from headway.inspection.diagram import diagram
 from headway.models.base import Model
+from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import ARCHITECTURES, build_model
@@ -208,6 +209,20 @@ def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     assert "encoder self-attention" in drawing.caption
     assert "“days”" in drawing.caption
     assert faults(with_caption(drawing)) == []
+
+
+def test_the_input_and_the_mask_of_a_head_are_those_of_its_layer() -> None:
+    config = ClassifierConfig(d_model=16, num_heads=2, d_ff=16, convolution=3, max_length=5, pad_to_max_length=True)
+    model: Any = build_model(config, 20, 2).eval()
+    read: list[torch.Tensor] = []
+    projection = model.encoder.blocks[0].attention.projection
+    projection.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    tokens = [5, 6, 2]
+    model(torch.tensor([tokens]))
+    head = first_attention(model, tokens)
+    torch.testing.assert_close(head.x, read[0][0])
+    assert head.tokens == [*tokens, 0, 0]
+    assert head.mask[0].tolist() == [True, True, True, False, False]  # not at padding
 
 
 def test_a_drawing_is_refused_with_the_choices() -> None:
