@@ -106,8 +106,8 @@ def record_format(paths: Sequence[Path], field: str | None, result: str, *, num_
     for path in paths:
         if uncompressed_name(path).suffix == ".tmx":
             raise ConfigError(
-                f"{path}: a translation memory has no lines; `headway corpus clean {path} -o FOLDER --from de --to en` "
-                "writes its texts to one file for each language, for example"
+                f"{path}: a translation memory has no lines; expected text, .jsonl or .tsv (which may be compressed). "
+                "headway train, prepare and corpus clean read translation memories"
             )
     kinds = {_KINDS.get(uncompressed_name(path).suffix) for path in paths}
     if kinds == {None} or not kinds:

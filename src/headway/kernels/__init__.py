@@ -20,6 +20,10 @@ Training in float32 or bfloat16:
 - :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`, :mod:`headway.kernels.layer_norm`,
   :mod:`headway.kernels.head_layout`: the operations around the matrix products, forward and backward.
 
+Learning from text:
+
+- :mod:`headway.kernels.lexicon`: the loops of IBM model 1.
+
 These kernels are built from:
 
 - :mod:`headway.kernels.jit`: compilation, and running a kernel on threads. :mod:`headway.kernels.code_cache` keeps
