@@ -21,6 +21,12 @@ from headway.jobs.results import ChunkResult
 QUICK, SLOW, PARTS = 60, int(os.environ.get("HEADWAY_SCHEDULES", "20000")), 20
 
 
+@pytest.fixture
+def small_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder has two chunks, so that schedules of a few chunks have several folders."""
+    monkeypatch.setattr("headway.jobs.protocol.FOLDER_CHUNKS", 2)
+
+
 def first_problem(seeds: range, protocol: type[ChunkProtocol] = ChunkProtocol) -> tuple[int, list[str]] | None:
     """Return the first seed whose schedule has a problem, with the problems."""
     for seed in seeds:
@@ -31,11 +37,13 @@ def first_problem(seeds: range, protocol: type[ChunkProtocol] = ChunkProtocol) -
     return None
 
 
+@pytest.mark.usefixtures("small_folders")
 def test_no_chunk_is_lost_doubled_or_changed() -> None:
     assert first_problem(range(QUICK)) is None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_folders")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_chunk_is_lost_doubled_or_changed_in_many_schedules(part: int) -> None:
     size = SLOW // PARTS

@@ -9,6 +9,7 @@ Files (``0012`` is the folder of chunks 12,000 to 12,999)::
     leases/0012/12345.1            it was taken over: generation 1
     leases/0012/12345.1.released   the owner of generation 1 has stopped before it was done
     results/0012/12345             its result, which is final
+    finished/0012                  all chunks of the folder have results; only saves looking at it again
     failed/0012/12345.jsonl        its lines that could not be done, with the reasons
     temporary/…                    results that are being written
     stopped.json                   the job has a fault, which all workers report
@@ -37,8 +38,9 @@ deterministic, or two machines compute differently.
 **Release.** A worker that has to stop creates ``N.G.released``. The next owner creates generation G+1 at once.
 
 Workers prefer chunks that nobody has. They look at the leases of others only if there are no such chunks left. They
-choose randomly among the free chunks of one folder at a time, which they list again after a collision. So there are
-about six operations for each chunk, however many workers and chunks there are, and a worker remembers one folder.
+choose randomly among the free chunks of one folder at a time, which they list again after a collision. A worker that
+leaves a folder skips those that are finished. So there are six to eight operations for each chunk, however many workers
+and chunks there are, and a worker remembers one folder.
 """
 
 from __future__ import annotations
@@ -58,9 +60,10 @@ from headway.jobs.results import ChunkResult, DamagedResultError, read_header
 
 FOLDER_CHUNKS = 1000  # chunks of a folder
 STOPPED_FILE = "stopped.json"
+_FINISHED = "finished"
 _COUNTER_DIGITS = 12  # so that a renewed lease has as many bytes as before
 _MAX_WATCHED = 64  # leases that an idle worker watches
-_MAX_SURVEYED = 8  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
+_MAX_SURVEYED = 4  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
 _FIRST_POLL_S = 0.1  # chunks that are being done may soon be finished; each further time is twice as long
 _CAREFUL_AFTER = 2  # generations of a chunk that ended without being released
 
@@ -285,7 +288,20 @@ class ChunkProtocol:
             if not self._candidates:
                 self._open.popleft()
                 self._collisions.clear()
+                if len(self._open) > 1:
+                    self._skip_finished()
         return None
+
+    def _skip_finished(self) -> None:
+        """Forget the folders that others have found to be finished."""
+        finished = set(self.files.list(_FINISHED))
+        self._open = deque(folder for folder in self._open if folder not in finished)
+        self._pending = {folder: chunks for folder, chunks in self._pending.items() if folder not in finished}
+
+    def look_at_all_folders(self) -> None:
+        """Make workers look at all folders once more, in case that somebody has removed results by hand."""
+        for folder in self.files.list(_FINISHED):
+            self.files.remove(f"{_FINISHED}/{folder}")
 
     def _survey(self, folder: str) -> list[tuple[int, int]]:
         """Return the free chunks of a folder in random order, each with its generation, and note those of others."""
@@ -308,6 +324,8 @@ class ChunkProtocol:
         self._pending.pop(folder, None)
         if taken:
             self._pending[folder] = taken
+        elif not free and self._num_chunks > FOLDER_CHUNKS:
+            self.files.create(f"{_FINISHED}/{folder}", b"")
         return free
 
     def take(self, chunk: int, generation: int) -> Lease | None:

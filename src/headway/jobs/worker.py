@@ -74,6 +74,7 @@ class Worker:
         """
         with self._output_errors():
             self._check_processor()
+            self._protocol.look_at_all_folders()
         while True:
             with self._output_errors():
                 self._lease = lease = self._protocol.next_lease()
