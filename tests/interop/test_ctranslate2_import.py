@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ from ctranslate2_models import (
     downgrade,
     opened,
 )
+from foreign import SENTENCES, bart, fsmt, m2m, marian
 from torch import Tensor
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
-from headway.interop.importing import import_ctranslate2
+from headway.engine import SearchTransformer
+from headway.interop.exporting import export_to
+from headway.interop.importing import import_ctranslate2, import_huggingface
+from headway.interop.supported import as_transformer
+from headway.predict import Translator
 from headway.text.base import BOS, EOS, PAD, UNK
 
 LIMIT = 25
@@ -149,6 +155,43 @@ def test_rotary_positions_of_both_layouts_compute_the_same(tmp_path: Path) -> No
     bundle = import_ctranslate2(folder).bundle
     assert bundle.model.config.as_dict()["rotary_fraction"] == 0.5
     assert difference(folder, bundle) < 1e-4
+
+
+def test_a_vocabulary_map_becomes_a_shortlist(tmp_path: Path) -> None:
+    """Targets of several source tokens go to the first; a line without source tokens is for every source."""
+    folder = Model(target=None, tie=True, source=[*SOURCE, *"xyzuvw"]).save(tmp_path)
+    (folder / "vmap.txt").write_text("\tx\na\ty z\na b\tu\nc\tv unseen\nunseen\tw\n")
+    imported = import_ctranslate2(folder)
+    assert imported.shortlist is not None
+    tokenizer = imported.bundle.target_tokenizer
+    for source, targets in (("a", "xyzu"), ("c", "xv"), ("d", "x")):
+        listed = imported.shortlist.allowed_tokens([tokenizer.encode(source)])[0].tolist()
+        assert sorted(listed) == sorted([EOS, *tokenizer.encode(" ".join(targets))])
+    engine = SearchTransformer(as_transformer(imported.bundle, "the test"), shortlist=imported.shortlist)
+    request = Request(source=tuple(source_ids(imported.bundle, "a c")), limit=8)
+    ours = search(engine, [request], DecodingOptions(beam_size=1), SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
+    settings = {"beam_size": 1, "min_decoding_length": 0, "max_decoding_length": 8, "disable_unk": True}
+    (folder / "vmap.txt").write_text("\tx\na\ty z u\nc\tv\n")
+    suppressed = {"suppress_sequences": [["<blank>"], ["<s>"]]}
+    theirs = opened(folder).translate_batch([["a", "c"]], use_vmap=True, **settings, **suppressed)
+    assert tokenizer.decode(ours[0][0].tokens) == " ".join(theirs[0].hypotheses[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [marian, m2m, bart, fsmt], ids=lambda make: str(make.__name__))
+def test_exported_models_come_back(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """A folder that Headway exports, with the tokenizer files beside the model, gives the same texts."""
+    bundle = import_huggingface(make(tmp_path / "original")).bundle
+    export_to("ctranslate2", bundle, tmp_path / "ct2")
+    template = bundle.token_template
+    languages = {"source_language": template.source_language, "target_language": template.target_language}
+    back = import_ctranslate2(tmp_path / "ct2", **languages).bundle
+    options = DecodingOptions(beam_size=1, max_length=LIMIT)
+    texts = [
+        [Translator(one, avoid_flagged=False).translate(text, options, protect=False).text for text in SENTENCES]
+        for one in (bundle, back)
+    ]
+    assert texts[0] == texts[1]
 
 
 def texts_of_both(folder: Path, bundle: Bundle, texts: list[str], beam_size: int) -> list[tuple[str, str]]:

@@ -58,3 +58,15 @@ def test_special_tokens_that_make_no_sense_are_explained(special: dict[str, int]
 def test_an_id_that_is_not_there_is_explained() -> None:
     with pytest.raises(BundleError, match="token id 8 is not in the vocabulary, whose ids are 0 to 7"):
         VocabularyOrder.from_special_ids(8, pad=6, start=6, end=0, unknown=2).to_headway_ids([3, 8])
+
+
+def test_special_tokens_that_are_missing_duplicate_other_rows() -> None:
+    """Marian's vocabularies have neither padding nor a first token, and OpenNMT-py's sources have no end."""
+    marian = VocabularyOrder.with_duplicates(5, pad=None, start=None, end=0, unknown=1)
+    assert marian.order == (0, 0, 0, 1, 2, 3, 4)
+    assert marian.duplicates == (0, 1)
+    assert marian.to_headway_ids(range(5)) == (2, 3, 4, 5, 6)
+    source = VocabularyOrder.with_duplicates(5, pad=1, start=None, end=None, unknown=0)
+    assert source.order == (1, 2, 2, 0, 2, 3, 4)
+    assert source.duplicates == (1, 2)
+    assert source.to_headway_ids(range(5)) == (3, 0, 4, 5, 6)
