@@ -23,6 +23,7 @@ from torch import Tensor
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.engine import SearchTransformer
+from headway.errors import BundleError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_ctranslate2, import_huggingface
 from headway.interop.supported import as_transformer
@@ -192,6 +193,20 @@ def test_exported_models_come_back(make: Callable[[Path], Path], tmp_path: Path)
         for one in (bundle, back)
     ]
     assert texts[0] == texts[1]
+
+
+def test_decoding_begins_with_the_target_language_only_if_the_model_leaves_it_open(tmp_path: Path) -> None:
+    config = {"decoder_start_token": None}
+    folder = Model(target=None, source=[*SOURCE, *"xyzuvw"], config=config).save(tmp_path / "open")
+    with pytest.raises(BundleError, match=r"left to the user .*; give it \(target_language="):
+        import_ctranslate2(folder)
+    with pytest.raises(BundleError, match="decoder_start_token = 'xx' is not in the target vocabulary"):
+        import_ctranslate2(folder, target_language="xx")
+    assert import_ctranslate2(folder, target_language="x").bundle.target_tokenizer.encode("x y") == [3, 15]
+    folder = Model(target=None, source=[*SOURCE, *"xyzuvw"]).save(tmp_path / "fixed")
+    bundle = import_ctranslate2(folder, target_language="x").bundle
+    assert bundle.task.target_language == "x"
+    assert bundle.target_tokenizer.encode("x y") == [14, 15]
 
 
 def texts_of_both(folder: Path, bundle: Bundle, texts: list[str], beam_size: int) -> list[tuple[str, str]]:

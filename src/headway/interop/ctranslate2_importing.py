@@ -473,7 +473,7 @@ def _vocabularies(
                 f"{folder}: no vocabulary of the {side}; expected shared_vocabulary.json or .txt, or "
                 f"{side}_vocabulary.json or .txt"
             )
-    start = settings.decoder_start_token if start_token is None else start_token
+    start = start_token if settings.decoder_start_token is None else settings.decoder_start_token
     if start is None:
         raise BundleError(
             f"{folder}: the first decoder token is left to the user (decoder_start_token = null), for example a "
