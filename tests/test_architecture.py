@@ -56,6 +56,7 @@ ALLOWED = {
     "tensorboard": ["training/report.py"],
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
+    "huggingface_hub": ["interop/hub/download.py"],
     "ctranslate2": ["interop/ctranslate2.py"],
     "yaml": ["interop/marian.py"],
     "onnx": ["interop/onnx.py", "interop/onnx_graph.py", "interop/onnx_models.py"],

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".versions"
 EXTRAS = (
     "ctranslate2",
+    "hub",
     "huggingface",
     "marian",
     "moses",

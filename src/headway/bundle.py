@@ -515,13 +515,18 @@ def _read_json(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: damaged ({error}); copy the folder again from its source") from None
     if not isinstance(config, dict) or type(config.get("format")) is not int or config["format"] < 1:
-        raise BundleError(f"{path}: not a Headway model's configuration (no format version)")
+        hint = f"; headway import huggingface:{folder} converts it" if _is_of_transformers(config) else ""
+        raise BundleError(f"{path}: not a Headway model's configuration (no format version){hint}")
     if config["format"] > FORMAT_VERSION:
         raise BundleError(
             f"{path}: format version {config['format']}, but this Headway supports at most {FORMAT_VERSION}; "
             "update Headway"
         )
     return config
+
+
+def _is_of_transformers(config: object) -> bool:
+    return isinstance(config, dict) and "model_type" in config
 
 
 def model_folder_in(run: Path) -> Path | None:

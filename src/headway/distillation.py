@@ -35,6 +35,7 @@ from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError, TrainingError
+from headway.interop.hub import model_folder
 from headway.jobs.join import join
 from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 from headway.jobs.plan import JOB_FILE, JobChunk, JobRequest, Plan, make_plan
@@ -88,7 +89,7 @@ def distill(
             "press Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
         )
     run = Path(run)
-    teacher = Path(teacher)
+    teacher = model_folder(teacher)
     if reused_run is not None and Path(reused_run, "distilled").is_dir():
         shutil.copytree(Path(reused_run, "distilled"), run / "distilled")
     listener = listener or Listener()

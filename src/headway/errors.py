@@ -6,6 +6,7 @@
     ├── LengthError          a sequence that is longer than a model or a limit allows
     │   └── ContextLengthError  a prompt that leaves no room for new tokens in a language model's context
     ├── BundleError          a model folder: missing, truncated, foreign or damaged file
+    ├── HubError             a model on the Hugging Face Hub that is missing, forbidden, damaged or out of reach
     ├── CheckpointError      a run folder that cannot be resumed as asked
     ├── TrainingError        training that cannot continue (out of memory, nothing to train on)
     │   └── DivergenceError  the loss or the gradients stay infinite
@@ -105,6 +106,10 @@ class BundleError(HeadwayError):
     """A model folder is missing, damaged or not in Headway's format."""
 
 
+class HubError(HeadwayError):
+    """A model on the Hugging Face Hub does not exist, may not be read, is damaged, or cannot be reached."""
+
+
 class CheckpointError(HeadwayError):
     """A run folder cannot be resumed, or does not match the recipe."""
 
@@ -136,6 +141,7 @@ class MissingPackageError(HeadwayError):
         "ftfy": "clean",
         "greenlet": "serve",
         "httptools": "serve",
+        "huggingface_hub": "hub",
         "lxml": "documents",
         "markdown-it-py": "documents",
         "matplotlib": "plots",

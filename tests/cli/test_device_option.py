@@ -28,7 +28,7 @@ from headway.predict import shared_weights
 
 # Commands that compute nothing with a model, or whose device is a key of the recipe that they read.
 WITHOUT = {
-    *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import"),
+    *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import", "models"),
     "learn-bpe",
     "diagram",
     "doctor",  # describes the device that auto means

@@ -38,7 +38,7 @@ def installs(extra: str) -> set[str]:
         if name == "headway":
             found |= {package for part in inner.rstrip("]").split(",") for package in installs(part)}
         else:
-            found.add(re.split(r"[<>=;\[ ]", name)[0])
+            found.add(re.split(r"[<>=;\[ ]", name)[0].replace("_", "-"))
     return found
 
 

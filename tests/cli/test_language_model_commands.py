@@ -16,9 +16,9 @@ from command_line import assert_refused, run, write_lines
 
 import headway
 from headway import kernels
+from headway.engine.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
 from headway.predict import LanguageModel, Translator
 from headway.predict.classification.classifier import Classifier
-from headway.predict.language_modeling.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
 from headway.text.base import BOS
 from headway.text.special_tokens import SpecialTokenTemplate
 

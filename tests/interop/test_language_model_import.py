@@ -24,12 +24,12 @@ from headway import kernels
 from headway.bundle import LanguageModelBundle
 from headway.cli.commands.import_ import import_
 from headway.data.multiple_choice import Question, prompts_with_examples
+from headway.engine.int8_check import INT8_CHECK_FILE, read_int8_check
 from headway.errors import BundleError, ConfigError, LengthError
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.importing import import_from, import_language_model
 from headway.predict import LanguageModel, load_language_model, score_answers
-from headway.predict.language_modeling.int8_check import INT8_CHECK_FILE, read_int8_check
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.huggingface import FastTokenizer
 

@@ -22,6 +22,7 @@ import typer
 
 from headway.cli import commands
 from headway.cli.command_groups import CommandGroup
+from headway.cli.model_folders import with_model_folders
 from headway.cli.standard_streams import prepare_standard_streams, with_utf8_results
 from headway.contention import adapt_waiting
 from headway.errors import HeadwayError, MissingPackageError, escape_unprintable
@@ -64,7 +65,7 @@ def _register_commands() -> tuple[str, ...]:
 def _register(group: typer.Typer, name: str, module: ModuleType, panel: str | None) -> None:
     command_class = vars(module).get("COMMAND_CLASS")
     register = group.command(_command_name(name), cls=command_class, rich_help_panel=panel)
-    register(with_utf8_results(getattr(module, name)))
+    register(with_utf8_results(with_model_folders(getattr(module, name))))
 
 
 def _command_name(file_name: str) -> str:

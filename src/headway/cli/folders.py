@@ -8,13 +8,20 @@ from headway.errors import ConfigError
 
 
 def sibling_folder(folder: Path, suffix: str) -> Path:
-    """Return the path FOLDER-SUFFIX next to ``folder``, which may also be "." or ".."."""
+    """Return the path FOLDER-SUFFIX next to ``folder``, which may also be "." or "..".
+
+    A converted model of the Hub is kept among others; the result is then NAME-SUFFIX in the working directory.
+    """
+    from headway.interop.hub.converted import title_of_converted
+
+    if (title := title_of_converted(folder)) is not None:
+        return Path(f"{title}-{suffix}")
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.parent / f"{named.name}-{suffix}"
 
 
-def checked_output_folder(folder: Path, source: Path) -> Path:
-    """Return ``folder`` if the model converted from ``source`` can be written there without losing any other files.
+def checked_output_folder(folder: Path, source: Path | None = None) -> Path:
+    """Return ``folder`` if a model, converted from ``source``, can be written there without losing any other files.
 
     An older model in ``folder`` may be replaced.
 
@@ -22,7 +29,7 @@ def checked_output_folder(folder: Path, source: Path) -> Path:
         ConfigError: The folder is or contains ``source`` or the working directory, or contains files but no model.
     """
     whole = folder.resolve()
-    if source.resolve().is_relative_to(whole):
+    if source is not None and source.resolve().is_relative_to(whole):
         raise ConfigError(f"{folder}: contains {source}, which would be lost; give another folder (-o)")
     if Path.cwd().is_relative_to(whole):
         raise ConfigError(f"{folder}: is or contains the working directory; give another folder (-o)")

@@ -7,12 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from headway.cli.model_folders import MODEL
+
 OutputFormat = Literal["text", "json"]
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 
 # Files and folders
-ModelFolder = Annotated[Path, typer.Argument(help="A model folder.")]
+ModelFolder = Annotated[
+    Path, typer.Argument(help="A model folder, or the name of a model on the Hugging Face Hub (hf:NAME)."), MODEL
+]
 TextArgument = Annotated[str | None, typer.Argument(help="A text. Default: the lines of --input.")]
 TextInputOption = Annotated[
     Path | None, typer.Option("-i", "--input", help="Input file, one text per line. Default: standard input.")
@@ -71,6 +75,7 @@ EnsembleOption = Annotated[
         "--with",
         help="Another model, with the same tokenizers, whose probabilities are averaged with MODEL's; may be repeated.",
     ),
+    MODEL,
 ]
 PrecisionOption = Annotated[
     Precision,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from headway.cli import options
+from headway.cli.model_folders import MODEL
 
 PivotOption = Annotated[
     Path | None,
@@ -17,6 +18,7 @@ PivotOption = Annotated[
         help="A second model, which translates what the first one has translated: with DE-EN and --pivot EN-FR "
         "from German into French. --from is an option of the first model, all others of the second.",
     ),
+    MODEL,
 ]
 PivotCandidatesOption = Annotated[
     int,

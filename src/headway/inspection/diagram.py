@@ -13,6 +13,7 @@ from headway.diagrams.draw import Level, draw, with_caption
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.svg import to_svg
 from headway.errors import ConfigError
+from headway.interop.hub import model_folder
 from headway.models.base import ArchitectureConfig, Model
 from headway.models.registry import ARCHITECTURES
 from headway.storage import atomic_write_text
@@ -59,7 +60,8 @@ def diagram(
     """Draw the architecture of a model from its own configuration.
 
     Args:
-        what: A model folder, a recipe, a preset with its kind of model (``transformer:base``), or a model.
+        what: A model folder or the name of a model on the Hugging Face Hub (``hf:NAME``), a recipe, a preset with its
+            kind of model (``transformer:base``), or a model.
         level: "model" (blocks, as in figure 1 of the paper), "block" (each step of a block), "cell" (the equations of a
             recurrent layer) or "attention" (the steps of attention, as in figure 2, and its inputs and masks).
         shapes: Whether to write shapes beside arrows and numbers of weights in boxes.
@@ -70,16 +72,18 @@ def diagram(
         ConfigError: ``what`` does not exist, or the model has no such level.
         BundleError: A model folder is damaged.
     """
+    if not isinstance(what, Model):
+        what = model_folder(what)
     if text is None:
         model, note = _outline(what)
         return _finished(draw(model, level=level, shapes=shapes), note)
-    if isinstance(what, Model) or not Path(what).is_dir():
+    if isinstance(what, Model) or not what.is_dir():
         raise ConfigError(
             f"a text needs a trained model, but {what} is not a model folder; leave out the text (--text)"
         )
     from headway.inspection.diagram_of_text import draw_text
 
-    return _finished(draw_text(Path(what), text, level))
+    return _finished(draw_text(what, text, level))
 
 
 def _finished(drawing: Drawing, note: str = "") -> Diagram:
@@ -94,15 +98,14 @@ def check_output_format(path: Path) -> None:
         raise ConfigError(f"{path}: expected a picture whose name ends in .svg")
 
 
-def _outline(what: str | Path | Model) -> tuple[Model, str]:
+def _outline(what: Path | Model) -> tuple[Model, str]:
     """Return the model to draw, whose weights may be on the meta device, and a note about its sizes."""
     if isinstance(what, Model):
         return what, ""
-    path = Path(what)
-    if path.is_dir():
-        return load_outline(path).model, ""
-    if path.suffix.lower() == ".toml":
-        recipe = load_recipe(path)
+    if what.is_dir():
+        return load_outline(what).model, ""
+    if what.suffix.lower() == ".toml":
+        recipe = load_recipe(what)
         return _built(recipe.model, recipe.tokenizer.vocab_size)
     kind, _, preset = str(what).partition(":")
     if kind not in ARCHITECTURES:

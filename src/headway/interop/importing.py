@@ -20,10 +20,11 @@ from headway.interop.ctranslate2_importing import (
     read_vocabulary_map,
 )
 from headway.interop.ctranslate2_tokenizers import FolderTokenizers, read_folder_tokenizers
+from headway.interop.hub.names import SCHEMES
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.causal_importing import import_causal
-from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config, read_json
+from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, read_checkpoint_config, read_json
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES, Family
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
@@ -122,6 +123,8 @@ def located_source(source: str) -> tuple[ImportFormat, Path]:
         ConfigError: There is no such file or folder, or it is not a model of a known format.
     """
     form, colon, rest = source.partition(":")
+    if colon and form in SCHEMES:
+        return "huggingface", Path(rest)
     if colon and form in get_args(ImportFormat):
         return cast("ImportFormat", form), Path(rest)
     path = Path(source)
@@ -157,8 +160,7 @@ def _import_huggingface_folder(
     folder: Path, languages: Mapping[str, str | None]
 ) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle | ImportedClassifierBundle:
     classifies = _is_classifier(folder)
-    families = CLASSIFIER_FAMILIES if classifies else {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
-    checkpoint = read_checkpoint_config(folder, families)
+    checkpoint = check_supported(folder)
     if checkpoint["model_type"] in FAMILIES:
         return import_huggingface(folder, **languages)
     if any(language is not None for language in languages.values()):
@@ -339,6 +341,17 @@ def import_classifier(folder: str | Path) -> ImportedClassifierBundle:
     bundle = ClassifierBundle(TaskConfig(kind="classification"), imported.model, tokenizer, imported.labels)
     card = imported_classifier_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedClassifierBundle(bundle, card)
+
+
+def check_supported(folder: Path) -> Checkpoint[ModelFamily]:
+    """Return the configuration in a folder of Hugging Face if its model can be imported, as far as config.json shows.
+
+    Raises:
+        BundleError: The model is not supported; the message says why.
+    """
+    is_classifier = _is_classifier(folder)
+    families = CLASSIFIER_FAMILIES if is_classifier else {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
+    return read_checkpoint_config(folder, families)
 
 
 def _is_classifier(folder: Path) -> bool:

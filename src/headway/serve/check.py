@@ -11,6 +11,7 @@ from headway import kernels
 from headway.errors import ConfigError
 from headway.serve.config import ServeConfig
 from headway.serve.glossaries import GlossaryStore
+from headway.serve.hub_models import is_missing
 from headway.serve.listeners import open_sockets
 from headway.serve.model_info import ModelSpec
 from headway.serve.usage import Usage
@@ -29,12 +30,15 @@ def check_start(config: ServeConfig) -> list[str]:
         ImportError: A package is missing.
     """
     importlib.import_module("headway.serve.app")
-    specs = config.specs()
+    present = [model for model in config.models if not is_missing(model.path)]
+    specs = config.model_copy(update={"models": tuple(present)}).specs()
     for spec in specs:
         _check_model(spec)
     _check_memory(specs, config.limits.memory_mb)
     _check_files(config)
     notes = _check_addresses(config)
+    missing = [model.path for model in config.models if model not in present]
+    notes += [f"{name} is not converted yet; the start downloads it" for name in missing]
     if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
         notes.append(f"models compute in bfloat16 or float32 ({reason})")
     return notes
@@ -45,8 +49,8 @@ def _check_model(spec: ModelSpec) -> None:
 
     from headway.bundle import load_outline
     from headway.engine import search_precision
+    from headway.engine.int8_check import read_int8_check
     from headway.interop.onnx import STEP_FILE
-    from headway.predict.language_modeling.int8_check import read_int8_check
 
     folder = Path(spec.folder)
     bundle, precision = load_outline(folder), spec.settings["precision"]

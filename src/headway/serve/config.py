@@ -13,6 +13,8 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.config import Config, read_toml
 from headway.errors import ConfigError
+from headway.interop.hub.names import HubName, parse_model
+from headway.serve.hub_models import folder_to_serve
 from headway.serve.model_info import ModelSpec
 
 ANY_HOST = "*"  # all addresses of the machine
@@ -27,7 +29,10 @@ _KNOWN_DIGESTS = {sha256(key.encode()).hexdigest(): name for key, name in _KNOWN
 class ModelConfig(Config):
     """A model of the service."""
 
-    path: str = Field(description="The model folder. A relative path begins at the folder of serve.toml.")
+    path: str = Field(
+        description="The model folder, or hf:NAME for a model of the Hugging Face Hub, which the first start downloads "
+        "and converts. A relative path begins at the folder of serve.toml."
+    )
     name: str | None = Field(None, description="The model's name in the APIs. Default: the last parts of the path.")
     source: tuple[str, ...] = Field((), description="Languages that it translates from. Default: those of the model.")
     target: tuple[str, ...] = Field((), description="Languages that it translates into. Default: those of the model.")
@@ -209,9 +214,18 @@ class ServeConfig(Config):
         return tuple(f"[{host.strip('[]')}]" if ":" in host else host for host in named)
 
     def specs(self) -> list[ModelSpec]:
-        """Return the models to load."""
+        """Return the models to load. Names of models on the Hub become folders, which may take long.
+
+        Raises:
+            HeadwayError: A model of the Hub cannot be downloaded or converted.
+        """
         return [
-            ModelSpec(model_name(model), model.path, {"precision": model.precision}, on_demand=model.load == "demand")
+            ModelSpec(
+                model_name(model),
+                str(folder_to_serve(model.path)),
+                {"precision": model.precision},
+                on_demand=model.load == "demand",
+            )
             for model in self.models
         ]
 
@@ -220,7 +234,10 @@ def model_name(model: ModelConfig) -> str:
     """Return the name of a model in the APIs: RUN for runs/RUN/best, otherwise the name of its folder."""
     if model.name is not None:
         return model.name
-    path = Path(model.path).absolute()
+    path = parse_model(model.path)
+    if isinstance(path, HubName):
+        return path.title
+    path = path.absolute()
     return path.parent.name if path.name in ("best", "average", "ema") and path.parent.name else path.name
 
 
@@ -242,7 +259,7 @@ def read_config(
     if path is not None and isinstance(data.get("models"), list):
         for model in data["models"]:
             if isinstance(model, dict) and isinstance(model.get("path"), str):
-                model["path"] = str(path.parent / model["path"])
+                model["path"] = str(parse_model(model["path"], base=path.parent))
     for name, value in environment.items():
         *sections, key = name.removeprefix(_PREFIX).lower().split("__")
         owner: Any = ServeConfig if not sections else {"limits": LimitsConfig}.get(sections[0])

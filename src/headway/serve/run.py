@@ -195,6 +195,7 @@ class _Reloader:
         _log.info("loading the models again")
         try:
             config = self._reread()
+            await asyncio.to_thread(config.specs)  # fetches models of the Hub that are new; requests do not wait
             pool = ModelPool.of_config(config, self._workers)
             await pool.start()
         except HeadwayError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headway.bundle import BUNDLE_TYPES, read_config
 from headway.config import apply_overrides, read_toml
 from headway.errors import ConfigError
+from headway.interop.hub import model_folder
 from headway.kinds import Kinds
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
@@ -98,18 +99,22 @@ def train(recipe: Recipe, run: str | Path, *, listener: Listener | None = None) 
     return loop.train(task_of(recipe), recipe, run, listener=listener)
 
 
-def load(folder: str | Path, **settings: Any) -> Any:
+def load(folder: str | Path, *, revision: str | None = None, **settings: Any) -> Any:
     """Load the model in ``folder``, and return a Translator, Classifier, LanguageModel or MaskedLanguageModel.
 
     A model for a task of another package may be an object of another class.
 
     Args:
-        folder: The model folder.
+        folder: The model folder, or the name of a model on the Hugging Face Hub, such as
+            ``hf:Helsinki-NLP/opus-mt-de-en`` (:mod:`headway.interop.hub`). It is downloaded and converted once.
+        revision: A branch, a tag or a commit on the Hub. None means "main".
         settings: Keyword arguments of :func:`headway.predict.load_translator` or of the function for the model's task.
             All of them have ``device``: "auto" (the default: a GPU if there is one), "cpu", "cuda" or another device of
             PyTorch.
 
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
+        HubError: The model of the Hub does not exist, may not be read, is damaged, or cannot be reached.
     """
-    return TASKS[read_config(Path(folder)).task.kind].load_predictor(Path(folder), **settings)
+    folder = model_folder(folder, revision)
+    return TASKS[read_config(folder).task.kind].load_predictor(folder, **settings)

@@ -27,6 +27,7 @@ from headway.data.store import FilterConfig, fingerprint
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, DataError
 from headway.evaluation import Score, evaluate_classes
+from headway.interop.hub import model_folder
 from headway.kinds import Capability
 from headway.models.base import ClassificationModel
 from headway.models.classifier import ClassifierConfig
@@ -294,7 +295,7 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     counts = _saved_labels(path, key)
     if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
         counts = count_labels(corpora, folder, on_error)
-        counts = counts if start is None else _ordered(counts, Path(start))
+        counts = counts if start is None else _ordered(counts, model_folder(start))
         atomic_write_text(path, json.dumps({"key": key.value, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:
         shown = format_list([repr(label) for label in single])

@@ -35,6 +35,7 @@ from torch import Tensor
 from headway.bundle import LanguageModelBundle
 from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.store_builder import Shard
+from headway.interop.hub import model_folder
 from headway.kinds import Capability
 from headway.models.base import ContinuationModel
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -255,8 +256,8 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
         else:
             objective = LanguageModelObjective(model, *settings)
         if training.teacher is not None:
-            check_teacher(Path(training.teacher), prepared.tokenizers.source, model.config.max_length, data)
-            teacher = Path(training.teacher), training.teacher_weight, training.teacher_temperature
+            check_teacher(model_folder(training.teacher), prepared.tokenizers.source, model.config.max_length, data)
+            teacher = model_folder(training.teacher), training.teacher_weight, training.teacher_temperature
             objective.soft_targets = SoftTargets(*teacher)
         return objective
 

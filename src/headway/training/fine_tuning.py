@@ -15,6 +15,7 @@ from torch import nn
 from headway.bundle import load_bundle, read_config
 from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
+from headway.interop.hub import model_folder
 from headway.models.base import Model
 from headway.models.registry import ARCHITECTURES, TrainingStart, architecture_of
 from headway.training.prepare import tokenizer_settings
@@ -61,7 +62,7 @@ def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
         recipe = recipe.keeping_inert(begun)
     if start is None:
         return recipe
-    theirs = begun.as_dict() if begun else _sections_of(Path(start))
+    theirs = begun.as_dict() if begun else _sections_of(model_folder(start))
     sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
     given = {name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()}
     if given["model"].keys() == {"kind"}:  # the parser sets the kind in every recipe
@@ -72,7 +73,7 @@ def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
         model = training_start.config(theirs["model"])
         theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
         if recipe.training.start_decoder_from is not None:
-            theirs |= _with_decoder(Path(start), model, Path(recipe.training.start_decoder_from))
+            theirs |= _with_decoder(model_folder(start), model, model_folder(recipe.training.start_decoder_from))
     elif recipe.training.start_decoder_from is not None and not begun:
         raise ConfigError(
             f"training.start_decoder_from: needs a masked language model in training.start_from = {start!r}, but the "

@@ -36,6 +36,7 @@ from headway.diagrams.model_card import add_drawing
 from headway.engine.accelerate import accelerate, compile_blocks
 from headway.errors import ConfigError, DivergenceError
 from headway.hardware import autocast, prepared_gpu, return_freed_memory
+from headway.interop.hub import model_folder
 from headway.models.registry import architecture_of, blocks_of
 from headway.storage import atomic_write_text, lock_run_folder
 from headway.training.checkpoints import Checkpoints
@@ -248,7 +249,9 @@ class _Trainer(Generic[RecipeT]):
         self.model = accelerate(task.build_model(recipe, prepared))
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
             decoder = training.start_decoder_from
-            load_initial_weights(self.model, Path(training.start_from), None if decoder is None else Path(decoder))
+            load_initial_weights(
+                self.model, model_folder(training.start_from), None if decoder is None else model_folder(decoder)
+            )
         freeze(self.model, training.freeze)
         self.model.to(device)
         objective = task.build_objective(self.model, recipe, prepared)

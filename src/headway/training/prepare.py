@@ -35,6 +35,7 @@ from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError, TrainingError
 from headway.hardware import autocast, choose_device, return_freed_memory
+from headway.interop.hub import model_folder
 from headway.storage import atomic_write_folder, atomic_write_text, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
 from headway.text.loading import load_tokenizer
@@ -99,7 +100,7 @@ class Preparation:
         self.check_dev(read)
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.tokenizer_source:
-                return self._tokenizers_of_start(Path(self.recipe.tokenizer_source), read, columns)
+                return self._tokenizers_of_start(model_folder(self.recipe.tokenizer_source), read, columns)
             return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
 
     def check_dev(self, read: ExampleReader) -> None:
@@ -356,7 +357,7 @@ class Preparation:
         """
         template = SpecialTokenTemplate(source_prefix=(BOS,))
         if (decoder := self.recipe.training.start_decoder_from) is not None:
-            target = read_config(Path(decoder)).load_tokenizers()[0]
+            target = read_config(model_folder(decoder)).load_tokenizers()[0]
             if (source.fingerprint == target.fingerprint) is not self.recipe.tokenizer.joint:
                 raise ConfigError(
                     f"tokenizer.joint = {self.recipe.tokenizer.joint} does not fit the tokenizers of the two models "

@@ -112,11 +112,12 @@ class TrainingConfig(Config):
     )
     start_from: str | None = Field(
         None,
-        description="Fine-tuning: a model folder, trained or imported, whose weights and tokenizers training starts "
-        "from. Keys left out of [model], tokenizer.joint and the languages of [task] are taken from that model; keys "
-        "given in [model] and [tokenizer] must agree with it, except dropout and settings used only to learn a "
-        "vocabulary. A classifier may start from a language model, and a translation model from a masked one, which "
-        "becomes its encoder. None means training from random weights.",
+        description="Fine-tuning: a model folder, trained or imported, or hf:NAME (a model of the Hugging Face Hub), "
+        "whose weights and tokenizers training starts from. Keys left out of [model], tokenizer.joint and the "
+        "languages of [task] are taken from that model; keys given in [model] and [tokenizer] must agree with it, "
+        "except dropout and settings used only to learn a vocabulary. A classifier may start from a language model, "
+        "and a translation model from a masked one, which becomes its encoder. None means training from random "
+        "weights.",
     )
     start_decoder_from: str | None = Field(
         None,

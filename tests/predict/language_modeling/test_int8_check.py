@@ -16,11 +16,11 @@ import headway
 from headway import kernels
 from headway.bundle import LanguageModelBundle
 from headway.engine import to_search_model
+from headway.engine.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
 from headway.errors import BundleError, ConfigError
 from headway.models.decoder_only import DecoderOnly
 from headway.nn.blocks import CausalBlock, GatedFeedForward
 from headway.predict import LanguageModel, load_language_model
-from headway.predict.language_modeling.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
 from headway.serve.config import ServeConfig
 from headway.serve.workers.loader import _precision_note
 from headway.text.base import BOS, EOS

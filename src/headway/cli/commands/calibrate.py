@@ -9,12 +9,13 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.cli.model_folders import MODEL
 
 GROUP = CommandGroup.DEPLOY
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="A model folder. The calibration is written into it.")],
+    model: Annotated[Path, typer.Argument(help="A model folder. The calibration is written into it."), MODEL],
     source: Annotated[
         Path, typer.Option(help="Text of the model's domain that was not used in training, one sentence per line.")
     ],

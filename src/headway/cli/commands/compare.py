@@ -16,6 +16,7 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.line_io import convert_all, input_lines, output_file
 from headway.cli.loading import device_for_workers, language_of_file, open_language_model
+from headway.cli.model_folders import MODEL
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
 from headway.corpus.labels import read_labeled_file
@@ -37,6 +38,7 @@ def compare(
             metavar="SYSTEM SYSTEM...",
             help="Model folders, or files with one translation (or label) per line. The first is the baseline.",
         ),
+        MODEL,
     ],
     reference: options.ReferenceOption = None,
     source: Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.cli.model_folders import MODEL
 from headway.cli.training_runs import (
     print_next_command,
     resume_command,
@@ -20,7 +21,7 @@ GROUP = CommandGroup.TRAIN
 
 
 def distill(
-    teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder.")],
+    teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder, or hf:NAME."), MODEL],
     recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
     assignments: options.RecipeOverrides = None,
     device: options.TrainingDeviceOption = None,

@@ -12,6 +12,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.cli.model_folders import MODEL
 from headway.errors import ConfigError, HeadwayError
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
@@ -37,7 +38,7 @@ def experiment(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Number of repetitions of experiments that depend on chance.", min=1)] = 3,
     model: Annotated[
-        Path | None, typer.Option(help="Without --quick: a model folder, for experiments on a trained model.")
+        Path | None, typer.Option(help="Without --quick: a model folder, for experiments on a trained model."), MODEL
     ] = None,
     device: Annotated[
         options.Device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -9,6 +10,9 @@ import typer
 
 from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
+from headway.cli.model_folders import folder_of_model, prepare_client
+from headway.errors import ConfigError
+from headway.interop.hub.names import SCHEMES, HubName, parse_model
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
@@ -20,12 +24,19 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder of Hugging Face or CTranslate2, an .argosmodel file, or Marian's .npz file or its folder. "
-            "To choose the format: huggingface:, ctranslate2:, argos: or marian: before the path."
+            help="hf:NAME, a model of the Hugging Face Hub; a folder of Hugging Face or CTranslate2, an .argosmodel file, or "
+            "Marian's .npz file or its folder. To choose the format of a path: huggingface: (or hf:), ctranslate2:, "
+            "argos: or marian: before it."
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The model folder to write. Default: SOURCE-headway.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="The model folder to write. Default: SOURCE-headway; or for a name, a folder beside the cache of the "
+            "Hub's client, in which all commands find the model by its name.",
+        ),
     ] = None,
     source_language: Annotated[
         str | None, typer.Option(help="Source language to assume if none is given. Default: the one set in SOURCE.")
@@ -44,11 +55,29 @@ def import_(
     from headway.interop.importing import ImportedBundle, import_from, located_source
     from headway.predict.translation.shortlisting import write_shortlist
 
-    form, origin = located_source(source)
-    default = sibling_folder(origin.with_suffix("") if origin.is_file() else origin, "headway")
-    folder = checked_output_folder(output or default, origin)
-    imported = import_from(f"{form}:{origin}", source_language=source_language, target_language=target_language)
-    imported.bundle.save(folder, imported.card)
+    opened: AbstractContextManager[Path]
+    form: str = SCHEMES[1]
+    origin: Path | HubName
+    if source.partition(":")[0] in SCHEMES:
+        origin = parse_model(source)
+    else:
+        form, origin = located_source(source)
+    if isinstance(origin, HubName):
+        if output is None:
+            if source_language is not None or target_language is not None:
+                raise ConfigError(f"{origin}: languages are set in a folder; give one with -o")
+            print(f"{folder_of_model(Path(source))}: {origin}, which all commands now find by this name")
+            return
+        from headway.interop.hub.conversion import downloaded_folder
+
+        prepare_client()
+        folder, opened = checked_output_folder(output), downloaded_folder(origin)
+    else:
+        default = sibling_folder(origin.with_suffix("") if origin.is_file() else origin, "headway")
+        folder, opened = checked_output_folder(output or default, origin), nullcontext(origin)
+    with opened as files:
+        imported = import_from(f"{form}:{files}", source_language=source_language, target_language=target_language)
+        imported.bundle.save(folder, imported.card)
     add_drawing(folder, imported.bundle.model)
     print(f"{folder}: {imported.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")
     if isinstance(imported, ImportedBundle):
@@ -62,8 +91,8 @@ def import_(
 
 def _check_int8(bundle: LanguageModelBundle, folder: Path) -> None:
     """Compare the int8 form of a language model with float32, say the result, and store it."""
+    from headway.engine.int8_check import write_int8_check
     from headway.predict import LanguageModel
-    from headway.predict.language_modeling.int8_check import write_int8_check
 
     model = LanguageModel(bundle, device="cpu", precision="auto")
     if (check := model.int8_check) is not None:

@@ -12,7 +12,7 @@ from headway.errors import escape_unprintable
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
-    from headway.predict.language_modeling.int8_check import Int8Check
+    from headway.engine.int8_check import Int8Check
 
 GROUP = CommandGroup.UNDERSTAND
 
@@ -22,7 +22,7 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     from headway.bundle import load_bundle
     from headway.engine import describe_search_form
     from headway.engine.accelerate import describe_forward_form
-    from headway.predict.language_modeling.int8_check import read_int8_check
+    from headway.engine.int8_check import read_int8_check
     from headway.predict.translation.calibration import read_calibration
 
     bundle = load_bundle(model)

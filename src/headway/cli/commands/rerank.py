@@ -16,6 +16,7 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import input_lines, output_file
+from headway.cli.model_folders import MODEL
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def rerank(
     candidates: Annotated[
         Path, typer.Option(help="Output of translate --n-best: line number, score and text, separated by tabs.")
     ],
-    models: Annotated[list[Path] | None, typer.Argument(metavar="[MODEL]...", help="Model folders.")] = None,
+    models: Annotated[list[Path] | None, typer.Argument(metavar="[MODEL]...", help="Model folders."), MODEL] = None,
     source: Annotated[
         Path | None, typer.Option(help="Source text, one sentence per line; required with models.")
     ] = None,
@@ -48,9 +49,11 @@ def rerank(
         bool, typer.Option("--best", help="Write only the best candidate of each line, without number and score.")
     ] = False,
     language_model: Annotated[
-        Path | None, typer.Option(help="Language model of the target language, trained on documents of one line.")
+        Path | None,
+        typer.Option(help="Language model of the target language, trained on documents of one line."),
+        MODEL,
     ] = None,
-    channel: Annotated[Path | None, typer.Option(help="Translation model of the reverse direction.")] = None,
+    channel: Annotated[Path | None, typer.Option(help="Translation model of the reverse direction."), MODEL] = None,
     language_model_weight: Annotated[
         float | None, typer.Option(help="Weight of the language model's log-probability.")
     ] = None,

@@ -13,7 +13,7 @@ GROUP = CommandGroup.DEPLOY
 
 
 def serve(
-    models: Annotated[list[Path] | None, typer.Argument(metavar="{MODEL}", help="Model folders.")] = None,
+    models: Annotated[list[Path] | None, typer.Argument(metavar="{MODEL}", help="Model folders, or hf:NAME.")] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="<path>", help="A serve.toml with models, limits and keys.")
     ] = None,

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from headway.cli.command_groups import CommandGroup
+from headway.cli.model_folders import MODEL
 
 GROUP = CommandGroup.DEPLOY
 
 
 def shortlist(
-    model: Annotated[Path, typer.Argument(help="A model folder. The shortlist is written into it.")],
+    model: Annotated[Path, typer.Argument(help="A model folder. The shortlist is written into it."), MODEL],
     source: Annotated[Path, typer.Option(help="Source text, one sentence per line; the training text is best.")],
     target: Annotated[Path, typer.Option(help="Translations of the source text, line by line.")],
     each: Annotated[int, typer.Option(min=1, help="Number of target tokens for each source token.")] = 50,

@@ -16,6 +16,7 @@ from headway.bundle import ClassifierBundle
 from headway.config import spelling_hint
 from headway.decode import length_batches
 from headway.errors import ConfigError, DataError, HeadwayError
+from headway.interop.hub import model_folder
 from headway.notebook_html import page, table
 from headway.predict.classification.attribution import Explanation, attribute
 from headway.predict.results import process_lines, raise_first_error
@@ -188,7 +189,7 @@ def load_classifier(folder: str | Path, *, device: str | torch.device | None = "
         ConfigError: The machine does not have the device.
         BundleError: ``folder`` is not the model folder of a classifier, or a file in it is missing or invalid.
     """
-    return Classifier(ClassifierBundle.load(Path(folder)), device=device, **settings)
+    return Classifier(ClassifierBundle.load(model_folder(folder)), device=device, **settings)
 
 
 def _problem(text: str) -> DataError | None:

@@ -27,7 +27,9 @@ from headway.decode import (
     search_steps,
 )
 from headway.engine import Precision, fastest_float_precision, search_precision, to_search_model
+from headway.engine.int8_check import Int8Check, check_int8, read_int8_check
 from headway.errors import ConfigError, ContextLengthError, DataError, LengthError
+from headway.interop.hub import model_folder
 from headway.models.decoder_only import DecoderOnly
 from headway.models.recurrent_lm import RecurrentLM
 from headway.predict.language_modeling.continuation import (
@@ -38,7 +40,6 @@ from headway.predict.language_modeling.continuation import (
     TokenStream,
 )
 from headway.predict.language_modeling.generation_options import GenerationOptions
-from headway.predict.language_modeling.int8_check import Int8Check, check_int8, read_int8_check
 from headway.predict.language_modeling.perplexity import MeasurementSettings, Perplexity, measure_perplexity
 from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
@@ -71,7 +72,7 @@ class LanguageModel:
         device: Device to run on: "auto" (a GPU if there is one; the CPU for int8), "cpu", "cuda" or another device of
             PyTorch. None means the model's current device.
         precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
-            changes the most probable tokens of an imported model (:mod:`headway.predict.language_modeling.int8_check`).
+            changes the most probable tokens of an imported model (:mod:`headway.engine.int8_check`).
         int8_check: The result of this check, if it is known, of any model. Otherwise an imported model is checked when
             it is needed.
 
@@ -523,13 +524,15 @@ class LanguageModel:
 def load_language_model(
     folder: str | Path, *, device: str | torch.device | None = "auto", precision: Precision = "auto"
 ) -> LanguageModel:
-    """Load the language model in ``folder``. For the other arguments see :class:`LanguageModel`.
+    """Load the language model in ``folder``, or of a name on the Hugging Face Hub (``hf:NAME``).
+
+    For the other arguments see :class:`LanguageModel`.
 
     Raises:
         ConfigError: The model or the machine does not support the device or the precision.
         BundleError: The folder does not contain a language model, or one of its files is missing, damaged or foreign.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     bundle = LanguageModelBundle.load(folder)
     return LanguageModel(bundle, device=device, precision=precision, int8_check=read_int8_check(folder))
 

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from headway.bundle import MaskedLanguageModelBundle
 from headway.decode import give_way
 from headway.errors import BundleError, ConfigError, DataError, LengthError
+from headway.interop.hub import model_folder
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
@@ -360,4 +361,4 @@ def load_masked_language_model(
         BundleError: ``folder`` is not the model folder of a masked language model, or a file in it is missing or
             invalid.
     """
-    return MaskedLanguageModel(MaskedLanguageModelBundle.load(Path(folder)), device=device)
+    return MaskedLanguageModel(MaskedLanguageModelBundle.load(model_folder(folder)), device=device)

@@ -27,6 +27,7 @@ from headway.decode.scoring import score_by_steps
 from headway.engine import Precision, Shortlist, search_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.hardware import choose_device
+from headway.interop.hub import model_folder
 from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
@@ -523,16 +524,17 @@ def load_translator(
     precision: Precision = "auto",
     shortlist: bool = False,
 ) -> Translator:
-    """Load the translation model in ``folder``. For the other arguments see :class:`Translator`.
+    """Load the translation model in ``folder``, or of a name on the Hugging Face Hub (``hf:NAME``).
 
-    A model that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
+    For the other arguments see :class:`Translator`. A model that was exported to ONNX runs in onnxruntime, on the CPU,
+    in float32.
 
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
         ConfigError: The model or the machine does not support the device or the precision (an ONNX folder supports only
             the CPU and float32), or the folder has no shortlist although ``shortlist`` is True.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     onnx_model = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
     if onnx_model is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; omit precision")

@@ -55,7 +55,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         from headway.bundle import load_outline
 
         # These are imported now so that their memory is not counted for a model.
-        from headway.predict.language_modeling import int8_check  # noqa: F401
+        from headway.engine import int8_check  # noqa: F401
         from headway.tasks import load  # noqa: F401
 
         models, num_bytes, notes = dict(inherited), {}, []
@@ -111,7 +111,7 @@ def _load(spec: ModelSpec) -> Any:
 
 def _precision_note(spec: ModelSpec, model: Any) -> str | None:
     """Return what the log should say about a model's precision: why it is not int8, or why it should not be."""
-    from headway.predict.language_modeling.int8_check import ChoosesPrecision, read_int8_check
+    from headway.engine.int8_check import ChoosesPrecision, read_int8_check
 
     if not isinstance(model, ChoosesPrecision):
         return None

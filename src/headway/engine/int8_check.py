@@ -16,7 +16,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -26,7 +26,7 @@ from torch import Tensor
 from headway.config import Config
 from headway.data.builtin.poem import read_poem
 from headway.decode.inference import in_inference_mode
-from headway.engine import SearchDecoderOnly
+from headway.engine import SearchDecoderOnly, search_precision, to_search_model
 from headway.errors import BundleError, ConfigError
 from headway.models.decoder_only import DecoderOnly
 from headway.storage import atomic_write_text
@@ -76,6 +76,14 @@ class ChoosesPrecision(Protocol):
 
     def precision_note(self) -> str | None:
         """Return why the model does not generate in int8 although this would be the fastest, or None."""
+
+
+def measure_int8(model: DecoderOnly, tokenizer: TextTokenizer, prefix: Sequence[int]) -> Int8Check | None:
+    """Check the int8 form of a model on the CPU. Return None if the model or the machine does not support int8."""
+    if search_precision(model, "auto", torch.device("cpu")) != "int8":
+        return None
+    int8_model = cast("SearchDecoderOnly", to_search_model(model, "int8"))
+    return check_int8(model, int8_model, tokenizer, prefix)
 
 
 @in_inference_mode

@@ -1,0 +1,80 @@
+"""``headway models``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from headway.cli import options
+from headway.cli.command_groups import CommandGroup
+from headway.cli.model_folders import prepare_client
+from headway.errors import ConfigError, HeadwayError
+
+GROUP = CommandGroup.DEPLOY
+
+
+def models(
+    update: Annotated[
+        bool, typer.Option("--update", help="Ask the Hub for newer versions, and download and convert those.")
+    ] = False,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="NAME", help="A model to delete, such as hf:gpt2; may be repeated."),
+    ] = None,
+    format_: options.FormatOption = "text",
+) -> None:
+    """List the models of the Hugging Face Hub that are converted, with their sizes, or update or remove them.
+
+    Each is a model folder, to which commands and Python convert a name such as hf:gpt2 once. It stays as it is until
+    --update: a name is loaded without asking the Hub. A commit (hf:NAME@COMMIT) never changes. The downloaded files in
+    the cache of the Hub's client stay when a model is removed.
+    """
+    from headway.interop.hub.converted import converted_models, remove_converted
+    from headway.interop.hub.names import HubName
+
+    if update and remove:
+        raise ConfigError("--update and --remove exclude each other; leave one of them out")
+    if remove:
+        for word in remove:
+            print(f"removed: {remove_converted(HubName.parse(word)).folder}")
+        return
+    if update:
+        _update()
+        return
+    listed = converted_models()
+    width = max((len(str(model.name)) for model in listed), default=0)
+    for model in listed:
+        if format_ == "json":
+            values = {"commit": model.commit, "bytes": model.num_bytes, "folder": str(model.folder)}
+            print(json.dumps({"name": str(model.name), **values}))
+        else:
+            size = f"{model.num_bytes / 1e6:>9,.1f} MB"
+            print(f"{model.name!s:<{width}}  {size}  {model.commit[:8]}  {model.folder}")
+    if not listed:
+        print("headway: no model of the Hub is converted; use one by its name (hf:NAME)", file=sys.stderr)
+
+
+def _update() -> None:
+    """Update each model whose revision may change. The last error ends the command; earlier ones are printed."""
+    from headway.interop.hub.conversion import update
+    from headway.interop.hub.converted import converted_models
+
+    prepare_client()
+    failed: HeadwayError | None = None
+    for model in converted_models():
+        if model.name.is_fixed:
+            continue
+        try:
+            newest = update(model.name)
+        except HeadwayError as error:
+            if failed is not None:
+                print(f"headway: {failed}", file=sys.stderr)
+            failed = error
+            continue
+        changed = newest.folder != model.folder
+        print(f"{model.name}: {'updated to' if changed else 'has the newest content,'} commit {newest.commit[:8]}")
+    if failed is not None:
+        raise failed

@@ -1,0 +1,152 @@
+"""The models of the Hugging Face Hub that are converted, in a folder beside the cache of the Hub's client.
+
+    hub/                                the cache of the client
+    hub-headway/
+        Helsinki-NLP--opus-mt-de-en/
+            revisions/main.json         the commit, and the name of the model folder
+            3f0c.../                    a model folder, named after a hash of the files that it was converted from
+            lock                        locked by the process that converts the model
+
+The file of a revision is written last, so a model that is converted only in part is never loaded. Reading needs neither
+the client nor a network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from headway.errors import ConfigError
+from headway.interop.hub.names import HubName
+from headway.storage import atomic_write_text, lock_file
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_REVISIONS = "revisions"
+
+
+@dataclass(frozen=True)
+class ConvertedModel:
+    """A converted model.
+
+    Attributes:
+        name: Its name on the Hub.
+        commit: The commit that it was converted from.
+        folder: The model folder.
+    """
+
+    name: HubName
+    commit: str
+    folder: Path
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the model folder in bytes."""
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+
+def client_cache() -> Path:
+    """Return the folder of the client's cache, from the same environment variables as the client."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{user_cache}/huggingface"
+    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.expandvars(cache)).expanduser()
+
+
+def models_folder() -> Path:
+    """Return the folder of all converted models."""
+    cache = client_cache()
+    return cache.with_name(f"{cache.name}-headway")
+
+
+def folder_of(name: HubName, digest: str = "") -> Path:
+    """Return the folder of the converted revisions of a model, or with a hash, one model folder in it."""
+    return models_folder() / name.name.replace("/", "--") / digest
+
+
+def find_converted(name: HubName) -> ConvertedModel | None:
+    """Return the converted model of a name, or None if there is none."""
+    try:
+        saved = json.loads(_record(name).read_text(encoding="utf-8"))
+        commit, digest = saved["commit"], saved["folder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(commit, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        return None
+    folder = folder_of(name, digest)
+    return ConvertedModel(name, commit, folder) if (folder / "config.json").is_file() else None
+
+
+def converted_models() -> list[ConvertedModel]:
+    """Return all converted models, sorted by name."""
+    records = sorted(models_folder().glob(f"*/{_REVISIONS}/*.json"))
+    return [model for model in map(_read_record, records) if model is not None]
+
+
+def record(model: ConvertedModel) -> None:
+    """Make the name of ``model`` stand for its folder, and delete folders that no revision uses any more."""
+    content = {"commit": model.commit, "folder": model.folder.name}
+    atomic_write_text(_record(model.name), json.dumps(content) + "\n")
+    _delete_unused(model.name)
+
+
+def remove_converted(name: HubName) -> ConvertedModel:
+    """Delete a converted model, and return what it was. The files in the client's cache stay.
+
+    Raises:
+        ConfigError: No such model is converted; the message lists those that are.
+    """
+    model = find_converted(name)
+    if model is None:
+        listed = ", ".join(str(model.name) for model in converted_models()) or "none"
+        raise ConfigError(f"{name}: not converted; converted models: {listed}")
+    with locked(name):
+        _record(name).unlink(missing_ok=True)
+        _delete_unused(name)
+    return model
+
+
+def title_of_converted(folder: Path) -> str | None:
+    """Return the name, without organization, of the model that was converted to ``folder``. None for other folders."""
+    home = folder.absolute().parent
+    return home.name.rpartition("--")[2] if home.parent == models_folder().absolute() else None
+
+
+@contextmanager
+def locked(name: HubName) -> Iterator[None]:
+    """Reserve the converted revisions of a model for this process, after another process has finished with them.
+
+    If none is left at the end, nothing is left of the model.
+    """
+    folder = folder_of(name)
+    with lock_file(folder / "lock"):
+        try:
+            yield
+        finally:
+            if not any(folder.glob(f"{_REVISIONS}/*.json")):
+                shutil.rmtree(folder, ignore_errors=True)  # while it is locked: others may be waiting for it
+
+
+def _record(name: HubName) -> Path:
+    return folder_of(name) / _REVISIONS / f"{quote(name.revision, safe='')}.json"
+
+
+def _read_record(path: Path) -> ConvertedModel | None:
+    try:
+        return find_converted(HubName(path.parents[1].name.replace("--", "/"), unquote(path.stem)))
+    except ConfigError:  # a file that was not written by this module
+        return None
+
+
+def _delete_unused(name: HubName) -> None:
+    models = map(_read_record, (folder_of(name) / _REVISIONS).glob("*.json"))
+    used = {model.folder for model in models if model is not None}
+    for folder in folder_of(name).iterdir():
+        if _DIGEST.fullmatch(folder.name) and folder not in used:
+            shutil.rmtree(folder, ignore_errors=True)

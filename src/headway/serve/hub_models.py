@@ -1,0 +1,38 @@
+"""Models of the Hugging Face Hub in the service: they are fetched before the service starts or reloads its models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from headway.errors import HubError
+from headway.interop.hub.converted import find_converted
+from headway.interop.hub.names import parse_model
+
+
+def folder_to_serve(source: str) -> Path:
+    """Return the folder of a model, which another process downloads and converts if it is a name and has not been yet.
+
+    The service itself never imports PyTorch or the client of the Hub for this, and no request waits for it.
+
+    Raises:
+        HubError: The model cannot be downloaded or converted.
+    """
+    model = parse_model(source)
+    if isinstance(model, Path):
+        return model
+    if (known := find_converted(model)) is None:
+        command = [sys.executable, "-m", "headway", "import", str(model)]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        known = find_converted(model)
+        if known is None:
+            message = (done.stderr.strip() or f"{model}: the import ended with code {done.returncode}").splitlines()[-1]
+            raise HubError(message.removeprefix("headway: "))
+    return known.folder
+
+
+def is_missing(source: str) -> bool:
+    """Return whether a model is a name on the Hub that is not converted yet."""
+    model = parse_model(source)
+    return not isinstance(model, Path) and find_converted(model) is None
