@@ -21,6 +21,7 @@ import uvicorn
 from headway.cores import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
+from headway.serve.hub_models import is_missing
 from headway.serve.listeners import BACKLOG, ServerSocket, open_sockets
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.log_limit import limit_log_lines
@@ -195,7 +196,8 @@ class _Reloader:
         _log.info("loading the models again")
         try:
             config = self._reread()
-            await asyncio.to_thread(config.specs)  # fetches models of the Hub that are new; requests do not wait
+            if any(is_missing(model.path) for model in config.models):
+                await asyncio.to_thread(config.specs)  # fetches new models of the Hub; requests do not wait
             pool = ModelPool.of_config(config, self._workers)
             await pool.start()
         except HeadwayError as error:
