@@ -96,7 +96,7 @@ def drawn(options: dict[str, Any], seed: int = 0) -> Model:
     return Model(seed=seed, config=config, **others)
 
 
-@pytest.mark.slow_but_every(3)
+@pytest.mark.slow_but_every(4)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_computes_the_same(name: str, tmp_path: Path) -> None:
     folder = drawn(OPTIONS[name]).save(tmp_path)
@@ -118,6 +118,7 @@ def test_random_combinations_compute_the_same(seed: int, tmp_path: Path) -> None
         assert difference(folder, import_ctranslate2(folder).bundle) < 1e-3
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16", "int8_float16"])
 def test_every_type_of_weights_computes_the_same(quantization: str, tmp_path: Path) -> None:
     """Integers are compared with CTranslate2 on dequantized weights, in float32."""

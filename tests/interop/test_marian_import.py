@@ -70,6 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("case", CASES)
 def test_every_option_computes_what_the_conversion_to_ctranslate2_computes(case: str, tmp_path: Path) -> None:
     weights = write(tmp_path / "marian", **CASES[case])
@@ -134,6 +135,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 GREEDY, BEAM = DecodingOptions(beam_size=1, length_penalty=0), DecodingOptions(beam_size=4, length_penalty=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [GREEDY, BEAM], ids=["greedy", "beam"])
 def test_a_trained_model_gives_the_texts_of_transformers_and_of_ctranslate2(
     options: DecodingOptions, trained: tuple[Path, Path], tmp_path: Path
