@@ -94,6 +94,32 @@ def output_of(*words: str) -> Callable[[Studio, Path], None]:
     return lambda _, path: headway(*words, "-o", path)
 
 
+def show_cleaning(page: Page, studio: Studio) -> Sequence[Locator]:
+    """Damage a corpus, clean it, and show the beginning of the report."""
+    page.goto(cleaning_report(studio).as_uri())
+    return [page.get_by_role("heading", level=1), page.locator("table.rules")]
+
+
+def show_cleaning_rule(page: Page, studio: Studio) -> Sequence[Locator]:
+    """Show a rule in the report: the histogram, and the lines nearest to the threshold."""
+    page.goto(cleaning_report(studio).as_uri())
+    rule = page.locator("#language")
+    rule.evaluate("section => window.scrollTo(0, section.offsetTop)")
+    return [rule.locator("h2"), rule.locator("svg"), *rule.locator("li:nth-child(-n+4)").all()]
+
+
+def cleaning_report(studio: Studio) -> Path:
+    """Return the report on a damaged part of Tatoeba, which is made once. Needs ``../shared/data``."""
+    report = studio.folder / "clean" / "report.html"
+    if not report.exists():
+        data = next(parent / "shared" / "data" for parent in ROOT.parents if (parent / "shared" / "data").exists())
+        plant = [ROOT / "benchmarks" / "plant_faults.py", "plant", "--data", data]
+        clean = ["-m", "headway", "corpus", "clean", "damaged.de", "damaged.en", "--from", "de", "--to", "en"]
+        for command in ([*plant, "--out", studio.folder, "--lines", "20000"], [*clean, "-o", "clean"]):
+            subprocess.run([sys.executable, *map(str, command)], cwd=studio.folder, check=True)
+    return report
+
+
 def experiment(name: str, width: float, height: float) -> Callable[[Studio, Path], None]:
     """Return a function that draws the recorded numbers of an experiment as a figure of this size, in inches."""
 
@@ -244,6 +270,7 @@ STYLE = "src/headway/inspection/picture_files.py"
 ATTENTION = ("src/headway/inspection/attention_plots.py", STYLE)
 EXPERIMENTS = {"scaling": (14, 5.4), "heads": (9, 3.4), "sentence-length": (10.5, 4.8), "pretraining": (11, 4.4)}
 
+CLEANING = ("src/headway/corpus/cleaning/report.*", "src/headway/corpus/cleaning/rules.py")
 PICTURES = {
     "page.png": Picture(screenshot(show_translation, 960, 400), TRANSLATE),
     "page-dark.png": Picture(screenshot(show_translation, 960, 400, dark=True), TRANSLATE),
@@ -254,6 +281,8 @@ PICTURES = {
     "tree.png": Picture(screenshot(show_tree, 800, 2400), WHY),
     "inspection.png": Picture(screenshot(show_inspection, 1240, 1600), ("src/headway/inspection/assets/*",)),
     "document.png": Picture(screenshot(show_document, 860, 400), ("src/headway/documents/html_file.py",)),
+    "cleaning.png": Picture(screenshot(show_cleaning, 1180, 1000), CLEANING),
+    "cleaning-rule.png": Picture(screenshot(show_cleaning_rule, 1180, 1000), CLEANING),
     "attention.png": Picture(output_of("inspect", MODEL, DAYS_AGO, "--layer", "2"), ATTENTION),
     "all-heads.png": Picture(output_of("inspect", MODEL, SHORT_DATE), ATTENTION),
     "curves.png": Picture(output_of("curves", str(Path(MODEL).parent)), ("src/headway/inspection/curves.py", STYLE)),
