@@ -215,7 +215,7 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
             write("config.json", '{"model_type": "marian", "d_model": 512}'),
             f"{NOT_OURS} (no format version)",
         ),
-        (edit_config(format=3), "config.json: format version 3, but this Headway supports at most 2; update Headway"),
+        (edit_config(format=4), "config.json: format version 4, but this Headway supports at most 3; update Headway"),
         (write("config.json", '{"format": 1}'), f"{NOT_OURS} (no 'task')"),
         (edit_config(model={"d_modl": 1}), f"{NOT_OURS} (model: unknown key 'd_modl'"),
         (edit_config(model=[1]), f"{NOT_OURS}"),

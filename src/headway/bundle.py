@@ -5,12 +5,13 @@
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
 
-The folder of a translation model may also contain calibration.json and shortlist.safetensors (:mod:`headway.predict`),
-and the folder of a language model int8_check.json. It contains neither pickles nor code. Folders of all older format
-versions can be loaded. Version 2 is for imported models and classifiers. An imported model may have a tokenizer from
-another toolkit (a SentencePiece model is saved as tokenizer.spm beside its JSON), and its config.json contains the
-special-token template under the key ``framing``. The key ``normalize`` is true if the model reads
-normalized texts.
+With "quantization" in config.json, which format version 3 has added, model.safetensors contains 8-bit integers
+(:mod:`headway.engine.int8_weights`). The folder of a translation model may also contain calibration.json and
+shortlist.safetensors (:mod:`headway.predict`), and the folder of a language model int8_check.json. It contains neither
+pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported models and classifiers.
+An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as tokenizer.spm beside its
+JSON), and its config.json contains the special-token template under the key ``framing``. The key ``normalize`` is true
+if the model reads normalized texts.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from headway.config import Config, KindOf, flat_items
 from headway.errors import BundleError, ConfigError
@@ -47,16 +49,22 @@ from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag
 from headway.torch_internals import skipped_initialization
 from headway.weights import (
+    Shape,
     check_weights,
     load_weights,
+    map_weights,
     named_weights,
     read_weights,
     shapes_of,
     stored_shapes,
+    write_mappable_weights,
     write_weights,
 )
 
-FORMAT_VERSION = 2  # newest format version that can be read; Bundle.save writes 1 or 2
+FORMAT_VERSION = (
+    3  # newest format version that can be read; AnyBundle.save writes the oldest that can describe the model
+)
+_QUANTIZED_KINDS = ("transformer", "decoder_only")  # architectures with a form in 8-bit integers
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 
 
@@ -70,6 +78,17 @@ class TaskConfig(Config):
     )
     source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
     target_language: str = Field("target", description="Language of the targets. Classification has none.")
+
+
+class Quantization(Config):
+    """How a model folder stores weights in integers."""
+
+    kind: Literal["int8"] = Field("int8", description="The integers of the linear layers.")
+    embeddings: bool = Field(False, description="Whether embeddings are stored in integers, too.")
+
+    def describe(self) -> str:
+        """Return the data types of the weights, for people."""
+        return f"8-bit integers; embeddings in {'8-bit integers' if self.embeddings else 'float32'}"
 
 
 CHOSEN_MODEL_FILE = "chosen_model"  # in a run folder: the name of the model folder that training named at its end
@@ -86,6 +105,7 @@ class BundleConfig:
     imported_token_template: SpecialTokenTemplate | None  # None for models that were not imported
     tokenizer_names: tuple[str, str]
     normalize: bool = False
+    quantization: Quantization | None = None  # None for weights in floating point
 
     @property
     def capability(self) -> Capability:
@@ -169,7 +189,14 @@ class AnyBundle(ABC):
         config, source, path = read_config(folder), outline.tokenizers["source"], folder / "model.safetensors"
         target = outline.tokenizers.get("target", source)
         model = build_without_initialization(config.model, source.vocab_size, len(config.labels) or target.vocab_size)
-        load_weights(model, read_weights(path), path)
+        if config.quantization is None:
+            load_weights(model, read_weights(path), path)
+        else:
+            from headway.engine.int8_weights import check_types, set_int8_weights
+
+            tensors = map_weights(path)
+            check_types(tensors, path)
+            set_int8_weights(model, tensors, quantize_embeddings=config.quantization.embeddings)
         model.eval()
         return replace(cast("Any", outline), model=model)  # type: ignore[no-any-return]
 
@@ -194,27 +221,40 @@ class AnyBundle(ABC):
         path = folder / "model.safetensors"
         shapes = stored_shapes(path)
         model = _without_weights(config, source.vocab_size, len(config.labels) or target.vocab_size, len(shapes))
-        check_weights(shapes_of(named_weights(model)), shapes, path)
+        check_weights(_expected_shapes(config, model, shapes), shapes, path)
         return cast("BundleT", bundle_type.assemble(config, model, source, target))
 
-    def save(self, folder: str | Path, model_card: str) -> None:
-        """Write the model folder atomically. ``model_card`` is the content of README.md."""
+    def save(self, folder: str | Path, model_card: str, *, quantization: Quantization | None = None) -> None:
+        """Write the model folder atomically.
+
+        Args:
+            folder: The folder. An existing one is replaced when the new one is complete.
+            model_card: The content of README.md.
+            quantization: How to store weights in integers. None means the data types that they have.
+
+        Raises:
+            ConfigError: The model or the machine does not support the quantization.
+        """
         source = self.tokenizers["source"]
         target = self.tokenizers.get("target", source)
         joint = target is source or target.fingerprint == source.fingerprint
         names = {"source": _JOINT, "target": _JOINT} if joint else {"source": _SOURCE, "target": _TARGET}
         config: dict[str, Any] = {
-            "format": self.format_version,
+            "format": self.format_version if quantization is None else 3,
             "task": self.task.as_dict(),
             "model": self.model.config.as_dict(),
             **({"labels": list(self.labels)} if self.labels else {}),
             "tokenizers": names,
             **({"normalize": True} if self.normalize else {}),
+            **({} if quantization is None else {"quantization": quantization.as_dict()}),
         }
         if self.imported_token_template is not None:
             config["framing"] = self.imported_token_template.as_dict()
         with atomic_write_folder(Path(folder)) as aside:
-            write_weights(named_weights(self.model), aside / "model.safetensors")
+            if quantization is None:
+                write_weights(named_weights(self.model), aside / "model.safetensors")
+            else:
+                write_mappable_weights(_in_integers(self.model, quantization), aside / "model.safetensors")
             for name, tokenizer in {names["source"]: source, names["target"]: target}.items():
                 tokenizer.save(aside, name)
             (aside / "README.md").write_text(model_card, encoding="utf-8")
@@ -434,7 +474,21 @@ def read_config(folder: str | Path) -> BundleConfig:
         normalize = content.get("normalize", False)
         if not isinstance(normalize, bool):
             raise ValueError(f"normalize: expected true or false, got {normalize!r}")
-    return BundleConfig(folder, task, model, labels, template, (source, target), normalize)
+        quantization = None
+        if "quantization" in content:
+            quantization = Quantization.parse_saved(content["quantization"], "quantization")
+            if model.kind not in _QUANTIZED_KINDS:
+                raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
+    return BundleConfig(folder, task, model, labels, template, (source, target), normalize, quantization)
+
+
+def refuse_integers(folder: str | Path, purpose: str) -> None:
+    """Raise :class:`ConfigError` if the weights in a model folder are integers, which ``purpose`` cannot use."""
+    if read_config(folder).quantization is not None:
+        raise ConfigError(
+            f"{folder}: its weights are 8-bit integers (headway export --quantization int8), and {purpose} needs "
+            "floating point; use the model that it was exported from"
+        )
 
 
 def _default_target_language(template: SpecialTokenTemplate | None, task: TaskConfig) -> str:
@@ -547,6 +601,34 @@ def build_without_initialization(config: ArchitectureConfig, source_size: int, t
     """
     with skipped_initialization():
         return build_model(config, source_size, target_size)
+
+
+def _expected_shapes(config: BundleConfig, model: Model, stored: dict[str, Shape]) -> dict[str, Shape]:
+    """Return the shapes that the file of weights must have, given those that it has (``stored``)."""
+    weights = named_weights(model)
+    if config.quantization is None:
+        return shapes_of(weights)
+    from headway.engine.int8_weights import expected_shapes
+
+    return expected_shapes(model, weights, stored, quantize_embeddings=config.quantization.embeddings)
+
+
+def _in_integers(model: Model, quantization: Quantization) -> dict[str, Tensor]:
+    """Return the tensors that a folder with integers stores.
+
+    Raises:
+        ConfigError: The model or the machine does not support integers.
+    """
+    if model.config.kind not in _QUANTIZED_KINDS:
+        raise ConfigError(f"quantization int8: a {model.config.kind} model has no form in 8-bit integers")
+    from headway.engine import search_precision
+    from headway.engine.int8_weights import tensors_to_store
+
+    search_precision(model, "int8", model.device)
+    from headway.engine.int8_recording import quantized_layers  # imports Numba
+
+    layers = quantized_layers(cast("Any", model))
+    return tensors_to_store(model, named_weights(model), layers, quantize_embeddings=quantization.embeddings)
 
 
 def _without_weights(config: BundleConfig, source_size: int, target_size: int, stored: int) -> Model:

@@ -5,10 +5,13 @@ The names never change, because model folders and checkpoints contain them. A ti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -17,6 +20,9 @@ from headway.config import spelling_hint
 from headway.errors import BundleError
 
 Shape = tuple[int, ...]
+
+_CACHE_LINE = 64  # bytes
+_DTYPE_NAMES = {torch.int8: "I8", torch.int32: "I32", torch.float32: "F32"}
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -35,6 +41,26 @@ def write_weights(weights: dict[str, Tensor], path: Path) -> None:
         path.chmod(mode)
     except SafetensorError as error:
         raise OSError(f"cannot write {path.name}: {error}") from None
+
+
+def write_mappable_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors as safetensors, so that those whose size is a multiple of a cache line begin at one.
+
+    safetensors itself aligns them to 8 bytes. Kernels that read mapped weights are faster if they are aligned.
+    """
+    order = sorted(weights, key=lambda name: (weights[name].nbytes % _CACHE_LINE > 0, -weights[name].itemsize, name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        start, end = end, end + weights[name].nbytes
+        shape = list(weights[name].shape)
+        header[name] = {"dtype": _DTYPE_NAMES[weights[name].dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _CACHE_LINE)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(weights[name].contiguous().cpu().numpy().tobytes())
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -56,6 +82,16 @@ def read_weight(path: Path, name: str, rows: slice = slice(None)) -> Tensor:
     with _weight_file_errors(path), safe_open(path, framework="pt") as file:
         tensor: Tensor = file.get_slice(name)[rows]
         return tensor
+
+
+def map_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, whose memory is mapped from the file: processes share it.
+
+    Raises:
+        BundleError: The file is missing or damaged.
+    """
+    with _weight_file_errors(path), safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:

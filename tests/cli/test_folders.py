@@ -34,7 +34,7 @@ def test_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_format_with_a_slash(model: Path) -> None:
-    assert_refused(run("export", model, "--to", "a/b"), "format 'a/b'; known: ctranslate2, huggingface, onnx")
+    assert_refused(run("export", model, "--to", "a/b"), "format 'a/b'; known: ctranslate2, headway, huggingface, onnx")
 
 
 @pytest.mark.parametrize(

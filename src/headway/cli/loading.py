@@ -53,6 +53,8 @@ def load_ensemble(
     translators = [load(), *others]
     for reason in dict.fromkeys(loaded.plain_search_reason for loaded in translators if loaded.plain_search_reason):
         say_in_main_process(reason)
+    for note in dict.fromkeys(filter(None, (loaded.precision_note() for loaded in translators))):
+        say_in_main_process(f"the model {note}")
     return Translator.ensemble(translators)
 
 

@@ -104,6 +104,8 @@ class TranslationSettings(Config):
         translators.insert(0, first)
         for reason in dict.fromkeys(one.plain_search_reason for one in translators if one.plain_search_reason):
             note(reason)
+        for precision_note in dict.fromkeys(filter(None, (one.precision_note() for one in translators))):
+            note(f"the model {precision_note}")
         return Translator.ensemble(translators)
 
     def options(self) -> TranslateOptions:

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 import headway.kernels as kernels
 from headway.engine.attention import KernelMultiHeadAttention, has_separate_scores, separate_training_parts
+from headway.engine.int8_weights import StoredLinear
 from headway.engine.layers import (
     ACTIVATIONS,
     GATES,
@@ -114,12 +115,12 @@ def is_one_of(*values: Any) -> ValuePredicate:
     )
 
 
-_DROPOUT, _LINEAR = is_type(Dropout, KernelDropout), is_type(nn.Linear, KernelLinear)
+_DROPOUT, _LINEAR = is_type(Dropout, KernelDropout), is_type(nn.Linear, KernelLinear, StoredLinear)
 _RESIDUAL = {"dropout": _DROPOUT, "residual": is_one_of(True)}
 _NORM = {"norm": is_type(nn.LayerNorm, KernelLayerNorm, RMSNorm, KernelRMSNorm)}
 _ATTENTION = {
     **dict.fromkeys(("num_heads", "num_kv_heads", "queries_per_key", "d_key", "d_value", "widths"), is_any_value),
-    "projection": is_type(nn.Linear),
+    "projection": is_type(nn.Linear, StoredLinear),
     "output": _LINEAR,
     "score": is_instance(type(None), ScoreFunction),
     "query_outer": is_type(type(None), nn.Linear),
@@ -267,6 +268,8 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
     by_place: dict[nn.Module, Replacement] = {}
     for name, module in model.named_modules():
         for child, replacement in _INSIDE.get(type(module), {}).items():
+            if isinstance(module.get_submodule(child), StoredLinear):  # only layers that are trained have a fast form
+                continue
             by_place[module.get_submodule(child)] = replacement
         if module in by_place:
             yield name, module, by_place[module]

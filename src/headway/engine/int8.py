@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32, Int, Int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -77,7 +77,7 @@ class Int8Backend(TorchBackend):
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
     ) -> Layer:
         relu = activation is F.relu
-        layer = _quantized(weight, bias, relu=relu)
+        layer = self.quantized(weight, bias, relu=relu)
         if activation is None or relu:
             return layer
         if activation is blocks.gelu_tanh:
@@ -86,7 +86,7 @@ class Int8Backend(TorchBackend):
 
     def output_layer(self, layer: nn.Linear, wrapper: ResidualWrapper) -> OutputLayer:  # noqa: D102
         norm = _norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
-        product = _quantized(layer.weight, layer.bias, norm=norm)
+        product = self.quantized(*self.parameters_of(layer), norm=norm)
         return product if wrapper.residual else (lambda x, _: product(x))
 
     def norm(self, module: nn.Module) -> Layer | None:  # noqa: D102
@@ -99,11 +99,25 @@ class Int8Backend(TorchBackend):
             return norm, weight, bias
         return fold_norm(norm, weight, bias)
 
+    def quantized(
+        self,
+        weight: Float[Tensor, "N K"],
+        bias: Float[Tensor, " N"] | None,
+        *,
+        relu: bool = False,
+        norm: LayerNormParams | None = None,
+    ) -> QuantizedLinear:
+        """Return the layer x W^T + b in integers, followed by ReLU, or by the residual connection and ``norm``."""
+        return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
+
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
-        return _Int8OutputProjection(projection)
+        return Int8OutputProjection(self.quantized(*self.parameters_of(projection)))
 
     def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:  # noqa: D102
-        return _Int8ShortlistProjection(projection)
+        bias = cast("Tensor | None", projection.bias)
+        return Int8ShortlistProjection(
+            *quantize_weight(_array(projection.weight)), None if bias is None else _array(bias)
+        )
 
     def gate(self, rows: Rows, activation: Activation) -> Rows:  # noqa: D102
         return super().gate(torch.from_numpy(rows), activation).numpy()
@@ -244,14 +258,18 @@ def _attend(
     compute(rows, heads, layout.num_kv_heads, key_width, *stored, out)
 
 
-class _Int8OutputProjection:
-    def __init__(self, projection: nn.Linear) -> None:
-        self._layer = _quantized(projection.weight, projection.bias)
+class Int8OutputProjection:
+    """The output projection in integers."""
+
+    def __init__(self, layer: QuantizedLinear) -> None:
+        self._layer = layer
 
     def logits(self, hidden: Rows) -> Float[Tensor, "R V"]:
+        """Return all logits."""
         return torch.from_numpy(self._layer(hidden))
 
     def top_k(self, hidden: Rows, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return the top tokens of each row that are not ``banned``, and the log-probability of EOS."""
         layer, rows = self._layer, len(hidden)
         k = min(k, layer.out_features)
         if not 0 < k <= _MAX_TOP_K:
@@ -265,14 +283,15 @@ class _Int8OutputProjection:
         return _next_tokens(*results)
 
 
-class _Int8ShortlistProjection:
-    """The output projection to shortlists. Each logit equals the logit that :class:`_Int8OutputProjection` computes."""
+class Int8ShortlistProjection:
+    """The output projection to shortlists. Each logit equals the logit that :class:`Int8OutputProjection` computes."""
 
-    def __init__(self, projection: nn.Linear) -> None:
-        self._levels, self._scale = quantize_weight(_array(projection.weight))
-        bias: Tensor | None = projection.bias
-        self._bias = np.zeros_like(self._scale) if bias is None else _array(bias)
-        self._accumulator_init = accumulator_init(self._levels)
+    def __init__(
+        self, levels: Int8[npt.NDArray[np.int8], "V D"], scale: Float32[Array, " V"], bias: Float32[Array, " V"] | None
+    ) -> None:
+        self._levels, self._scale = levels, scale
+        self._bias = np.zeros_like(scale) if bias is None else bias
+        self._accumulator_init = accumulator_init(levels)
 
     def gather(self, tokens: Int[Tensor, "B U"]) -> ShortlistWeights:
         """Return the tokens, weights, initial accumulators, scales and biases, in blocks of tokens."""
@@ -287,6 +306,7 @@ class _Int8ShortlistProjection:
         return ShortlistWeights([blocks, *(torch.from_numpy(part) for part in parts)])
 
     def top_k(self, hidden: Rows, weights: ShortlistWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return the top tokens of each row within its sequence's shortlist."""
         tokens, *layers = (part.numpy() for part in weights.tensors)
         k = min(k, tokens.shape[1] * BLOCK)
         results, excluded = _empty_results(len(hidden), k), np.array(banned, dtype=np.int64)
@@ -303,12 +323,6 @@ def _empty_results(rows: int, k: int) -> tuple[Array, npt.NDArray[np.int64], Arr
 
 def _next_tokens(log_probs: Array, tokens: npt.NDArray[np.int64], eos_log_prob: Array) -> NextTokens:
     return NextTokens(*(torch.from_numpy(array) for array in (tokens, log_probs, eos_log_prob)))
-
-
-def _quantized(
-    weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: LayerNormParams | None = None
-) -> QuantizedLinear:
-    return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
 
 
 def _array(x: Tensor) -> Array:

@@ -43,10 +43,15 @@ def fold_norm(
     share = gain.abs() * weight.abs().mean(0)
     # A channel without influence has no weights. NaN is not replaced, so that damaged weights are noticed.
     weight = weight * torch.where(share == 0, 0.0, gain / share)
-    folded: nn.LayerNorm | RMSNorm
+    return norm_with_gain(norm, share), weight, bias
+
+
+def norm_with_gain(norm: nn.LayerNorm | RMSNorm, gain: Float[Tensor, " K"]) -> nn.LayerNorm | RMSNorm:
+    """Return a norm of the kind of ``norm`` with other gains and without a bias."""
+    changed: nn.LayerNorm | RMSNorm
     if isinstance(norm, RMSNorm):
-        folded = RMSNorm(len(gain), norm.epsilon)
+        changed = RMSNorm(len(gain), norm.epsilon)
     else:
-        folded = nn.LayerNorm(len(gain), norm.eps, bias=False)
-    folded.weight = nn.Parameter(share, requires_grad=False)
-    return folded, weight, bias
+        changed = nn.LayerNorm(len(gain), norm.eps, bias=False)
+    changed.weight = nn.Parameter(gain, requires_grad=False)
+    return changed

@@ -22,15 +22,15 @@ class _FeedForwardLayer:
 
     def __init__(self, module: nn.Module, wrapper: nn.Module, backend: TorchBackend) -> None:
         assert isinstance(module, (FeedForward, GatedFeedForward))
-        self._backend, norm = backend, _norm_before(wrapper)
+        self._backend, norm = backend, norm_before(wrapper)
         self.gate: Activation | None = None
         if isinstance(module, GatedFeedForward):
-            self.gate, both = module.activation, [module.gate, module.inner]
-            weight, bias = torch.cat([layer.weight for layer in both]), _joined_bias(both)
+            self.gate = module.activation
+            weight, bias = joined([backend.parameters_of(layer) for layer in (module.gate, module.inner)])
             self.norm, self.inner = norm_and_linear(backend, norm, weight, bias)
         else:
-            inner = module.inner
-            self.norm, self.inner = norm_and_linear(backend, norm, inner.weight, inner.bias, module.activation)
+            weight, bias = backend.parameters_of(module.inner)
+            self.norm, self.inner = norm_and_linear(backend, norm, weight, bias, module.activation)
         self.output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
 
     def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
@@ -47,8 +47,8 @@ class _SelfAttentionLayer:
     def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
         self.layout = _layout(module)
         self.rotary, self.window, self._backend = module.rotary, module.window, backend
-        weight, bias = _scaled_projection(module) if scaled else (module.projection.weight, module.projection.bias)
-        self.norm, self.projection = norm_and_linear(backend, _norm_before(wrapper), weight, bias)
+        weight, bias = _scaled_projection(module, backend) if scaled else backend.parameters_of(module.projection)
+        self.norm, self.projection = norm_and_linear(backend, norm_before(wrapper), weight, bias)
         self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
         self._query_norm, self._key_norm = module.query_norm, module.key_norm
         self._query_scale = module.d_key**-0.5 if scaled else 1.0
@@ -127,8 +127,8 @@ class DecoderLayer:
         self._backend = backend
         self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
         self._layout = _layout(cross)
-        weight, bias = _scaled_projection(cross)
-        queries, norm = cross.widths[0], _norm_before(block.cross_attention_residual)
+        weight, bias = _scaled_projection(cross, backend)
+        queries, norm = cross.widths[0], norm_before(block.cross_attention_residual)
         bias = None if bias is None else bias[:queries]
         self._norm, self._query = norm_and_linear(backend, norm, weight[:queries], bias)
         self._query_norm, self._query_scale = cross.query_norm, cross.d_key**-0.5
@@ -198,17 +198,17 @@ def _layout(attention: MultiHeadAttention) -> HeadLayout:
     return HeadLayout(attention.num_heads, attention.num_kv_heads, attention.widths, width)
 
 
-def _scaled_projection(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+def _scaled_projection(attention: MultiHeadAttention, backend: TorchBackend) -> tuple[Tensor, Tensor | None]:
     """Return the joint projection's weight and bias, with 1 / sqrt(d_k) in the rows of the queries.
 
     Queries that are normed are scaled after their norm.
     """
-    bias: Tensor | None = attention.projection.bias
+    weight, bias = backend.parameters_of(attention.projection)
     if attention.query_norm is not None:
-        return attention.projection.weight, bias
-    scale = torch.ones(sum(attention.widths), device=attention.projection.weight.device)
+        return weight, bias
+    scale = torch.ones(sum(attention.widths), device=weight.device)
     scale[: attention.widths[0]] = attention.d_key**-0.5
-    return attention.projection.weight * scale.unsqueeze(1), None if bias is None else bias * scale
+    return weight * scale.unsqueeze(1), None if bias is None else bias * scale
 
 
 def transform_each_head(backend: TorchBackend, rows: Rows, heads: int, transform: Activation) -> None:
@@ -216,12 +216,15 @@ def transform_each_head(backend: TorchBackend, rows: Rows, heads: int, transform
     backend.transform_heads(rows, HeadLayout(heads, 1, (rows.shape[1], 0, 0), 0), 1, [transform])
 
 
-def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
-    """Return the biases of layers one after the other, or None if they have none."""
-    return None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+def joined(
+    layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]],
+) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+    """Return the weight and the bias of one layer with the outputs of several. Either all have a bias, or none has."""
+    biases = [bias for _, bias in layers if bias is not None]
+    return torch.cat([weight for weight, _ in layers]), torch.cat(biases) if biases else None
 
 
-def _norm_before(wrapper: nn.Module) -> nn.Module | None:
+def norm_before(wrapper: nn.Module) -> nn.Module | None:
     """Return the norm before a sub-layer, or None."""
     return wrapper.norm if isinstance(wrapper, PreNorm) else None
 
@@ -242,8 +245,9 @@ def norm_and_projection(
     backend: TorchBackend, norm: nn.Module, projection: nn.Linear
 ) -> tuple[Layer | None, nn.Linear]:
     """Return the final norm of a stack, and the output projection after it, which is a copy if the norm is folded."""
-    folded_norm, weight, bias = backend.fold_norm(norm, projection.weight, projection.bias)
-    if weight is not projection.weight:
+    unfolded, bias = backend.parameters_of(projection)
+    folded_norm, weight, bias = backend.fold_norm(norm, unfolded, bias)
+    if weight is not unfolded:
         projection = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
         projection.weight = nn.Parameter(weight, requires_grad=False)
         if bias is not None:

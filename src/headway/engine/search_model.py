@@ -39,6 +39,7 @@ from headway.engine.search_layers import (
     DecoderLayer,
     EncoderLayer,
     apply_norm,
+    joined,
     norm_and_linear,
     norm_and_projection,
     transform_each_head,
@@ -94,12 +95,12 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
             model or the machine does not support the precision.
     """
 
-    def __init__(self, model: ModelT, precision: Precision) -> None:
+    def __init__(self, model: ModelT, precision: Precision, backend: TorchBackend | None) -> None:
         if reason := unsupported_reason(model):
             raise ConfigError(reason)
         self.precision = search_precision(model, precision, model.device)
         self._model: ModelT = model
-        self._backend = _backend(self.precision)
+        self._backend = backend or _backend(model, self.precision)
         self._decoder: Callable[[Rows, DecodingStep], Rows]
         self._decoder_norm: Layer | None
         self._rotary: RotaryPositions | None
@@ -161,7 +162,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
     def explain_nan(self, state: StateT) -> str | None:
         """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
         if self._backend.dtype != torch.float16 or not all(
-            parameter.isfinite().all() for parameter in self._model.parameters()
+            parameter.isfinite().all() for parameter in self._model.parameters() if not parameter.is_meta
         ):
             return None
         fault = "exceed the range of the 16-bit floats in which int8 decoding stores them; use precision 'float32'"
@@ -218,17 +219,24 @@ class _MemoryState(PrefixState):
 class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
     """A search model with the current weights of ``model``. For the arguments, see :func:`to_search_model`.
 
+    ``backend`` builds the layers. Default: the backend of the precision.
+
     Raises:
         ConfigError: The model cannot be converted (:func:`~headway.engine.search_support.unsupported_reason`), or the
             shortlist is for another model.
     """
 
     def __init__(
-        self, model: Transformer, precision: Precision = "float32", *, shortlist: Shortlist | None = None
+        self,
+        model: Transformer,
+        precision: Precision = "float32",
+        *,
+        shortlist: Shortlist | None = None,
+        backend: TorchBackend | None = None,
     ) -> None:
-        super().__init__(model, precision)
+        super().__init__(model, precision, backend)
         if shortlist is not None:
-            shortlist.check(model.source_embedding.weight.size(0), model.target_embedding.weight.size(0))
+            shortlist.check(model.source_embedding.vocab_size, model.target_embedding.vocab_size)
         backend = self._backend
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
@@ -237,10 +245,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
             self._decoder = backend.decoder([DecoderLayer(block, backend) for block in decoder])
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
-            weight = torch.cat([attention.projection.weight[attention.widths[0] :] for attention in cross])
-            bias = None
-            if cross[0].projection.bias is not None:
-                bias = torch.cat([attention.projection.bias[attention.widths[0] :] for attention in cross])
+            weight, bias = joined([_memory_parameters(backend, attention) for attention in cross])
             self._encoder_norm, self._memory_projection = norm_and_linear(backend, model.encoder.norm, weight, bias)
             self._key_norms = [attention.key_norm for attention in cross]
             self._memory_heads = cross[0].num_kv_heads
@@ -359,8 +364,10 @@ class _HiddenStep(_ProjectedStep):
 class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
     """A search model with the current weights of a decoder-only ``model``, whose sources are prompts."""
 
-    def __init__(self, model: DecoderOnly, precision: Precision = "float32") -> None:
-        super().__init__(model, precision)
+    def __init__(
+        self, model: DecoderOnly, precision: Precision = "float32", *, backend: TorchBackend | None = None
+    ) -> None:
+        super().__init__(model, precision, backend)
         backend = self._backend
         blocks = [block for block in model.decoder.blocks if isinstance(block, CausalBlock)]
         with torch.inference_mode():
@@ -400,6 +407,13 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
         return _ProjectedStep(self._projection, hidden, step_rows)
 
 
+def _memory_parameters(backend: TorchBackend, attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+    """Return the weight and bias of the projection of a memory to keys and values."""
+    weight, bias = backend.parameters_of(attention.projection)
+    queries = attention.widths[0]
+    return weight[queries:], None if bias is None else bias[queries:]
+
+
 def _rotation(rotary: RotaryPositions | None, positions: Int[Tensor, " R"], prefix_kv: KVCache) -> Activation | None:
     """Return the rotation of queries and keys at the position of each row, if positions are rotary."""
     if rotary is None:
@@ -408,9 +422,10 @@ def _rotation(rotary: RotaryPositions | None, positions: Int[Tensor, " R"], pref
     return lambda x: rotary.rotate_at(x, positions)
 
 
-def _backend(precision: Precision) -> TorchBackend:
+def _backend(model: Transformer | DecoderOnly, precision: Precision) -> TorchBackend:
     if precision == "int8":
         from headway.engine.int8 import Int8Backend  # imports Numba
+        from headway.engine.stored_int8 import StoredInt8Backend
 
-        return Int8Backend()
+        return Int8Backend() if model.int8_weights is None else StoredInt8Backend(model.int8_weights)
     return TorchBackend(torch.bfloat16 if precision == "bfloat16" else torch.float32)

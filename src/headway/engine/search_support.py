@@ -163,6 +163,13 @@ def search_precision(model: Any, name: Precision, device: torch.device) -> Preci
     return next((precision for precision in candidates if unsupported_reason(model, precision) is None), "float32")
 
 
+def stored_integers_note(model: Any, precision: Precision) -> str | None:
+    """Return that a model computes in ``precision`` with weights that are stored in 8-bit integers, or None."""
+    if model.int8_weights is None or precision == "int8":
+        return None
+    return f"has weights in 8-bit integers, and computes in {precision} with the numbers that these stand for"
+
+
 def describe_search_form(model: Any) -> str:
     """Describe whether searches use an optimized form of ``model``, in which precisions, and if not, why."""
     if reason := unsupported_reason(model):

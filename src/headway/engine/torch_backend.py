@@ -132,6 +132,10 @@ class TorchBackend:
         """Convert a tensor to the representation of rows."""
         return x.to(self.dtype)
 
+    def parameters_of(self, layer: nn.Linear) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        """Return the weight and the bias of a layer of the trained model, from which this backend builds its own."""
+        return layer.weight, layer.bias
+
     def linear(
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
     ) -> Layer:
@@ -145,7 +149,7 @@ class TorchBackend:
 
     def output_layer(self, layer: nn.Linear, wrapper: ResidualWrapper) -> OutputLayer:
         """Return the last layer of a sub-layer with its residual connection and norm."""
-        product = self.linear(layer.weight, layer.bias)
+        product = self.linear(*self.parameters_of(layer))
         norm = self.norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
         if not wrapper.residual:
             return lambda x, _: product(x) if norm is None else norm(product(x))

@@ -62,7 +62,8 @@ def export_to(
     """
     folder = Path(folder)
     if export_format not in get_args(ExportFormat):
-        raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, get_args(ExportFormat))}")
+        known = (*get_args(ExportFormat), "headway")  # which the command and AnyBundle.save write
+        raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, known)}")
     if quantization is not None and export_format != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
     chooses_language = source_language is not None or target_language is not None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32, Int8, Int32, UInt8
 
 from headway.kernels.float_bits import ABS_MASK, bits_to_float, float_to_bits
 from headway.kernels.int8_gemm import (
@@ -68,13 +68,38 @@ class LayerNormParams(NamedTuple):
 NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0)
 
 
+class PackedLinear(NamedTuple):
+    """The arrays of a linear layer in integers, padded to whole blocks of outputs.
+
+    Attributes:
+        weight: The integers as :func:`headway.kernels.int8_gemm.pack_weight` packs them.
+        accumulator_init: The initial accumulator of each output.
+        scale: The scale of each output.
+        bias: The bias of each output.
+    """
+
+    weight: Int8[Array, "blocks fours block 4"]
+    accumulator_init: Int32[Array, " outputs"]
+    scale: Float32[Array, " outputs"]
+    bias: Float32[Array, " outputs"]
+
+
+def pack_linear(
+    levels: Int8[Array, "N K"], scale: Float32[Array, " N"], bias: Float32[Array, " N"] | None
+) -> PackedLinear:
+    """Pack a layer whose weight has been quantized (:func:`headway.kernels.int8_gemm.quantize_weight`)."""
+    padding = (0, -len(scale) % BLOCK)
+    bias = np.zeros(len(scale), np.float32) if bias is None else bias
+    return PackedLinear(*pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding))
+
+
 class QuantizedLinear:
     """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
 
     ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
-    to whole blocks. ``width`` is the number of inputs including padding. ``parameters`` contains the addresses, the
-    width, the number of outputs, and 1 for ReLU or else 0. The addresses are valid while the layer exists. ``norm`` has
-    empty arrays if there is no norm.
+    to whole blocks, which ``packed`` contains. ``width`` is the number of inputs including padding. ``parameters``
+    contains the addresses, the width, the number of outputs, and 1 for ReLU or else 0. The addresses are valid while
+    the layer exists. ``norm`` has empty arrays if there is no norm.
     """
 
     def __init__(
@@ -85,13 +110,23 @@ class QuantizedLinear:
         relu: bool = False,
         norm: LayerNormParams | None = None,
     ) -> None:
-        self.out_features, self.in_features = weight.shape
-        levels, scale = quantize_weight(weight)
-        padding = (0, -self.out_features % BLOCK)
-        bias = np.zeros(self.out_features, np.float32) if bias is None else bias
-        self._arrays = *pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding)
-        self.addresses = tuple(array.ctypes.data for array in self._arrays)
-        self.width = 4 * self._arrays[0].shape[1]
+        self._prepare(pack_linear(*quantize_weight(weight), bias), weight.shape, relu=relu, norm=norm)
+
+    @classmethod
+    def of_packed(
+        cls, packed: PackedLinear, shape: tuple[int, int], *, relu: bool = False, norm: LayerNormParams | None = None
+    ) -> QuantizedLinear:
+        """Return the layer of a weight with this ``shape`` (N, K), which has been quantized and packed before."""
+        layer = cls.__new__(cls)
+        layer._prepare(packed, shape, relu=relu, norm=norm)
+        return layer
+
+    def _prepare(
+        self, packed: PackedLinear, shape: tuple[int, ...], *, relu: bool, norm: LayerNormParams | None
+    ) -> None:
+        self.packed, (self.out_features, self.in_features) = packed, shape
+        self.addresses = tuple(array.ctypes.data for array in packed)
+        self.width = 4 * packed.weight.shape[1]
         self.parameters = np.array([*self.addresses, self.width, self.out_features, int(relu)], dtype=np.int64)
         self.norm = norm or NO_NORM
 

@@ -61,6 +61,8 @@ class Model(nn.Module):
 
     Attributes:
         config: The configuration.
+        int8_weights: The weights, if the model folder stores them in 8-bit integers, or None
+            (:mod:`headway.engine.int8_weights`).
         projection: The layer that computes the logits.
         hidden: Method that returns the states from which the projection computes logits, if the model predicts tokens.
     """
@@ -68,6 +70,7 @@ class Model(nn.Module):
     config: Any
     hidden: Any
     projection: Any
+    int8_weights: Any = None
 
     @property
     def max_length(self) -> int | None:
@@ -77,7 +80,8 @@ class Model(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        device: torch.device = self.projection.weight.device
+        weights = self.projection.weight if self.int8_weights is None else self.int8_weights
+        device: torch.device = weights.device
         return device
 
 

@@ -18,10 +18,10 @@ from headway.errors import ConfigError
 from headway.nn.arguments import check_ids, check_integers
 
 Tie = Annotated[
-    Literal["all", "target", "none"],
+    Literal["all", "target", "inputs", "none"],
     Field(
         description="Which matrices share their weights: both embeddings and the output projection (all), target "
-        "embedding and output projection (target), or none."
+        "embedding and output projection (target), both embeddings (inputs), or none."
     ),
 ]
 
@@ -42,6 +42,7 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True) -> None:
         super().__init__()
+        self.vocab_size = vocab_size
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
         self.scale = d_model**0.5 if scaled else 1.0
@@ -52,7 +53,7 @@ class TokenEmbedding(nn.Module):
         try:
             embedded: Tensor = F.embedding(tokens, self.weight) * self.scale
         except IndexError:
-            check_ids("tokens", tokens, len(self.weight))
+            check_ids("tokens", tokens, self.vocab_size)
             raise
         return embedded
 
@@ -60,26 +61,26 @@ class TokenEmbedding(nn.Module):
 def token_embeddings(
     tie: Tie, source_vocab_size: int, target_vocab_size: int, width: int, *, scaled: bool = True
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Return the embeddings of source and target, which are the same module if ``tie`` is "all".
+    """Return the embeddings of source and target, which are the same module if ``tie`` is "all" or "inputs".
 
     Raises:
-        ConfigError: ``tie`` is "all", but the vocabularies differ in size.
+        ConfigError: They are the same, but the vocabularies differ in size.
     """
-    if tie == "all" and source_vocab_size != target_vocab_size:
+    if (shared := tie in ("all", "inputs")) and source_vocab_size != target_vocab_size:
         raise ConfigError(
-            f"tie = 'all' needs one vocabulary for both sides, but the source has {source_vocab_size} and the target "
+            f"tie = {tie!r} needs one vocabulary for both sides, but the source has {source_vocab_size} and the target "
             f"{target_vocab_size} tokens; use a joint vocabulary, or set tie to 'target' or 'none'"
         )
     source = TokenEmbedding(source_vocab_size, width, scaled=scaled)
-    return source, source if tie == "all" else TokenEmbedding(target_vocab_size, width, scaled=scaled)
+    return source, source if shared else TokenEmbedding(target_vocab_size, width, scaled=scaled)
 
 
 def output_projection(tie: Tie, target_embedding: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
     """Return the projection from states of ``width`` to logits. Its weight is the target embedding unless untied."""
-    projection = nn.Linear(width, len(target_embedding.weight), bias=bias)
+    projection = nn.Linear(width, target_embedding.vocab_size, bias=bias)
     if bias:
         nn.init.zeros_(projection.bias)
-    if tie == "none":
+    if tie in ("none", "inputs"):
         nn.init.xavier_uniform_(projection.weight)
     else:
         projection.weight = target_embedding.weight

@@ -23,6 +23,7 @@ from torch import nn
 
 from headway.bundle import AnyBundle
 from headway.hardware import choose_device
+from headway.models.base import Model
 from headway.torch_internals import bind_loading_hooks, loading_hooks_are_visible, parts_are_visible
 
 BundleT = TypeVar("BundleT", bound=AnyBundle)
@@ -47,10 +48,14 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
     copied = share_weights(model)
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied
+    if isinstance(copied, Model) and copied.int8_weights is not None:
+        from headway.engine.int8_weights import with_float_weights
+
+        with_float_weights(copied)  # integers compute only on a CPU
     # Module.to would change the caller's parameters in place, so they are replaced first. Tied parameters stay tied.
     moved = {
         parameter: nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
-        for parameter in model.parameters()
+        for parameter in copied.parameters()
     }
     for module in copied.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
@@ -59,6 +64,8 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
 
 
 def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    if tensor.is_meta:  # only the shape of a weight in integers, which are on a CPU
+        return device.type == "cpu"
     return tensor.device.type == device.type and device.index in (None, tensor.device.index)
 
 

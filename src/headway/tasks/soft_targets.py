@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import LanguageModelBundle, read_config
+from headway.bundle import LanguageModelBundle, read_config, refuse_integers
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError
@@ -61,6 +61,7 @@ def check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int, dat
     config = read_config(folder)
     if config.capability != "continues":
         raise ConfigError(f"training.teacher = {str(folder)!r}: not a language model")
+    refuse_integers(folder, "training.teacher")
     if config.load_tokenizers()[0].fingerprint != tokenizer.fingerprint:
         raise ConfigError(
             f"training.teacher = {str(folder)!r}: its tokenizer differs from that of this run; start again with --fresh"

@@ -71,9 +71,10 @@ class TranslationRecipe(Recipe):
         if self.training.class_weights != "none":
             raise ValueError("training.class_weights: translation has no classes; leave the key out")
         imported = self.training.start_from is not None  # its two tokenizers may share one vocabulary
-        if not imported and not self.tokenizer.joint and self.model.as_dict().get("tie") == "all":
+        tie = self.model.as_dict().get("tie")
+        if not imported and not self.tokenizer.joint and tie in ("all", "inputs"):
             raise ValueError(
-                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
+                f"model.tie = {tie!r} shares one embedding between the languages, but with tokenizer.joint = false "
                 "each language has its own vocabulary; set model.tie to 'target' or 'none'"
             )
         return self

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,22 @@ class TextTokenizer(ABC):
         """
         self._check_ids(ids)
         return [self._name(index) for index in ids]
+
+    def always_kept(self) -> frozenset[int]:
+        """Return the ids that every smaller vocabulary keeps: special tokens, tags, and tokens of single bytes."""
+        return frozenset(range(NUM_SPECIAL + len(self.tags)))
+
+    def needed_for(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of all tokens without which encoding could not yield these."""
+        return set(ids)
+
+    def restricted(self, ids: Sequence[int]) -> TextTokenizer:
+        """Return a tokenizer with only these ids, in their order, which become 0, 1, 2 and so on.
+
+        It segments a text as this tokenizer does if that segmentation has only tokens in ``ids``. They must contain
+        :meth:`always_kept` and :meth:`needed_for`.
+        """
+        raise ConfigError(f"the vocabulary of a {self.kind} tokenizer cannot be cut")
 
     def merge_steps(self, text: str) -> list[MergeStep]:
         """Return the merges that segment ``text``. The list is empty if the tokenizer cannot report them."""

@@ -19,9 +19,10 @@ from typing import Any
 
 import tokenizers
 
-from headway.errors import BundleError
+from headway.errors import BundleError, ConfigError
 from headway.text.base import NUM_SPECIAL, UNK
 from headway.text.imported import ImportedTokenizer, byte_token_values
+from headway.text.merge_closure import symbols_of_merges
 from headway.text.tokenizer import piece_bytes, readable_piece
 
 
@@ -49,7 +50,7 @@ class FastTokenizer(ImportedTokenizer):
         origin: str = "tokenizer.json",
     ) -> None:
         known, marked = tokens_by_id(library, origin), special_ids(library)
-        byte_level = _is_byte_level(library)
+        byte_level = self._is_byte_level = _is_byte_level(library)
         reserved = set(reserved_ids) | {new for new, old in enumerate(library_ids) if old not in known}
         special = {*reserved, *range(NUM_SPECIAL)}
         unspelled = {old for new, old in enumerate(library_ids) if new in special} | marked
@@ -98,6 +99,73 @@ class FastTokenizer(ImportedTokenizer):
         numbered = ({**token, "id": self._headway_ids[token["id"]]} for token in added)
         return [token for token in numbered if token["id"] not in self.reserved_ids]
 
+    def always_kept(self) -> frozenset[int]:
+        """Return the ids of special tokens, languages, added tokens and bytes, and of the library's unknown token."""
+        kept = set(super().always_kept())
+        model, spelled = self.library_json["model"], self._spelled()
+        added = {token["content"] for token in self.added_tokens}
+        unknown = model.get("unk_id") if model.get("unk_token") is None else None
+        for index, token in enumerate(spelled):
+            is_byte = self._is_byte_level and len(token) == 1
+            if is_byte or token in added or token == model.get("unk_token") or self.library_ids[index] == unknown:
+                kept.add(index)
+        return frozenset(kept)
+
+    def _spelled(self) -> Sequence[str]:
+        known = tokens_by_id(self.library_json, "")
+        return [known.get(old, "") for old in self.library_ids]
+
+    def needed_for(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of all tokens without which encoding could not yield these.
+
+        They are the tokens that merges make on the way to others, and in a unigram model the token with the least
+        score, on which the score of unknown characters depends.
+        """
+        needed, model, spelled = set(ids), self.library_json["model"], self._spelled()
+        index_of = {token: index for index, token in enumerate(spelled) if token and index not in self.reserved_ids}
+        if model["type"] == "BPE":
+            if model.get("continuing_subword_prefix"):
+                raise ConfigError("the vocabulary of a tokenizer with a continuing_subword_prefix cannot be cut")
+            ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
+            for index in needed - self.always_kept():
+                symbols = _symbols(spelled[index], model.get("end_of_word_suffix") or "")
+                made = symbols_of_merges(symbols, lambda *pair: ranks.get(pair))
+                needed |= {index_of[token] for token in made if token in index_of}
+        elif model["type"] == "Unigram":
+            last = min(model["vocab"], key=lambda entry: entry[1])[0]
+            needed |= {index_of[last]} if last in index_of else set()
+        return needed
+
+    def restricted(self, ids: Sequence[int]) -> FastTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+        library, tokens = copy.deepcopy(self.library_json), tokens_by_id(self.library_json, "")
+        model, kept = library["model"], {self.library_ids[index] for index in ids}
+        in_model = tokens_by_id({**library, "added_tokens": []}, "")
+        order = [old for old in sorted(in_model) if old in kept]
+        order += [old for old in sorted(tokens.keys() - in_model.keys()) if old in kept]
+        new_ids = {old: new for new, old in enumerate(order)}
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {token: new_ids[old] for token, old in model["vocab"].items() if old in kept}
+        else:
+            model["vocab"] = [entry for old, entry in enumerate(model["vocab"]) if old in kept]
+            if model.get("unk_id") is not None:
+                model["unk_id"] = new_ids[model["unk_id"]]
+        if "merges" in model:
+            known = model["vocab"].keys()
+            model["merges"] = [list(pair) for pair in _merges(model) if {*pair, "".join(pair)} <= known]
+        added = [token for token in library.get("added_tokens") or [] if token["id"] in kept]
+        for token in added:
+            token["id"] = new_ids[token["id"]]
+        library["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
+        library_ids = []
+        for index in ids:
+            old = self.library_ids[index]
+            library_ids.append(
+                new_ids.setdefault(old, len(new_ids))
+            )  # ids that the library lacks get ids after its own
+        reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
+        return FastTokenizer(library, library_ids, reserved, "the smaller vocabulary")
+
     @classmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> FastTokenizer:
         """Create the tokenizer from the content of its file."""
@@ -105,6 +173,20 @@ class FastTokenizer(ImportedTokenizer):
 
     def _fields(self) -> Mapping[str, Any]:
         return {"order": self.library_ids, "reserved": sorted(self.reserved_ids), "library": self.library_json}
+
+
+def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the merges of a model, which older files write as texts with a space."""
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    return [(left, right) for left, right in pairs]
+
+
+def _symbols(token: str, suffix: str) -> list[str]:
+    """Return the symbols from which merges make a token. The last one has the ``suffix`` of the end of a word."""
+    if not suffix or not token.endswith(suffix):
+        return list(token)
+    *symbols, last = list(token.removesuffix(suffix)) or [""]
+    return [*symbols, last + suffix]
 
 
 @contextmanager

@@ -56,6 +56,15 @@ class ImportedTokenizer(TextTokenizer):
         """The id of hidden tokens: the reserved token [MASK] (BERT) or <mask> (RoBERTa), or None."""
         return next((index for index in sorted(self.reserved_ids) if self._names[index] in (MASK, "<mask>")), None)
 
+    def always_kept(self) -> frozenset[int]:
+        """Return the ids of special tokens and languages, and of tokens of single bytes. Unused rows are not kept."""
+        named = (index for index in self.reserved_ids if not self._names[index].startswith("<unused "))
+        return super().always_kept().union(named, byte_token_values(dict(enumerate(self._spelled()))))
+
+    def _spelled(self) -> Sequence[str]:
+        """Return the token of each id, as the library spells it."""
+        return self._pieces
+
     def _name(self, index: int) -> str:
         return self._names[index]
 

@@ -24,6 +24,7 @@ from tokenizers import models
 from headway.errors import BundleError, MissingPackageError
 from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer
+from headway.text.merge_closure import symbols_of_merges
 
 MosesRules = Literal["fairseq", "argos"]
 END_OF_WORD = "</w>"
@@ -96,6 +97,28 @@ class MosesTokenizer(ImportedTokenizer):
         words = "".join(self._pieces[index] for index in self._text_ids(ids)).replace(END_OF_WORD, " ").split()
         text: str = self._detokenizer.detokenize(words)
         return text
+
+    def needed_for(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of the pieces that merges make on the way to them."""
+        made = self._made_by_merges(self._pieces[index] for index in ids)
+        return {*ids, *(self._ids[piece] for piece in made if piece in self._ids)}
+
+    def restricted(self, ids: Sequence[int]) -> MosesTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+        pieces = [self._pieces[index] for index in ids]
+        removed = self._ids.keys() - self._made_by_merges(pieces)  # results of merges may lack an id
+        merges = [(left, right) for left, right in self.merges if removed.isdisjoint((left, right, left + right))]
+        reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
+        return MosesTokenizer(self.language, merges, pieces, reserved, lower_case=self.lower_case)
+
+    def _made_by_merges(self, pieces: Iterable[str]) -> set[str]:
+        ranks = {pair: rank for rank, pair in enumerate(self.merges)}
+        made = set[str]()
+        for piece in pieces:
+            *symbols, last = list(piece.removesuffix(_END)) or [""]
+            end = last + _END if piece.endswith(_END) else last
+            made.update(symbols_of_merges([*symbols, end], lambda *pair: ranks.get(pair)))
+        return made
 
     @classmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> MosesTokenizer:

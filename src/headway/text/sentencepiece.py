@@ -20,6 +20,7 @@ from headway.storage import atomic_write
 from headway.text.added_tokens import AddedToken, added_token_splitter
 from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer, byte_token_values
+from headway.text.piece_model import PieceModel
 
 
 class SentencePieceTokenizer(ImportedTokenizer):
@@ -98,6 +99,28 @@ class SentencePieceTokenizer(ImportedTokenizer):
             )
         pieces, added = [str(piece) for piece in saved["pieces"]], saved.get("added_tokens", [])
         return cls(content, pieces, map(int, saved["reserved"]), str(model), [AddedToken(**token) for token in added])
+
+    def needed_for(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of all tokens without which encoding could not yield these.
+
+        They are the added tokens, the pieces that merges make on the way to others, and the pieces with the least and
+        the greatest score, on which the scores of unknown characters and of user-defined pieces depend.
+        """
+        model = PieceModel(self.model_proto)
+        needed = {self._pieces[index] for index in ids}
+        needed.update(token.content for token in self.added_tokens)
+        needed |= model.extreme_pieces()
+        if model.is_bpe:
+            needed.update(*(model.made_by_merges(piece) for piece in tuple(needed)))
+        return {*ids, *(self._ids[piece] for piece in needed if piece in self._ids)}
+
+    def restricted(self, ids: Sequence[int]) -> SentencePieceTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+        dropped = self._ids.keys() - {self._pieces[index] for index in ids}
+        pieces = [self._pieces[index] for index in ids]
+        reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
+        model = PieceModel(self.model_proto).without(dropped)
+        return SentencePieceTokenizer(model, pieces, reserved, "the smaller vocabulary", self.added_tokens)
 
     def _fields(self) -> Mapping[str, Any]:
         model = hashlib.sha256(self.model_proto).hexdigest()

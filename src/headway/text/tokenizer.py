@@ -41,6 +41,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
+from headway.text.merge_closure import symbols_of_merges
 
 SAMPLE_BYTES = 200  # size of an example up to which ``TokenizerConfig.sample_lines`` counts it as one
 
@@ -196,6 +197,29 @@ class Tokenizer(TextTokenizer):
             yield MergeStep(
                 index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[position], pieces
             )
+
+    def always_kept(self) -> frozenset[int]:
+        """Return the ids of special tokens and tags, of bytes, and of white space in a vocabulary of words."""
+        bytes_ = self._ids.keys() & _BYTES.keys() if self.kind == "bpe" else ()
+        spaces = [token for token in self._tokens if token.isspace()] if self.kind == "words" else ()
+        return super().always_kept().union(self._ids[token] for token in (*bytes_, *spaces))
+
+    def needed_for(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of the tokens that merges make on the way to them."""
+        needed = set(ids)
+        if self.kind == "bpe":
+            ranks = self.merge_ranks
+            for index in needed - self.always_kept():
+                made = symbols_of_merges(self._tokens[index - self._shift], lambda *pair: ranks.get(pair))
+                needed |= {self._ids[token] for token in made}
+        return needed
+
+    def restricted(self, ids: Sequence[int]) -> Tokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+        tokens = [self._tokens[index - self._shift] for index in ids if index >= self._shift]
+        kept = set(tokens)
+        merges = [(left, right) for left, right in self._merges if {left, right, left + right} <= kept]
+        return Tokenizer(self.kind, tokens, merges, self.tags, split_digits=self.split_digits)
 
     def _saved(self) -> Mapping[str, Any]:
         content = {"kind": self.kind, "tags": self.tags, "tokens": self._tokens, "merges": self._merges}

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from headway.bundle import load_bundle
+from headway.bundle import load_bundle, refuse_integers
 from headway.diagrams.model_card import DRAWING_FILE
 from headway.errors import CheckpointError
 from headway.storage import atomic_write_text
@@ -94,6 +94,7 @@ def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
         raise CheckpointError(
             f"{run}: no model folder beside the checkpoints yet; let training reach its first validation"
         )
+    refuse_integers(template, "an average")
     bundle = load_bundle(template)
     load_weights(bundle.model, average_weights(newest), newest[0])
     steps = ", ".join(path.name for path in newest)

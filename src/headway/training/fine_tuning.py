@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from headway.bundle import load_bundle, read_config
+from headway.bundle import load_bundle, read_config, refuse_integers
 from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.interop.hub import model_folder
@@ -100,6 +100,7 @@ def _with_decoder(start: Path, encoder: dict[str, Any], folder: Path) -> dict[st
         encoder: The options that the model must have because of its encoder.
         folder: The folder of the decoder's model.
     """
+    refuse_integers(folder, "training.start_decoder_from")
     config, origin = read_config(folder), f"training.start_decoder_from = {str(folder)!r}"
     decoder_start = architecture_of(config.model).decoder_start
     if decoder_start is None:
@@ -124,6 +125,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the recipe sections that describe the model in ``folder``."""
+    refuse_integers(folder, "training.start_from")
     config = read_config(folder)
     tokenizer = tokenizer_settings(Tokenizers(*config.load_tokenizers()))
     return {"task": config.task.as_dict(), "model": config.model.as_dict(), "tokenizer": tokenizer}
@@ -138,12 +140,14 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
     in ``folder`` is for another task, only the options in :class:`~headway.models.registry.TrainingStart` must be
     equal. The labels of classifiers are not compared here, but when the data are prepared.
     """
+    refuse_integers(folder, "training.start_from")
     start = load_bundle(folder).model
     training_start = None
     if model.config.kind != start.config.kind:
         training_start = architecture_of(start.config).starts[architecture_of(model.config).capability]
     _load_part(model, start, training_start, folder, "start_from")
     if decoder_folder is not None:
+        refuse_integers(decoder_folder, "training.start_decoder_from")
         decoder = load_bundle(decoder_folder).model
         training_start = architecture_of(decoder.config).decoder_start
         _load_part(model, decoder, training_start, decoder_folder, "start_decoder_from")

@@ -366,10 +366,10 @@ class Preparation:
             return Tokenizers(source, source if self.recipe.tokenizer.joint else target, template)
         if self.recipe.tokenizer.joint:
             return Tokenizers(source, source, template)
-        if self.recipe.model.as_dict().get("tie") == "all":
+        if (tie := self.recipe.model.as_dict().get("tie")) in ("all", "inputs"):
             raise ConfigError(
-                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false each "
-                "language has its own vocabulary; set model.tie to 'target' or 'none'"
+                f"model.tie = {tie!r} shares one embedding between the languages, but with tokenizer.joint = false "
+                "each language has its own vocabulary; set model.tie to 'target' or 'none'"
             )
         self.listener.say(f"training the tokenizer of the target side ({self.recipe.tokenizer.kind})")
         target = self._train_tokenizer(read, columns[1:])

@@ -19,7 +19,7 @@ GROUP = CommandGroup.UNDERSTAND
 
 def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
-    from headway.bundle import load_bundle
+    from headway.bundle import load_bundle, read_config
     from headway.engine import describe_search_form
     from headway.engine.accelerate import describe_forward_form
     from headway.engine.int8_check import read_int8_check
@@ -39,6 +39,8 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     for side, tokenizer in bundle.tokenizers.items():
         name = f"{side} tokenizer" if len(bundle.tokenizers) > 1 else "tokenizer"
         facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
+    if (quantization := read_config(model).quantization) is not None:
+        facts["stored weights"] = quantization.describe()
     facts["forward pass"] = describe_forward_form(bundle.model)
     if bundle.capability in ("translates", "continues"):
         facts["search"] = describe_search_form(bundle.model)

@@ -26,7 +26,7 @@ from headway.decode import (
     search_all,
     search_steps,
 )
-from headway.engine import Precision, fastest_float_precision, search_precision, to_search_model
+from headway.engine import Precision, fastest_float_precision, search_precision, stored_integers_note, to_search_model
 from headway.engine.int8_check import Int8Check, check_int8, read_int8_check
 from headway.errors import ConfigError, ContextLengthError, DataError, LengthError
 from headway.interop.hub import model_folder
@@ -120,9 +120,15 @@ class LanguageModel:
     @property
     def precision(self) -> Precision:
         """The precision in which the model generates. The first use with "auto" may check int8."""
-        return fastest_float_precision(self.device) if self.precision_note() else self._chosen_precision
+        return fastest_float_precision(self.device) if self._failed_check() else self._chosen_precision
 
     def precision_note(self) -> str | None:
+        """Return why the model does not generate in int8 although this would be the fastest, or although its weights
+        are stored in it, or None.
+        """
+        return self._failed_check() or stored_integers_note(self.bundle.model, self.precision)
+
+    def _failed_check(self) -> str | None:
         """Return why the model does not generate in int8 although this would be the fastest, or None."""
         check = self.int8_check if self._requested_precision == "auto" else None
         if check is None or check.passed:
@@ -151,7 +157,8 @@ class LanguageModel:
     def _depends_on_check(self) -> bool:
         """Return whether int8 must pass the check for "auto" to choose it."""
         may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
-        return may_have_outliers and self._may_search_in_int8
+        has_floats = self.bundle.model.int8_weights is None  # integers cannot be compared with what they were before
+        return has_floats and may_have_outliers and self._may_search_in_int8
 
     def _check_int8(self) -> Int8Check:
         model = cast("DecoderOnly", self._model)

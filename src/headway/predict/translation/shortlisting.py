@@ -64,7 +64,7 @@ def learn_shortlist(
         source_size=bundle.source_tokenizer.vocab_size,
         target_size=bundle.target_tokenizer.vocab_size,
         joint=bundle.source_tokenizer.fingerprint == bundle.target_tokenizer.fingerprint,
-        vocabulary_fingerprints=_vocabularies(bundle),
+        vocabulary_fingerprints=vocabulary_fingerprints(bundle),
         targets_per_source=targets_per_source,
         num_always=num_always,
     )
@@ -93,12 +93,13 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
             shortlist = Shortlist(always, table, (file.metadata() or {})["vocabularies"])
     except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
         raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
-    if shortlist.vocabulary_fingerprints != _vocabularies(bundle):
+    if shortlist.vocabulary_fingerprints != vocabulary_fingerprints(bundle):
         raise BundleError(f"{path}: made for a model with different vocabularies; learn it again")
     return shortlist
 
 
-def _vocabularies(bundle: AnyBundle) -> str:
+def vocabulary_fingerprints(bundle: AnyBundle) -> str:
+    """Return the fingerprints of a model's vocabularies, in one string."""
     return " ".join(tokenizer.fingerprint for tokenizer in bundle.tokenizers.values())
 
 

@@ -24,7 +24,14 @@ from headway.decode import (
     top_next_tokens,
 )
 from headway.decode.scoring import score_by_steps
-from headway.engine import Precision, Shortlist, search_precision, to_search_model, unsupported_reason
+from headway.engine import (
+    Precision,
+    Shortlist,
+    search_precision,
+    stored_integers_note,
+    to_search_model,
+    unsupported_reason,
+)
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.hardware import choose_device
 from headway.interop.hub import model_folder
@@ -114,7 +121,7 @@ class Translator(TextTranslator):
     ) -> None:
         needs_cpu = precision == "int8" or onnx_model is not None
         self.bundle = bundle = with_own_model(bundle, device, needs_cpu=needs_cpu)
-        self.device = next(bundle.model.parameters()).device
+        self.device = bundle.model.device
         self.max_batch_tokens = max_batch_tokens
         self.avoid_flagged = avoid_flagged
         self.alignment_layer = alignment_layer
@@ -128,6 +135,7 @@ class Translator(TextTranslator):
         plain_reason = unsupported_reason(bundle.model)
         if shortlist is not None and (plain_reason or onnx_model):
             raise ConfigError(f"a shortlist: {plain_reason or 'an ONNX model has its whole vocabulary in its graph'}")
+        self._stored_integers_note = stored_integers_note(self.bundle.model, chosen)
         self.plain_search_reason = None if onnx_model else plain_reason
         self._has_shortlist = shortlist is not None
         self._precision: Precision = "float32" if onnx_model else chosen
@@ -183,6 +191,10 @@ class Translator(TextTranslator):
     def precision(self) -> Precision:
         """The precision of searches."""
         return self._precision
+
+    def precision_note(self) -> str | None:
+        """Return that the weights are stored in integers, although searches have another precision, or None."""
+        return self._stored_integers_note
 
     @property
     def max_source_tokens(self) -> int:

@@ -1,0 +1,134 @@
+"""``headway export --to headway``: a model folder with weights in 8-bit integers, or with a smaller vocabulary.
+
+Files beside the weights come along: the shortlist, which is cut like the vocabulary, and the calibration of flags if
+the vocabulary is whole, because it contains the frequencies of all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.bundle import AnyBundle, Quantization
+
+
+@dataclass(frozen=True)
+class SmallerFolder:
+    """What a smaller model folder has.
+
+    Attributes:
+        quantization: Data type of the weights, "int8". None means as they are.
+        quantizes_embeddings: Whether embeddings have this type, too.
+        texts: Files with text whose tokens the vocabulary keeps.
+        languages: Languages whose tokens the vocabulary keeps.
+    """
+
+    quantization: str | None
+    quantizes_embeddings: bool = False
+    texts: Sequence[Path] = ()
+    languages: Sequence[str] = ()
+
+    @property
+    def cuts_vocabulary(self) -> bool:
+        """Whether the vocabulary becomes smaller."""
+        return bool(self.texts or self.languages)
+
+    def checked_quantization(self) -> Quantization | None:
+        """Return how to store weights in integers.
+
+        Raises:
+            ConfigError: The data type is unknown, or embeddings have another type than the rest.
+        """
+        from headway.bundle import Quantization
+
+        if self.quantization is None and self.quantizes_embeddings:
+            raise ConfigError("--quantize-embeddings needs --quantization int8")
+        if self.quantization is None:
+            return None
+        if self.quantization != "int8":
+            raise ConfigError(
+                f"--quantization {self.quantization!r}: a model folder stores int8 or, without it, float32"
+            )
+        return Quantization(embeddings=self.quantizes_embeddings)
+
+
+def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> Iterator[str]:
+    """Write the model folder ``folder`` from that in ``model``, and yield what is worth knowing about it.
+
+    Raises:
+        ConfigError: The model cannot be made smaller in this way.
+        DataError: A text cannot be read.
+    """
+    from headway.bundle import load_bundle, refuse_integers
+    from headway.diagrams.model_card import DRAWING_FILE, add_drawing
+    from headway.interop.vocabulary_cut import choose_tokens, cut_shortlist, cut_vocabulary
+    from headway.engine.int8_check import read_int8_check
+    from headway.predict.translation.calibration import CALIBRATION_FILE
+    from headway.predict.translation.shortlisting import read_shortlist, vocabulary_fingerprints, write_shortlist
+    from headway.storage import atomic_write
+
+    quantization = request.checked_quantization()
+    if quantization is None and not request.cuts_vocabulary:
+        raise ConfigError(
+            "a smaller model folder needs --quantization int8, --keep-text FILE or --keep-languages CODES"
+        )
+    refuse_integers(model, "an export")
+    bundle = load_bundle(model)
+    shortlist = read_shortlist(bundle, model)
+    card, sections = (model / "README.md").read_text(encoding="utf-8").rstrip(), []
+    smaller: AnyBundle = bundle
+    if request.cuts_vocabulary:
+        texts = _lines(request.texts) if request.texts else None
+        cut = choose_tokens(bundle, texts=texts, languages=request.languages)
+        smaller = cut_vocabulary(bundle, cut)
+        described = cut.describe(bundle)
+        yield from described
+        sections.append(_cut_section(request, described))
+        if shortlist is not None:
+            shortlist = cut_shortlist(shortlist, cut, vocabulary_fingerprints(smaller))
+        if (model / CALIBRATION_FILE).is_file():
+            yield "the flag 'unlikely' is not calibrated for the smaller vocabulary; run headway calibrate again"
+    if quantization is not None:
+        sections.append(_int8_section(quantization))
+        check = read_int8_check(model)
+        if check is not None and not check.passed:
+            yield f"int8 changes this model: {check.describe()}"
+    smaller.save(folder, "\n\n".join([card, *sections]) + "\n", quantization=quantization)
+    if shortlist is not None:
+        write_shortlist(shortlist, folder)
+    if not request.cuts_vocabulary and (model / CALIBRATION_FILE).is_file():
+        with atomic_write(folder / CALIBRATION_FILE) as aside:
+            aside.write_bytes((model / CALIBRATION_FILE).read_bytes())
+    if (model / DRAWING_FILE).is_file():  # which the card shows
+        add_drawing(folder, smaller.model)
+
+
+def _lines(files: Sequence[Path]) -> Iterator[str]:
+    from headway.data.readers import read_lines
+
+    for file in files:
+        yield from read_lines(file)
+
+
+def _int8_section(quantization: Quantization) -> str:
+    from headway.version import __version__
+
+    return f"""## Weights in 8-bit integers
+
+Exported with headway {__version__}: {quantization.describe()}. A search on a CPU computes what the original model \
+computes in int8. Scores of given texts, alignments and searches in other precisions use the numbers that the integers \
+stand for. To train the model further, use the original."""
+
+
+def _cut_section(request: SmallerFolder, described: Sequence[str]) -> str:
+    from headway.version import __version__
+
+    kept = [f"the languages {', '.join(request.languages)}"] if request.languages else []
+    kept += [f"the texts {', '.join(path.name for path in request.texts)}"] if request.texts else []
+    facts = "\n".join(f"- {fact}" for fact in described)
+    return f"## Smaller vocabulary\n\nCut with headway {__version__} to the tokens of {' and '.join(kept)}.\n\n{facts}"

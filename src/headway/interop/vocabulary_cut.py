@@ -1,0 +1,205 @@
+"""Cut the vocabulary of a model to the tokens that some texts or languages need.
+
+Multilingual models have vocabularies of up to 256,000 tokens, of which two languages use a tenth. The rows of the
+others take memory and time in embeddings and in the output projection. A smaller vocabulary has
+
+- the tokens into which the given texts are segmented, and those with only letters of the given languages;
+- a margin for other texts: the most frequent of the remaining tokens whose characters the kept tokens have;
+- special tokens, languages, and tokens of bytes;
+- the tokens without which these could not be made, such as the results of earlier merges.
+
+Texts whose tokens are all kept are segmented as before (:meth:`headway.text.base.TextTokenizer.restricted`), and the
+logits of the kept tokens do not change. In other texts, a token that is missing is divided into smaller ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+
+from headway.bundle import AnyBundle, build_without_initialization
+from headway.engine import Shortlist
+from headway.errors import ConfigError, DataError
+from headway.text.alphabets import letters_of
+from headway.text.base import UNK, TextTokenizer
+from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
+from headway.weights import load_weights, named_weights
+
+BundleT = TypeVar("BundleT", bound=AnyBundle)
+
+MARGIN = 0.1
+"""Tokens that are kept for other texts, as a share of those that the given texts and languages need."""
+
+_BATCH = 2048  # texts that are encoded together
+_SHOWN = 20  # unknown characters that are listed
+# The weights with a row for each token, by architecture and side.
+_ROWS: dict[str, dict[str, tuple[str, ...]]] = {
+    "transformer": {
+        "source": ("source_embedding.weight",),
+        "target": ("target_embedding.weight", "projection.weight", "projection.bias"),
+    },
+    "decoder_only": {"source": ("embedding.weight", "projection.weight", "projection.bias")},
+}
+
+
+@dataclass(frozen=True)
+class VocabularyCut:
+    """What a model keeps of its vocabulary.
+
+    Attributes:
+        kept: The kept ids of each side, "source" and "target", in ascending order. A kept id's position in the list is
+            its new id.
+        unknown: The characters of the texts that the vocabulary does not contain, the most frequent first.
+    """
+
+    kept: dict[str, list[int]]
+    unknown: tuple[str, ...]
+
+    def describe(self, bundle: AnyBundle) -> list[str]:
+        """Return what is kept of the vocabulary of ``bundle``, and what could not be, as sentences."""
+        lines = []
+        for side, tokenizer in bundle.tokenizers.items():
+            kept, size = len(self.kept[side]), tokenizer.vocab_size
+            lines.append(f"{side} vocabulary: {kept:,} of {size:,} tokens ({100 * kept / size:.1f} %)")
+        if self.unknown:
+            shown, more = " ".join(self.unknown[:_SHOWN]), len(self.unknown) - _SHOWN
+            others = f" and {more:,} more" if more > 0 else ""
+            lines.append(f"could not be kept, because the model has no tokens for them: {shown}{others}")
+        return lines
+
+
+def choose_tokens(
+    bundle: AnyBundle, *, texts: Iterable[str] | None = None, languages: Sequence[str] = (), margin: float = MARGIN
+) -> VocabularyCut:
+    """Choose the tokens that texts or languages need.
+
+    Args:
+        bundle: The model.
+        texts: Texts in all languages that the model will read or write. None: only ``languages`` count.
+        languages: Languages with whose letters tokens are kept.
+        margin: Tokens that are kept for other texts, as a share of those that the texts and languages need.
+
+    Raises:
+        ConfigError: The vocabulary of the model cannot be cut, or the letters of a language are unknown.
+        DataError: The texts are empty.
+    """
+    config, tokenizers = bundle.model.config, bundle.tokenizers
+    if config.kind not in _ROWS:
+        raise ConfigError(f"model.kind = {config.kind!r}: its vocabulary cannot be cut; supported: {', '.join(_ROWS)}")
+    distinct = list({id(tokenizer): tokenizer for tokenizer in tokenizers.values()}.values())
+    used: list[set[int]] = [set() for _ in distinct]
+    unknown = Counter[str]()
+    for batch in _batches(map(bundle.normalized, texts or ())):
+        for tokenizer, ids in zip(distinct, used, strict=True):
+            rows = tokenizer.encode_batch(batch)
+            ids.update(*rows)
+            unknown += _unknown_characters(tokenizer, batch, rows)
+    if texts is not None and not any(used):
+        raise DataError("the texts to keep are empty; give texts in the languages of the model")
+    if languages:
+        belongs = letters_of(languages)
+        for tokenizer, ids in zip(distinct, used, strict=True):
+            ids |= {index for index, name in _named(tokenizer) if belongs(name)}
+    if len(distinct) == 1 or config.tie in ("all", "inputs"):
+        groups = [(distinct, set[int]().union(*used))]
+    else:
+        groups = [([tokenizer], ids) for tokenizer, ids in zip(distinct, used, strict=True)]
+    kept = {id(one): _completed(bundle, group, ids, margin) for group, ids in groups for one in group}
+    sides = {side: kept[id(tokenizer)] for side, tokenizer in tokenizers.items()}
+    return VocabularyCut(sides, tuple(character for character, _ in unknown.most_common()))
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(texts)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
+
+
+def _unknown_characters(tokenizer: TextTokenizer, texts: Sequence[str], rows: Sequence[Sequence[int]]) -> Counter[str]:
+    """Return how many texts contain each character that the vocabulary lacks."""
+    lines = Counter(character for text, row in zip(texts, rows, strict=True) if UNK in row for character in set(text))
+    encoded = tokenizer.encode_batch(list(lines))
+    return Counter({one: lines[one] for one, ids in zip(lines, encoded, strict=True) if UNK in ids})
+
+
+def _named(tokenizer: TextTokenizer) -> Iterator[tuple[int, str]]:
+    """Yield the tokens of texts with their names, without those of single bytes and of parts of characters."""
+    reserved = tokenizer.always_kept()
+    ids = [index for index in range(tokenizer.vocab_size) if index not in reserved]
+    return ((index, name) for index, name in zip(ids, tokenizer.display(ids), strict=True) if "<0x" not in name)
+
+
+def _completed(bundle: AnyBundle, tokenizers: Sequence[TextTokenizer], used: set[int], margin: float) -> list[int]:
+    """Return ``used`` with the margin, and with all ids that a vocabulary shared by ``tokenizers`` needs."""
+    size = tokenizers[0].vocab_size
+    characters = {character for index, name in _named(tokenizers[0]) if index in used for character in name}
+    missing = (index for index, name in _named(tokenizers[0]) if index not in used and characters.issuperset(name))
+    kept = {*used, *islice(missing, math.ceil(margin * len(used)))}
+    template = bundle.imported_token_template
+    if template is not None:
+        items = (*template.source_prefix, *template.source_suffix, *template.target_prefix)
+        ids = (*(item for item in items if isinstance(item, int)), *template.languages.values())
+        kept |= {index for index in ids if index < size}
+    for tokenizer in tokenizers:
+        kept |= tokenizer.always_kept()
+    complete = False
+    while not complete:
+        before = len(kept)
+        for tokenizer in tokenizers:
+            kept = tokenizer.needed_for(kept)
+        complete = len(kept) == before
+    return sorted(kept)
+
+
+def cut_vocabulary(bundle: BundleT, cut: VocabularyCut) -> BundleT:
+    """Return a bundle with the smaller vocabulary. The given one does not change."""
+    kept, tokenizers = cut.kept, bundle.tokenizers
+    source, target = kept["source"], kept.get("target", kept["source"])
+    rows = {name: torch.tensor(kept[side]) for side, names in _ROWS[bundle.model.config.kind].items() for name in names}
+    weights = {
+        name: weight.index_select(0, rows[name]) if name in rows else weight
+        for name, weight in named_weights(bundle.model).items()
+    }
+    model = build_without_initialization(bundle.model.config, len(source), len(target))
+    load_weights(model, weights, Path("the smaller vocabulary"))
+    changed: dict[str, Any] = {"model": model.eval()}
+    smaller = {id(tokenizer): tokenizer.restricted(kept[side]) for side, tokenizer in tokenizers.items()}
+    for side, tokenizer in tokenizers.items():
+        changed[f"{side}_tokenizer" if len(tokenizers) > 1 else "tokenizer"] = smaller[id(tokenizer)]
+    if bundle.imported_token_template is not None:
+        changed["imported_token_template"] = _renumbered(bundle.imported_token_template, source, target)
+    return cast("BundleT", replace(cast("Any", bundle), **changed))
+
+
+def _renumbered(template: SpecialTokenTemplate, source: Sequence[int], target: Sequence[int]) -> SpecialTokenTemplate:
+    """Return a template with the new ids."""
+    new_source, new_target = ({old: new for new, old in enumerate(kept)} for kept in (source, target))
+
+    def renumbered(items: tuple[TemplateItem, ...], ids: dict[int, int]) -> tuple[TemplateItem, ...]:
+        return tuple(ids[item] if isinstance(item, int) else item for item in items)
+
+    return template.model_copy(
+        update={
+            "source_prefix": renumbered(template.source_prefix, new_source),
+            "source_suffix": renumbered(template.source_suffix, new_source),
+            "target_prefix": renumbered(template.target_prefix, new_target),
+            "languages": {language: new_source[index] for language, index in template.languages.items()},
+        }
+    )
+
+
+def cut_shortlist(shortlist: Shortlist, cut: VocabularyCut, fingerprints: str) -> Shortlist:
+    """Return the shortlist of the smaller vocabulary, whose tokenizers have these ``fingerprints``."""
+    source, target = np.array(cut.kept["source"]), np.array(cut.kept["target"], dtype=np.int32)
+    new_ids = np.zeros(max(target.max(), shortlist.table.max(initial=0)) + 1, dtype=np.int32)
+    new_ids[target] = np.arange(len(target), dtype=np.int32)
+    always = new_ids[np.intersect1d(shortlist.always_allowed, target)]
+    return Shortlist(always, new_ids[shortlist.table[source]], fingerprints)  # removed tokens become padding, 0
