@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import random
-import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 import torch
 from foreign import SENTENCES, corpus, fsmt, m2m, marian, mbart, nllb, pieces, spm
 
@@ -30,7 +26,6 @@ from headway.text.base import NUM_SPECIAL, UNK, TextTokenizer
 from headway.text.merge_closure import symbols_of_merges
 from headway.text.piece_model import PieceModel
 from headway.text.sentencepiece import SentencePieceTokenizer
-from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 TEXTS = corpus(60)
@@ -246,89 +241,3 @@ def test_special_ids_stay_where_they_are() -> None:
     for name, make in TOKENIZERS.items():
         kept = choose_tokens(translation_bundle(make()), texts=TEXTS[:2]).kept["source"]
         assert kept[:NUM_SPECIAL] == list(range(NUM_SPECIAL)), name
-
-
-def varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 127:
-        written.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*written, number])
-
-
-def with_more_pieces(model: bytes, texts: list[str]) -> bytes:
-    """Return a SentencePiece model with more pieces, which are less probable than all others."""
-    added = bytearray()
-    for text in texts:
-        content = text.encode()
-        piece = b"\x0a" + varint(len(content)) + content + b"\x15" + struct.pack("<f", -16.0)
-        added += b"\x0a" + varint(len(piece)) + piece
-    return model + bytes(added)
-
-
-@pytest.mark.slow
-def test_two_languages_of_a_vocabulary_of_256_000_tokens() -> None:
-    """A model of NLLB's shape with random weights, cut to German and English."""
-    texts = [*read_multi30k("train.de"), *read_multi30k("train.en")]
-    draw = random.Random(0)
-    written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts[:8000] + texts[-8000:]), model_writer=written, vocab_size=16_000, minloglevel=2,
-        hard_vocab_limit=False,
-    )  # fmt: skip
-    own_pieces = set(pieces(written.getvalue()))
-    letters = [chr(code) for code in (*range(0x430, 0x450), *range(0x5D0, 0x5EB), *range(0x4E00, 0x6000))]
-    others = {"".join(draw.choices(letters, k=draw.randint(2, 5))) for _ in range(250_000)} - own_pieces
-    languages = [f"{code}_Latn" for code in ("deu", "eng", "fra")]
-    model = with_more_pieces(written.getvalue(), sorted(others)[: 256_000 - len(own_pieces) - len(languages)])
-    names = ["<pad>", "<s>", "</s>", "<unk>", *pieces(model)[3:], *languages]
-    size = len(names)
-    tokenizer = SentencePieceTokenizer(model, names, range(size - 3, size))
-    ids = {language: size - 3 + place for place, language in enumerate(languages)}
-    sides: Any = {"source_prefix": ("source_language",), "target_prefix": ("target_language",)}
-    options: dict[str, Any] = {
-        "norm": "pre",
-        "sinusoid_layout": "halves",
-        "sinusoid_spacing": "inclusive",
-        "position_offset": 2,
-    }
-    whole = translation_bundle(tokenizer, **options, output_bias=True)
-    whole = replace(whole, imported_token_template=SpecialTokenTemplate(**sides, languages=ids))
-    cut = choose_tokens(whole, texts=texts)
-    kept = cut.kept["source"]
-    assert len(kept) <= 0.4 * size
-    smaller = cut_vocabulary(whole, cut)
-    new_ids = {old: new for new, old in enumerate(kept)}
-    for before, after in zip(
-        *(one.source_tokenizer.encode_batch(texts[:10_000]) for one in (whole, smaller)), strict=True
-    ):
-        assert [new_ids[index] for index in before] == after
-    removed = torch.ones(size, dtype=torch.bool)
-    removed[kept] = False
-    call = {"source_language": "deu_Latn", "target_language": "eng_Latn"}
-    sources, expected = texts[:300], []
-    for one in (whole, smaller):
-        special = one.token_template.fill(**call)
-        with torch.inference_mode():
-            rows = [
-                one.model(
-                    torch.tensor([special.add_to_source(row)]), torch.tensor([[1, *special.target_prefix, *row[:5]]])
-                )
-                for row in one.source_tokenizer.encode_batch(sources)
-            ]
-        expected.append([row[..., ~removed] if one is whole else row for row in rows])
-    for before, after in zip(*expected, strict=True):
-        torch.testing.assert_close(after, before, atol=1e-4, rtol=0.0)
-    with torch.no_grad():
-        whole.model.projection.bias[removed] = -1e4
-    search = DecodingOptions(beam_size=1, max_length=8)
-    found = [Translator(one, avoid_flagged=False).translate(sources, search, **call) for one in (whole, smaller)]
-    assert [one.text for one in found[0]] == [one.text for one in found[1]]
-
-
-def read_multi30k(name: str) -> list[str]:
-    places = [parent / "shared/data/multi30k" / name for parent in Path(__file__).resolve().parents]
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        pytest.skip("no shared/data/multi30k beside the repository")
-    return path.read_text(encoding="utf-8").splitlines()

@@ -9,6 +9,7 @@ not contain becomes ``UNK``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -71,6 +72,10 @@ class SentencePieceTokenizer(ImportedTokenizer):
             rows.append(row)
         return rows
 
+    @functools.cached_property
+    def _piece_model(self) -> PieceModel:
+        return PieceModel(self.model_proto)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, without leading and trailing spaces. Reserved ids and ``UNK`` are skipped."""
         return self._joined(ids).strip(" ")
@@ -106,7 +111,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
         They are the added tokens, the pieces that merges make on the way to others, and the pieces with the least and
         the greatest score, on which the scores of unknown characters and of user-defined pieces depend.
         """
-        model = PieceModel(self.model_proto)
+        model = self._piece_model
         needed = {self._pieces[index] for index in ids}
         needed.update(token.content for token in self.added_tokens)
         needed |= model.extreme_pieces()
@@ -119,7 +124,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
         dropped = self._ids.keys() - {self._pieces[index] for index in ids}
         pieces = [self._pieces[index] for index in ids]
         reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
-        model = PieceModel(self.model_proto).without(dropped)
+        model = self._piece_model.without(dropped)
         return SentencePieceTokenizer(model, pieces, reserved, "the smaller vocabulary", self.added_tokens)
 
     def _fields(self) -> Mapping[str, Any]:
