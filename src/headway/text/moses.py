@@ -109,14 +109,15 @@ class MosesTokenizer(ImportedTokenizer):
         removed = self._ids.keys() - self._made_by_merges(pieces)  # results of merges may lack an id
         merges = [(left, right) for left, right in self.merges if removed.isdisjoint((left, right, left + right))]
         reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
-        return MosesTokenizer(self.language, merges, pieces, reserved, lower_case=self.lower_case)
+        options: dict[str, Any] = {"lower_case": self.lower_case, "rules": self.rules}
+        return MosesTokenizer(self.language, merges, pieces, reserved, **options)
 
     def _made_by_merges(self, pieces: Iterable[str]) -> set[str]:
         ranks = {pair: rank for rank, pair in enumerate(self.merges)}
         made = set[str]()
         for piece in pieces:
-            *symbols, last = list(piece.removesuffix(_END)) or [""]
-            end = last + _END if piece.endswith(_END) else last
+            *symbols, last = list(piece.removesuffix(END_OF_WORD)) or [""]
+            end = last + END_OF_WORD if piece.endswith(END_OF_WORD) else last
             made.update(symbols_of_merges([*symbols, end], lambda *pair: ranks.get(pair)))
         return made
 
