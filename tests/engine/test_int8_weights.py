@@ -101,6 +101,7 @@ def test_loading_and_searching_convert_no_weight_to_floating_point(tmp_path: Pat
     assert loaded.model.device.type == "cpu"
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_weights_in_float_are_near_the_original_ones(variant: str, embeddings: bool, tmp_path: Path) -> None:
@@ -117,6 +118,7 @@ def test_weights_in_float_are_near_the_original_ones(variant: str, embeddings: b
     assert float((expected - actual).abs().mean()) < 0.05 * float(expected.std())
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("tie", ["all", "target", "inputs", "none"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_embeddings_in_integers_are_looked_up_as_their_whole_table_says(tie: str, norm: str, tmp_path: Path) -> None:

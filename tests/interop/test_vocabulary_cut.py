@@ -79,6 +79,7 @@ def test_texts_of_kept_tokens_are_segmented_as_before(name: str) -> None:
     assert smaller.tags == tokenizer.tags
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("name", ["own bpe", "unigram", "sentencepiece bpe"])
 def test_any_choice_of_tokens_keeps_the_segmentation_into_them(name: str) -> None:
     tokenizer, draw = TOKENIZERS[name](), random.Random(0)
@@ -103,6 +104,7 @@ def test_a_missing_token_is_divided_into_smaller_ones() -> None:
     assert UNK not in smaller.encode("Straße 😀")
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize("make", [marian, m2m, nllb, mbart, fsmt])
 def test_imported_models_keep_logits_languages_and_segmentation(make: Any, tmp_path: Path) -> None:
     bundle = import_huggingface(make(tmp_path / "foreign")).bundle

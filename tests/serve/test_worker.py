@@ -112,7 +112,7 @@ class BadModel:
 
     def check_glossary(self, glossary: Glossary) -> None:
         assert not self.is_prepared
-        time.sleep(0.5)
+        time.sleep(0.2)
         if glossary.entries[0].source == "bad":
             raise DataError("bad")
         self.is_prepared = True

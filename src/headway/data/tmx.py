@@ -33,7 +33,7 @@ _MAX_DEPTH = 100
 _MAX_UNIT = 1 << 24  # characters of all variants of a unit
 _MAX_TAG = 1 << 24  # bytes of a tag, a comment or a processing instruction
 _MAX_LANGUAGES, _MAX_LISTED = 1_000, 10  # languages that are remembered for a message, and named in it
-_LINE_END = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
+_LINE_END = re.compile(r"[\r\n][ \t\r\n]*")
 _INCOMPLETE = frozenset(
     expat.errors.codes[message]
     for message in (
@@ -162,7 +162,7 @@ class _TmxParser:
         assert self._variants is not None
         assert self._language is not None
         if "\n" in text or "\r" in text:
-            text = _LINE_END.sub(" ", text).strip(" ")
+            text = " ".join(line.rstrip(" \t") for line in _LINE_END.split(text)).strip(" ")
         self._variants.setdefault(self._language, text)
         if len(self._seen_languages) < _MAX_LANGUAGES:
             self._seen_languages.setdefault(self._language)
