@@ -69,7 +69,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "without biases": {"biases": False, "output_bias": False, "scale": np.float32(32**0.5)},
     "RMSNorm": {"rms_norm": True, "ffn_glu": True, "activation": ACTIVATIONS.SWISH},
     "one head of keys": {"multi_query_attention": True, "activation": ACTIVATIONS.GELU},
-    "scaled queries": {"queries_scale": 1.0, "activation": ACTIVATIONS.GELUTanh},
+    "scaled queries": {"queries_scale": 0.5, "activation": ACTIVATIONS.GELUTanh},
     "Marian": {
         "pre_norm": False,
         "zero_start": True,
@@ -113,6 +113,8 @@ def test_random_combinations_compute_the_same(seed: int, tmp_path: Path) -> None
     options: dict[str, Any] = {}
     for name in draw.permutation(names)[:3]:
         options |= OPTIONS[str(name)]
+    if options.get("ffn_glu") and options["activation"] == ACTIVATIONS.GELUTanh:  # a gate that is refused by name
+        options["activation"] = ACTIVATIONS.GELU
     for quantization in (None, "int8", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16"):
         folder = drawn(options, seed).save(tmp_path / str(quantization), quantization)
         assert difference(folder, import_ctranslate2(folder).bundle) < 1e-3
