@@ -62,8 +62,8 @@ FOLDER_CHUNKS = 1000  # chunks of a folder
 STOPPED_FILE = "stopped.json"
 _FINISHED = "finished"
 _COUNTER_DIGITS = 12  # so that a renewed lease has as many bytes as before
-_MAX_WATCHED = 64  # leases that an idle worker watches
-_MAX_SURVEYED = 4  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
+_MAX_WATCHED = 12  # leases that an idle worker watches
+_MAX_SURVEYED = 2  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
 _FIRST_POLL_S = 0.1  # chunks that are being done may soon be finished; each further time is twice as long
 _CAREFUL_AFTER = 2  # generations of a chunk that ended without being released
 
