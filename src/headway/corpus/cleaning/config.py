@@ -99,7 +99,7 @@ class Thresholds(Config):
         0.5, ge=0, lt=1, description="repetition: share of a side's character 6-grams that occurred in it before."
     )
     min_pair_posterior: float = Field(
-        0.5,
+        0.75,
         gt=0,
         lt=1,
         description="misaligned, truncated, cross_entropy: probability that a pair with such a score is good, and "
