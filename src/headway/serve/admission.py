@@ -196,14 +196,8 @@ class Admission:
         """
         if not has_room:
             self.check_capacity(tokens, caller, priority)
-        self._measure()
-        self.tokens += tokens
-        self.num_jobs += 1
-        state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
-        state.num_jobs += 1
-        state.tokens += tokens
-        try:
-            await self._wait_for_slot(tokens, state, priority)
+        with self.reserve(tokens, caller, priority):
+            await self._wait_for_slot(tokens, self._callers[caller], priority)
             try:
                 yield
                 self._measure()
@@ -211,20 +205,13 @@ class Admission:
             finally:
                 self._num_inside -= 1
                 self._admit()
-        finally:
-            self._measure()
-            self.tokens -= tokens
-            self.num_jobs -= 1
-            state.num_jobs -= 1
-            state.tokens -= tokens
-            if not state.num_jobs:
-                del self._callers[caller]
 
     @contextlib.contextmanager
     def reserve(self, tokens: int, caller: str, priority: int) -> Iterator[Callable[[int], None]]:
-        """Keep room for the jobs of a request that enter one after the other, with ``has_room``.
+        """Count tokens as those of an unfinished job of a caller inside the context.
 
-        Yields a function that gives back the room of a number of tokens, when the job that needs them enters.
+        This keeps room for a request whose jobs enter one after the other, with ``has_room``. Yields a function that
+        gives back the room of a number of tokens, when the job that needs them enters.
         """
         state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
         left = 0
@@ -236,7 +223,7 @@ class Admission:
             self.tokens += count
             state.tokens += count
 
-        add(tokens)
+        add(tokens)  # the time before belongs to the jobs before
         self.num_jobs += 1
         state.num_jobs += 1
         try:
