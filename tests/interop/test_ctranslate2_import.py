@@ -18,7 +18,7 @@ from ctranslate2_models import (
     opened,
 )
 from foreign import SENTENCES, bart, fsmt, m2m, marian
-from torch import Tensor
+from target_scores import log_probabilities, source_ids
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
@@ -34,19 +34,6 @@ LIMIT = 25
 AREN = Path(__file__).parents[3] / "shared/data/ctranslate2-aren"
 TEXTS = ["a", "a b c d", "j i h g f e d c b a", "e e e"]
 REFERENCES = ["x", "y y z u", "w v u z y x", "z z"]
-
-
-def source_ids(bundle: Bundle, text: str) -> list[int]:
-    return bundle.token_template.fill().add_to_source(bundle.source_tokenizer.encode(text))
-
-
-def log_probabilities(bundle: Bundle, text: str, reference: str) -> Tensor:
-    """Return Headway's log-probabilities of each target token and of the end symbol."""
-    target = bundle.target_tokenizer.encode(reference)
-    with torch.no_grad():
-        logits = bundle.model(torch.tensor([source_ids(bundle, text)]), torch.tensor([[BOS, *target]]))
-    chosen: Tensor = logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
-    return chosen
 
 
 def difference(folder: Path, bundle: Bundle, texts: list[str] = TEXTS, references: list[str] = REFERENCES) -> float:

@@ -19,32 +19,19 @@ from ctranslate2_models import opened
 from foreign import SENTENCES, marian, pieces, spm
 from marian_models import PRE_NORM, SOURCE, write
 from safetensors.numpy import load_file, save_file
-from torch import Tensor
+from target_scores import log_probabilities
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions
 from headway.errors import BundleError
 from headway.interop.importing import import_from, import_huggingface, import_marian
 from headway.predict import Translator
-from headway.text.base import BOS, EOS
 from headway.text.sentencepiece import SentencePieceTokenizer
 
 TEXTS = ["a", "a b c d", "j i h g f e d c b a", "e e e"]
 REFERENCES = ["x", "y y z u", "w v u z y x", "z z"]
 PRE_NORM_OPTIONS = {key.replace("-", "_"): value for key, value in PRE_NORM.items()}
 SHARED = [*SOURCE, *"xyzuvw"]
-
-
-def source_ids(bundle: Bundle, text: str) -> list[int]:
-    return bundle.token_template.fill().add_to_source(bundle.source_tokenizer.encode(text))
-
-
-def log_probabilities(bundle: Bundle, text: str, reference: str) -> Tensor:
-    target = bundle.target_tokenizer.encode(reference)
-    with torch.no_grad():
-        logits = bundle.model(torch.tensor([source_ids(bundle, text)]), torch.tensor([[BOS, *target]]))
-    chosen: Tensor = logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
-    return chosen
 
 
 def imported(path: Path) -> Bundle:

@@ -22,7 +22,7 @@ from typing import Any
 from headway.errors import BundleError
 from headway.interop.ctranslate2_importing import CTranslate2Model
 from headway.interop.huggingface.checkpoint import read_json
-from headway.interop.stored_vocabulary import StoredVocabulary
+from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.tokenizer_importing import read_tokenizer_files
 from headway.text.base import BOS, EOS, TextTokenizer
 from headway.text.huggingface import FastTokenizer, tokens_by_id
@@ -65,19 +65,16 @@ def read_folder_tokenizers(folder: Path, model: CTranslate2Model) -> FolderToken
     source, target = model.source_vocabulary, model.target_vocabulary
     template = _template(folder, model)
     if (files := _sentencepiece_files(folder)) is not None:
-        first = source.sentencepiece_tokenizer(folder / files[0])
-        joint = source is target and files[0] == files[1]
-        second = first if joint else target.sentencepiece_tokenizer(folder / files[1])
-        return FolderTokenizers(first, second, template, f"SentencePiece ({', '.join(dict.fromkeys(files))})")
+        first, second, description = sentencepiece_tokenizers(source, target, (folder / files[0], folder / files[1]))
+        return FolderTokenizers(first, second, template, description)
     if all((folder / name).is_file() for name in _FSMT):
         sides = read_tokenizer_files(folder, "fsmt")
         pair = sides.source.make_tokenizer(source.order), sides.target.make_tokenizer(target.order)
         return FolderTokenizers(*pair, template, "Moses rules and merges.txt")
     if (library := read_json(folder / "tokenizer.json")) is not None:
         return _fast(folder, library, model, template)
-    whitespace = source.whitespace_tokenizer(folder, _ACCEPTED)
-    other = whitespace if source is target else target.whitespace_tokenizer(folder, _ACCEPTED)
-    return FolderTokenizers(whitespace, other, template, "no tokenizer: texts are tokens separated by spaces")
+    first, second, description = whitespace_tokenizers(source, target, folder, _ACCEPTED)
+    return FolderTokenizers(first, second, template, description)
 
 
 def _sentencepiece_files(folder: Path) -> tuple[str, str] | None:
@@ -92,10 +89,10 @@ def _fast(
 ) -> FolderTokenizers:
     source, target, path = model.source_vocabulary, model.target_vocabulary, folder / "tokenizer.json"
     first = _fast_tokenizer(path, library, source)
-    other_path = folder / "target/tokenizer.json"
-    other = read_json(other_path)
-    if other is not None:
-        second = _fast_tokenizer(other_path, other, target)
+    target_path = folder / "target/tokenizer.json"
+    target_library = read_json(target_path)
+    if target_library is not None:
+        second = _fast_tokenizer(target_path, target_library, target)
     else:
         second = first if source is target else _fast_tokenizer(path, library, target)
     if not template.languages and template.source_prefix == template.source_suffix == ():

@@ -43,7 +43,7 @@ from headway.bundle import build_without_initialization
 from headway.errors import BundleError, MissingPackageError
 from headway.interop.huggingface.importing import NEVER
 from headway.interop.huggingface.tensor_maps import copy_table
-from headway.interop.stored_vocabulary import StoredVocabulary
+from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS, EOS, TextTokenizer
@@ -463,14 +463,8 @@ def _tokenizers(
         file if file.suffix == ".spm" else folder / f"{side}.spm" for file, side in zip(files, _SIDES, strict=True)
     ]
     if all(file.is_file() for file in models):
-        first = source.sentencepiece_tokenizer(models[0])
-        shared = source is target and models[0] == models[1]
-        second = first if shared else target.sentencepiece_tokenizer(models[1])
-        return first, second, f"SentencePiece ({', '.join(dict.fromkeys(file.name for file in models))})"
-    accepted = "source.spm and target.spm"
-    plain = source.whitespace_tokenizer(folder, accepted)
-    other = plain if source is target else target.whitespace_tokenizer(folder, accepted)
-    return plain, other, "no tokenizer: texts are tokens separated by spaces"
+        return sentencepiece_tokenizers(source, target, (models[0], models[1]))
+    return whitespace_tokenizers(source, target, folder, "source.spm and target.spm")
 
 
 def _template(source: StoredVocabulary) -> SpecialTokenTemplate:

@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.errors import BundleError
 from headway.interop.tokenizer_importing import language_codes
 from headway.interop.vocabulary_order import VocabularyOrder
-from headway.text.base import NUM_SPECIAL
+from headway.text.base import NUM_SPECIAL, TextTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.tokenizer import Tokenizer
 
@@ -82,3 +82,33 @@ class StoredVocabulary:
     def headway_ids(self, codes: Mapping[str, int]) -> dict[str, int]:
         """Return Headway's id of each name, given the stored ids."""
         return dict(zip(codes, self.order.to_headway_ids(codes.values()), strict=True))
+
+
+DescribedTokenizers = tuple[TextTokenizer, TextTokenizer, str]
+"""The tokenizers of source and target, and what they are."""
+
+
+def sentencepiece_tokenizers(
+    source: StoredVocabulary, target: StoredVocabulary, models: tuple[Path, Path]
+) -> DescribedTokenizers:
+    """Return the tokenizers of two SentencePiece models, or one for both sides if they share model and vocabulary.
+
+    Raises:
+        BundleError: A file cannot be read.
+    """
+    first = source.sentencepiece_tokenizer(models[0])
+    is_shared = source is target and models[0] == models[1]
+    second = first if is_shared else target.sentencepiece_tokenizer(models[1])
+    return first, second, f"SentencePiece ({', '.join(dict.fromkeys(model.name for model in models))})"
+
+
+def whitespace_tokenizers(
+    source: StoredVocabulary, target: StoredVocabulary, folder: Path, accepted: str
+) -> DescribedTokenizers:
+    """Return tokenizers for texts that consist of tokens separated by spaces.
+
+    Raises the error of :meth:`StoredVocabulary.whitespace_tokenizer`.
+    """
+    first = source.whitespace_tokenizer(folder, accepted)
+    second = first if source is target else target.whitespace_tokenizer(folder, accepted)
+    return first, second, "no tokenizer: texts are tokens separated by spaces"
