@@ -149,9 +149,9 @@ class JobOptions:
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of :class:`JobOptions`, which it gets as the argument ``job``."""
     signature, types = inspect.signature(command, eval_str=True), get_type_hints(JobOptions, include_extras=True)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "job"]
+    of_command = [parameter for name, parameter in signature.parameters.items() if name != "job"]
     added = [
-        inspect.Parameter(option.name, own[0].kind, default=option.default, annotation=types[option.name])
+        inspect.Parameter(option.name, of_command[0].kind, default=option.default, annotation=types[option.name])
         for option in fields(JobOptions)
     ]
 
@@ -160,8 +160,8 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
         job = JobOptions(**{option.name: arguments.pop(option.name) for option in added})
         command(**arguments, job=job)
 
-    run.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    run.__signature__ = signature.replace(parameters=[*of_command, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*of_command, *added)}
     return run
 
 

@@ -155,12 +155,14 @@ class Column:
     def branches(self) -> list[Column]:
         """Return two columns that read what this one carries, to the left and to the right of it."""
         self._write_shape()
-        both = [Column(self.drawing, [self.x + side * (WIDTH / 2 + 14)], y=self.y - 12, side=side, copies=self.copies)
-                for side in (-1, 1)]  # fmt: skip
-        for branch in both:
+        columns = [
+            Column(self.drawing, [self.x + side * (WIDTH / 2 + 14)], y=self.y - 12, side=side, copies=self.copies)
+            for side in (-1, 1)
+        ]
+        for branch in columns:
             self.drawing.arrow(self.x, branch.y, branch.x, along="x", head=False)
             branch.shape = self.shape
-        return both
+        return columns
 
     def join(self, branches: list[Column]) -> None:
         """Add the outputs of ``branches`` to what this column carries."""

@@ -133,8 +133,8 @@ def _unpack(path: Path, folder: Path) -> None:
 
 def _root(path: Path, archive: zipfile.ZipFile) -> str:
     """Return the beginning of the names of the package's files: its folder, or nothing."""
-    found = [name for name in archive.namelist() if PurePosixPath(name).name == "metadata.json"]
-    roots = [name.removesuffix("metadata.json") for name in found if name.count("/") <= 1 and "\\" not in name]
+    metadata = [name for name in archive.namelist() if PurePosixPath(name).name == "metadata.json"]
+    roots = [name.removesuffix("metadata.json") for name in metadata if name.count("/") <= 1 and "\\" not in name]
     if len(roots) != 1:
         what = "several files" if roots else "no file"
         raise BundleError(f"{path}: {what} metadata.json in the archive; expected one, as in packages of {NAME}")

@@ -192,8 +192,8 @@ def import_ctranslate2(
     model = import_ctranslate2_model(folder, start_token=target_language)
     files = read_folder_tokenizers(folder, model)
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
-    found = f"CTranslate2 model, binary version {model.version}, {model.dtype} weights; {files.description}"
-    return _imported_ctranslate2(model, files, folder, asked, found)
+    description = f"CTranslate2 model, binary version {model.version}, {model.dtype} weights; {files.description}"
+    return _imported_ctranslate2(model, files, folder, asked, description)
 
 
 def import_argos(path: str | Path) -> ImportedBundle:
@@ -214,11 +214,11 @@ def import_argos(path: str | Path) -> ImportedBundle:
             "source_language": package.source_language,
             "target_language": package.target_language,
         }
-        found = (
+        description = (
             f"package of Argos Translate from {package.source_language} to {package.target_language}: CTranslate2 "
             f"model, binary version {model.version}, {model.dtype} weights; {files.description}"
         )
-        return _imported_ctranslate2(model, files, package.folder, languages, found, path)
+        return _imported_ctranslate2(model, files, package.folder, languages, description, path)
 
 
 def _imported_ctranslate2(
@@ -226,7 +226,7 @@ def _imported_ctranslate2(
     files: FolderTokenizers,
     folder: Path,
     asked: Mapping[LanguageSide, str | None],
-    found: str,
+    description: str,
     origin: Path | None = None,
 ) -> ImportedBundle:
     kind = "CTranslate2 folder" if origin is None else "package of Argos Translate"
@@ -239,9 +239,9 @@ def _imported_ctranslate2(
         map_folder / "vmap.txt", model.source_vocabulary, model.target_vocabulary, fingerprints
     )
     if shortlist is not None:
-        found += "; vmap.txt, which becomes a shortlist"
+        description += "; vmap.txt, which becomes a shortlist"
     card = imported_card(imported, name, "CTranslate2", _license(folder), kind=kind, weights=weights)
-    return ImportedBundle(imported, card, found, shortlist)
+    return ImportedBundle(imported, card, description, shortlist)
 
 
 def import_marian(

@@ -328,10 +328,10 @@ class _TruncatedSide:
         cls, whole: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
     ) -> _TruncatedSide:
         """Maximize the mean log-likelihood of both kinds by Newton's method."""
-        both = np.concatenate([whole, truncated])
-        start = cls(both.mean(axis=0), both.std(axis=0) + _LEAST_DEVIATION, np.zeros(0))
-        terms = start._terms(both)
-        is_whole = np.arange(len(both)) < len(whole)
+        features = np.concatenate([whole, truncated])
+        start = cls(features.mean(axis=0), features.std(axis=0) + _LEAST_DEVIATION, np.zeros(0))
+        terms = start._terms(features)
+        is_whole = np.arange(len(features)) < len(whole)
         importance = np.where(is_whole, 0.5 / max(1, len(whole)), 0.5 / max(1, len(truncated)))
         weights = np.zeros(terms.shape[1])
         for _ in range(_MAX_STEPS):
