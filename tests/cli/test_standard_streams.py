@@ -59,6 +59,7 @@ MORE_CALLS = [
     "info translator",
     "diagram translator -o model.svg",
     "schema recipe",
+    "models",
     "serve translator --check",
     "generate language_model --max-new-tokens 1 --seed 3 --precision float32",
     "translate translator -i source -o translated --precision float32",

@@ -31,6 +31,7 @@ from headway.serve.errors import OverloadedError
 from headway.serve.loop_turns import LoopTurns
 from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_at
 from headway.serve.service import Service
+from headway.serve.turns import Turns
 
 KEY, OURS = "the key", "https://ours.example"
 PIECE = b'{"q": "' + b"a" * 260_000
@@ -421,6 +422,33 @@ def test_json_that_takes_long_to_parse_is_refused(http: TestClient) -> None:
         body = '{"' + field + '": [' + ",".join(["1"] * 1_000_000) + "]}"
         reply = http.post(path, content=body, headers={"content-type": "application/json"})
         assert (reply.status_code, "commas" in reply.text) == (400, True), reply.text
+
+
+def test_senders_take_turns_at_the_thread_that_parses() -> None:
+    parsed: list[str] = []
+
+    async def parse(name: str) -> None:
+        request_fields.sender.set(name)
+        await request_fields.unless_large(lambda body: parsed.append(body[0]), name * 100_000)
+
+    async def run() -> None:
+        await asyncio.gather(*map(parse, "aaab"))
+
+    asyncio.run(run())
+    assert "".join(parsed) == "abaa"
+
+
+def test_a_key_is_the_sender_whose_turn_it_is_to_parse(keyed_http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    senders, take = [], Turns.take
+
+    def seen_take(turns: Turns, owner: str, most: int) -> Any:
+        senders.append(owner)
+        return take(turns, owner, most)
+
+    monkeypatch.setattr(Turns, "take", seen_take)
+    body = json.dumps({"text": "a" * 100_000, "target": "de"})
+    keyed_http.post("/api/v1/translate", content=body, headers={"authorization": f"Bearer {KEY}"})
+    assert set(senders) == {"key one"}
 
 
 def test_only_glossaries_have_many_rows(http: TestClient) -> None:

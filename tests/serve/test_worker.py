@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from headway.decode import Caller
 from headway.errors import DataError
 from headway.predict import Glossary, TranslateOptions
 from headway.serve.errors import WorkerError
@@ -101,6 +100,7 @@ class BadModel:
     """A model whose jobs panic, or compute without giving way until an exception ends them."""
 
     is_prepared = False
+    is_preparing = False
 
     def translate_each(self, texts: list[str], glossary: Glossary | None = None) -> list[str]:
         if texts == ["panic"]:
@@ -112,7 +112,10 @@ class BadModel:
 
     def check_glossary(self, glossary: Glossary) -> None:
         assert not self.is_prepared
+        assert not self.is_preparing  # another glossary
+        self.is_preparing = True
         time.sleep(0.2)
+        self.is_preparing = False
         if glossary.entries[0].source == "bad":
             raise DataError("bad")
         self.is_prepared = True
@@ -143,7 +146,20 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
         ours.sendall(encode(StartJob(4, Job("m", "translate_each", (["zwei"],)))))
         assert receive(ours).result == ["zwei"]
 
-        # One thread prepares a glossary. The jobs that need it are held meanwhile, and short jobs afterwards.
+        # Glossaries are prepared one after the other, and callers take turns.
+        bad = [GlossaryLines(f"bad\t{number}") for number in range(4)]
+        ours.sendall(b"".join(encode(AddGlossary(lines.text, is_last=True)) for lines in bad))
+        for number, (caller, lines) in enumerate(zip("aaab", bad, strict=True), 20):
+            keywords = {"glossary": lines.digest}
+            ours.sendall(encode(StartJob(number, Job("m", "translate_each", (["vier"],), keywords, caller))))
+        failed = [receive(ours) for _ in range(4)]
+        assert [done.number for done in failed] in (
+            [20, 23, 21, 22],
+            [20, 21, 23, 22],
+        )  # 21 may be taken before 23 arrives
+        assert {str(done.error) for done in failed} == {"bad"}
+
+        # The jobs that need a glossary are held while it is prepared, and short jobs afterwards.
         for begin, text in ((5, "bad\tb"), (10, "a\tb")):
             lines = GlossaryLines(text)
             job = Job("m", "translate_each", (["drei"],), {"glossary": lines.digest})
@@ -161,10 +177,10 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
 
 
 def test_callers_take_turns_at_starting_jobs() -> None:
-    jobs = WaitingJobs()
+    jobs = WaitingJobs[int]()
     for number, name in enumerate("aaab"):
-        jobs.put((StartJob(number, Job("m", "score")), Caller(name)))
-    assert [job[0].number for job in (jobs.get() for _ in range(4)) if job] == [0, 3, 1, 2]
+        jobs.put(name, number)
+    assert [jobs.get() for _ in range(4)] == [0, 3, 1, 2]
     jobs.wake()
     assert jobs.get() is None
 

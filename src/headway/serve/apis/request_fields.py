@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from starlette.requests import HTTPConnection, Request
 
 from headway.serve.errors import BadRequestError
 from headway.serve.model_info import ModelInfo
+from headway.serve.turns import Turns
 
 T = TypeVar("T")
 DataT = TypeVar("DataT", str, bytes)
@@ -36,7 +38,9 @@ _MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists; or
 _BYTES_PER_COMMA = 8
 _MAX_ROWS = 20_000  # lists that follow lists, which only requests that create glossaries have in such numbers
 _ROW = re.compile(rb"\]\s*,\s*\[")
-_parser = ThreadPoolExecutor(1, "parser")
+_parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
+sender: ContextVar[str] = ContextVar("sender", default="")
+"""Who sends the request that the present task answers: a key, or an address while the key is not known."""
 _FIELD = re.compile(rb'"\s*:')
 
 
@@ -173,10 +177,12 @@ async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
     """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile.
 
     There is one thread for all: several that parse would take the interpreter's lock from the event loop in turns.
+    The senders take turns at it.
     """
     if len(data) <= _LARGE:
         return function(data)
-    return await asyncio.get_running_loop().run_in_executor(_parser, function, data)
+    async with _parser_turns.take(sender.get(), 1):
+        return await asyncio.get_running_loop().run_in_executor(_parser, function, data)
 
 
 def read_json(body: bytes) -> Any:

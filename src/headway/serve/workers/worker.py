@@ -78,7 +78,7 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        self._short_jobs = WaitingJobs()
+        self._short_jobs = WaitingJobs[tuple[StartJob, Caller]]()
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
         self._search = SharedSearch(on_call=self._short_jobs.wake)
         for model in models.values():
@@ -92,10 +92,12 @@ class _Worker:
         self._interrupting = threading.Lock()
         self._glossaries = RecentGlossaries()
         self._held_jobs = HeldJobs()
+        self._preparations = WaitingJobs[tuple[HeldKey, GlossaryLines, Caller]]()
         self._idle_pings = 0  # pings since the last job began
 
     def run(self) -> None:
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
+        threading.Thread(target=self._prepare_glossaries, name="prepare", daemon=True).start()
         while True:
             self._start_jobs()
             try:
@@ -142,18 +144,18 @@ class _Worker:
     def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
         """Queue a job for the main thread if it is short, or else for a thread of its own.
 
-        A job with a glossary that is not prepared is held until then. One thread prepares a glossary, because many that
-        wait for it would be in the way of the main thread.
+        A job with a glossary that is not prepared is held until then. One thread prepares all glossaries, because
+        several would take the interpreter's lock from the main thread in turns.
         """
         if (lines := self._missing_glossary(start.job)) is not None:
             key = start.job.model, lines.digest
             if self._held_jobs.hold(key, (start, caller, is_small)):
-                self._pool.submit(self._prepare, key, lines, caller)
+                self._preparations.put(caller.name, (key, lines, caller))
             if caller.canceled.is_set():  # perhaps before it was held
                 self._end_held(start.number)
         elif is_small and _is_short(start.job):
             caller.give_way = self._search.give_way
-            self._short_jobs.put((start, caller))
+            self._short_jobs.put(caller.name, (start, caller))
         else:
             caller.give_way = _Pauses(self._search)
             self._pool.submit(self._run_in_thread, start, caller)
@@ -166,6 +168,11 @@ class _Worker:
             ):
                 return value
         return None
+
+    def _prepare_glossaries(self) -> None:
+        while True:
+            if (preparation := self._preparations.get()) is not None:
+                self._prepare(*preparation)
 
     def _prepare(self, key: HeldKey, lines: GlossaryLines, first: Caller) -> None:
         """Prepare a glossary, and queue the jobs that wait for it, or answer them with the error.
