@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
+import weakref
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,15 @@ def test_files_that_are_not_glossaries_are_named(tmp_path: Path, text: str) -> N
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ConfigError, match=r"x\.json"):
         store(tmp_path)
+
+
+def test_a_built_glossary_is_freed_with_its_lines() -> None:
+    """A worker freezes what it keeps, so a cycle of references would never be collected."""
+    lines = GlossaryLines("a\tb")
+    built, gone = weakref.ref(lines.build()), weakref.ref(lines)
+    gc.disable()
+    try:
+        del lines
+        assert (built(), gone()) == (None, None)
+    finally:
+        gc.enable()

@@ -97,7 +97,8 @@ class Once:
     """
 
     def __init__(self, make: Callable[[], Any], lock: AbstractContextManager[Any] | None = None) -> None:
-        self._make, self._lock = make, lock or Lock()
+        self._make: Callable[[], Any] | None = make
+        self._lock = lock or Lock()
         self._made: list[Any] = []
 
     @property
@@ -109,6 +110,7 @@ class Once:
         """Return the result of ``make``."""
         if not self._made:
             with self._lock:
-                if not self._made:
+                if self._make is not None:
                     self._made.append(self._make())
+                    self._make = None  # it may refer to the owner of this object: no cycle is left
         return self._made[0]
