@@ -24,6 +24,7 @@
 :mod:`~headway.corpus.cleaning.decisions`         which lines are dropped, and by which rule: the second pass
 :mod:`~headway.corpus.cleaning.findings`          counts, histograms and examples for the report
 :mod:`~headway.corpus.cleaning.report`            report.json and report.html
+:mod:`~headway.corpus.cleaning.request`           inputs and settings for given files, languages and models
 :mod:`~headway.corpus.cleaning.run`               the passes one after another, in a folder that can be resumed
 :mod:`~headway.corpus.cleaning.hint`              a look at a sample of a training corpus
 ================================================  =====================================================================

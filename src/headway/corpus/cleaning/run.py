@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 MEASURE, SCORE = "clean", "clean-score"  # operations of jobs, and their folders
 _JOB = ".job"
-_DROPPED, _REPORT, _PAGE = "dropped.jsonl.zst", "report.json", "report.html"
+_DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
+PAGE = "report.html"  # the report for people
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
 _ADVICE = "repeat that command to continue it, or choose another folder"
 
@@ -58,6 +59,7 @@ class CleaningResult:
     """A finished run.
 
     Attributes:
+        kind: What a line contains.
         lines: Number of lines of the corpus.
         kept: Number of lines that were kept.
         dropped: Number of lines that each rule has dropped, without rules that have dropped none.
@@ -65,11 +67,26 @@ class CleaningResult:
         warnings: What a person should know about the corpus.
     """
 
+    kind: CorpusKind
     lines: int
     kept: int
     dropped: dict[str, int]
     repaired: dict[str, int]
     warnings: tuple[str, ...]
+
+    def summary(self) -> list[str]:
+        """Return lines for people: how many lines were kept, repaired and dropped, and the warnings."""
+        texts = "pairs" if self.kind == "pairs" else "texts"
+        share = f" ({self.kept / self.lines:.1%})" if self.lines else ""
+        return [
+            f"{self.kept:,} of {self.lines:,} {texts} kept{share}",
+            *(
+                f"{label}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
+                for label, counts in (("repaired", self.repaired), ("dropped", self.dropped))
+                if counts
+            ),
+            *(f"warning: {warning}" for warning in self.warnings),
+        ]
 
 
 def clean(
@@ -167,7 +184,7 @@ def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
 def _result(report: dict[str, Any]) -> CleaningResult:
     counts = {rule["name"]: rule["dropped"] for rule in report["rules"] if rule["dropped"]}
     repaired = {name: entry["lines"] for name, entry in report["repairs"].items() if entry["lines"]}
-    return CleaningResult(report["lines"], report["kept"], counts, repaired, tuple(report["warnings"]))
+    return CleaningResult(report["kind"], report["lines"], report["kept"], counts, repaired, tuple(report["warnings"]))
 
 
 class _SecondPass:
@@ -208,7 +225,7 @@ class _SecondPass:
         judge = self._with_line_flags(judge)
         report = self._write(judge)
         data = {"run": identity, **report.as_dict()}
-        write_report(data, self._folder / _REPORT, self._folder / _PAGE)
+        write_report(data, self._folder / _REPORT, self._folder / PAGE)
         shutil.rmtree(self._folder / _JOB, ignore_errors=True)
         return _result(data)
 
