@@ -15,8 +15,9 @@
 :mod:`~headway.corpus.cleaning.length_ratio`      limits of the length ratio, learned from the corpus
 :mod:`~headway.corpus.cleaning.lexical_model`     scores of pairs by word translations that are learned from the corpus
 :mod:`~headway.corpus.cleaning.cross_entropy`     scores of pairs by two translation models
+:mod:`~headway.corpus.cleaning.coverage`          whether a side of a pair was truncated
 :mod:`~headway.corpus.cleaning.mixture`           the border between the scores of translations and of bad pairs
-:mod:`~headway.corpus.cleaning.artificial_pairs`  bad pairs made from good ones
+:mod:`~headway.corpus.cleaning.artificial_pairs`  texts that make bad pairs of good ones
 :mod:`~headway.corpus.cleaning.scoring`           score pairs by these models, as an operation of a job
 :mod:`~headway.corpus.cleaning.learned_scores`    what is learned from a corpus to score its pairs
 :mod:`~headway.corpus.cleaning.repeats`           lines with equal keys, found by partitions on disk

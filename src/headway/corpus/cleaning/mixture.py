@@ -8,11 +8,9 @@ where f0 is the density of random pairs, which can be made at will. The posterio
 translation is 1 - share f0(s) / f(s) (Efron et al. 2001: one minus the local false discovery rate).
 
 - f / f0 is estimated as a function that does not decrease with the score: the isotonic regression of "is from the
-corpus"
-  on the score, by pooling adjacent violators (Barlow et al. 1972).
+  corpus" on the score, by pooling adjacent violators (Barlow et al. 1972).
 - The share is the minimum of F(s) / F0(s), the ratio of the distribution functions (after Storey 2002). It is an upper
-bound
-  of the share: translations with low scores make it too high.
+  bound of the share: translations with low scores make it too high.
 
 Nothing has to be chosen: in a corpus without bad pairs the share is close to 0, and so is the number of pairs below the
 border, at which the posterior is 1/2.
@@ -27,7 +25,7 @@ import numpy.typing as npt
 from jaxtyping import Float, Shaped
 
 _BINS = 1_000
-_LEAST_SHARE = 0.05  # of the random pairs must be below a score, for an estimate of the share
+_LEAST_SHARE = 0.5  # of the random pairs must be below a score, for an estimate of the share
 _PSEUDO = 0.5  # added to the counts of each block
 
 
@@ -85,6 +83,12 @@ def pair_posteriors(scores: Shaped[np.ndarray, " N"], scores_of_random_pairs: Sh
     ratio = (num_corpus + _PSEUDO) / len(corpus) / ((num_random + _PSEUDO) / len(random))
     posteriors = np.maximum.accumulate(np.clip(1 - share / ratio, 0, 1))
     return PairBorder(share, edges[starts], posteriors)
+
+
+def probable(scores: Shaped[np.ndarray, " N"], scores_of_bad_pairs: Shaped[np.ndarray, " M"]) -> npt.NDArray[np.bool_]:
+    """Return whether each pair is more probably good than bad; all if none is, as in a tiny corpus."""
+    is_probable = pair_posteriors(scores, scores_of_bad_pairs).posterior(scores) >= 0.5
+    return is_probable if is_probable.any() else np.ones_like(is_probable)
 
 
 def _pool(

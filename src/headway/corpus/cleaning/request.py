@@ -10,6 +10,7 @@ from headway.corpus.cleaning.corpus_files import CorpusInput, corpus_inputs
 from headway.corpus.cleaning.corpus_lines import CorpusKind
 from headway.corpus.cleaning.measuring import CleaningSettings
 from headway.errors import ConfigError
+from headway.text.languages import base_language
 
 
 def cleaning_request(
@@ -39,6 +40,7 @@ def cleaning_request(
 
     Raises:
         ConfigError: A file does not exist, or the arguments do not fit together.
+        BundleError: A model cannot be read.
         DataError: A file is binary.
     """
     for path in held_out:
@@ -47,6 +49,9 @@ def cleaning_request(
     if (model is None) != (reverse_model is None) or (model is not None and target_language is None):
         raise ConfigError("--model and --reverse belong together, and need pairs (--from and --to)")
     kind = _kind(source_language, target_language, has_labels)
+    if model is not None and reverse_model is not None and source_language and target_language:
+        _check_model("--model", model, source_language, target_language)
+        _check_model("--reverse", reverse_model, target_language, source_language)
     settings = CleaningSettings(
         kind=kind,
         languages=(source_language, target_language) if kind == "pairs" else (source_language,),
@@ -57,6 +62,25 @@ def cleaning_request(
         config=config or CleaningConfig(),
     )
     return corpus_inputs(files, kind, settings.fields, has_languages=source_language is not None), settings
+
+
+def _check_model(option: str, folder: Path, source_language: str, target_language: str) -> None:
+    """Refuse a model that does not translate, or that translates in the other direction.
+
+    Names of languages that differ in another way are accepted: a model may be for a family of languages.
+    """
+    from headway.bundle import read_config
+
+    config = read_config(folder)
+    if config.capability != "translates":
+        raise ConfigError(f"{option} {folder}: does not translate; expected a translation model")
+    direction = base_language(config.task.source_language), base_language(config.task.target_language)
+    expected = base_language(source_language), base_language(target_language)
+    if direction == expected[::-1] != expected:
+        raise ConfigError(
+            f"{option} {folder}: translates from {direction[0]} to {direction[1]}; expected {expected[0]} to "
+            f"{expected[1]}; exchange --model and --reverse, or --from and --to"
+        )
 
 
 def _kind(source_language: str | None, target_language: str | None, has_labels: bool) -> CorpusKind:

@@ -259,23 +259,30 @@ class _SecondPass:
         needed = [rule for rule in self._rules if rule.is_learned]
         if not needed:
             return judge
-        from headway.corpus.cleaning.learned_scores import MAX_PAIRS, MIN_PAIRS, learn_borders, learn_lexical_model
+        from headway.corpus.cleaning import learned_scores
         from headway.corpus.cleaning.scoring import ScoringSettings
 
         cheap = replace(judge, rules=[rule for rule in self._rules if rule.name not in (*_COMPARING, *needed)])
-        pairs = self._sample(cheap, MAX_PAIRS)
-        lexical: Path | None = (self._folder / _JOB / "lexical.npz").resolve()
-        if not any(rule.name in ("misaligned", "truncated") for rule in needed) or len(pairs) < MIN_PAIRS:
-            lexical = None
-        elif lexical is not None and not lexical.exists():
-            learn_lexical_model(pairs, self._sampled_share(MAX_PAIRS), lexical)
-        settings = ScoringSettings(cleaning=self._settings, lexical_model=None if lexical is None else str(lexical))
+        pairs = self._sample(cheap, learned_scores.MAX_PAIRS)
+        names = {rule.name for rule in needed}
+        settings = ScoringSettings(cleaning=self._settings)
+        if names & {"misaligned", "truncated"} and len(pairs) >= learned_scores.MIN_PAIRS:
+            lexical = (self._folder / _JOB / "lexical.npz").resolve()
+            if not lexical.exists():
+                share = self._sampled_share(learned_scores.MAX_PAIRS)
+                learned_scores.learn_lexical_model(pairs, share, lexical)
+            settings = settings.model_copy(update={"lexical_model": str(lexical)})
+        if "truncated" in names and self._settings.model is not None:
+            coverage = (self._folder / _JOB / "coverage.npz").resolve()
+            if not coverage.exists():
+                learned_scores.learn_coverage(settings, pairs, coverage)
+            settings = settings.model_copy(update={"coverage": str(coverage)})
         if not settings.paths:
             return judge
         self._scored = self._score(settings)
-        scores = self._sampled_scores(cheap, MAX_PAIRS)
+        scores = self._sampled_scores(cheap, learned_scores.MAX_PAIRS)
         posterior = self._settings.config.thresholds.min_pair_posterior
-        return replace(judge, learned=learn_borders(settings, scores, pairs, posterior))
+        return replace(judge, learned=learned_scores.learn_borders(settings, scores, pairs, posterior))
 
     def _sampled_share(self, count: int) -> float:
         """Return the share of the lines that are in a sample of about ``count`` lines."""
@@ -284,22 +291,29 @@ class _SecondPass:
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
-        The sample depends on the texts only, and contains repeated lines all or not at all.
+        The sample depends on the texts only. It contains a pair once, apart from case and punctuation: a truncated pair
+        that the corpus repeats would explain itself.
         """
         share = self._sampled_share(count)
         limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
+        seen = set[int]()
         for _, first, chunk in self._chunks(activity):
-            yield chunk, judge.decide(chunk.rows, first).kept & (chunk.rows["pair"] <= limit)
+            chosen = judge.decide(chunk.rows, first).kept & (chunk.rows["pair"] <= limit)
+            numbers = np.flatnonzero(chosen)
+            for number, pair in zip(numbers.tolist(), chunk.rows["pair"][numbers].tolist(), strict=True):
+                chosen[number] = pair not in seen
+                seen.add(pair)
+            yield chunk, chosen
 
     def _sample(self, judge: Judge, count: int) -> list[tuple[str, str]]:
         """Return a sample of about ``count`` different pairs that the judge keeps."""
-        pairs: dict[tuple[str, str], None] = {}
+        pairs: list[tuple[str, str]] = []
         for chunk, chosen in self._sampled(judge, count, "reading a sample"):
             lines = chunk.lines()
             for number in np.flatnonzero(chosen).tolist():
                 source, target = texts_of(lines[number])
-                pairs[source, target] = None
-        return list(pairs)
+                pairs.append((source, target))
+        return pairs
 
     def _sampled_scores(self, judge: Judge, count: int) -> NDArray[np.float32]:
         """Return the scores of a sample of about ``count`` pairs that the judge keeps."""
