@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
-from headway.corpus.cleaning.mixture import pair_posteriors, probable
+from headway.corpus.cleaning.mixture import PairBorder, pair_posteriors, probable
 
 _LEAST_TRUNCATED = 1e-4  # share of truncated pairs in a corpus
+_LOWEST_PART = 0.5  # how much is missing in truncated pairs, and so their lowest scores, differs between corpora
 _MAX_STEPS, _SMALL_STEP = 30, 1e-4  # of Newton's method
 _RIDGE = 1e-3  # of the mean log-likelihood
 _LEAST_DEVIATION = 1e-3
@@ -50,8 +51,8 @@ class _TruncatedSide:
     ) -> _TruncatedSide:
         """Learn from pairs of the corpus, of which some may be truncated, and from truncated ones."""
         side = cls._fit(pairs, truncated)
-        side = cls._fit(pairs[probable(side.log_odds(pairs), side.log_odds(truncated))], truncated)
-        share = pair_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
+        side = cls._fit(pairs[probable(side.log_odds(pairs), side.log_odds(truncated), _LOWEST_PART)], truncated)
+        share = coverage_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
         return replace(side, share=min(max(share, _LEAST_TRUNCATED), 0.5))
 
     @classmethod
@@ -93,7 +94,7 @@ class CoverageModel:
         target: Recognizes truncated targets.
         source: Recognizes truncated sources.
         of_truncated_pairs: The coverages of truncated pairs, of which truncated targets and truncated sources are as
-            frequent as in the corpus, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
+            frequent as in the corpus, for :func:`coverage_posteriors`.
     """
 
     target: _TruncatedSide
@@ -145,3 +146,10 @@ class CoverageModel:
         """Read the model from a file that :meth:`save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls.from_arrays(arrays)
+
+
+def coverage_posteriors(
+    coverages: Shaped[np.ndarray, " N"], of_truncated_pairs: Shaped[np.ndarray, " M"]
+) -> PairBorder:
+    """Estimate the probability that neither side is truncated from coverages of a corpus and of truncated pairs."""
+    return pair_posteriors(coverages, of_truncated_pairs, lowest_part=_LOWEST_PART)

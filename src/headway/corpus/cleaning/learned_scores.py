@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.corpus.cleaning.artificial_pairs import exchanged_texts, truncated_texts
-from headway.corpus.cleaning.coverage import CoverageModel
+from headway.corpus.cleaning.coverage import CoverageModel, coverage_posteriors
 from headway.corpus.cleaning.lexical_model import LexicalModel
 from headway.corpus.cleaning.mixture import pair_posteriors, probable
 from headway.corpus.cleaning.scoring import PairScorer, ScoringSettings
@@ -33,23 +33,28 @@ def learn_lexical_model(pairs: Pairs, share: float, path: Path) -> None:
 
 def learn_coverage(settings: ScoringSettings, pairs: Pairs, path: Path) -> None:
     """Learn from pairs of a corpus how translation models score truncated pairs, and write it to a file."""
-    scorer, pairs = PairScorer(settings), _judged_by_models(pairs)
+    scorer, pairs = PairScorer(settings), _evenly_spaced(pairs)
     if settings.lexical_model is not None:
         model = LexicalModel.load(Path(settings.lexical_model))
         is_probable = probable(model.scores(*_sides(pairs)), model.scores_of_random_pairs)
         pairs = [pair for pair, good in zip(pairs, is_probable.tolist(), strict=True) if good]
-    (sources, targets), dice = _sides(pairs), np.random.default_rng(1)
-    shortened = (
-        [*zip(sources, truncated_texts(targets, dice), strict=True)],
-        [*zip(truncated_texts(sources, dice), targets, strict=True)],
-    )
-    features = [
-        scorer.features([pair for pair, whole in zip(group, pairs, strict=True) if pair != whole])
-        for group in shortened
-    ]
-    coverage = CoverageModel.learn(*(rows[~np.isnan(rows).any(axis=1)] for rows in (scorer.features(pairs), *features)))
+        truncated = [_evenly_spaced(group) for group in model.truncated_pairs]
+    else:
+        truncated = _truncated_pairs(pairs)
+    features = map(scorer.features, (pairs, *truncated))
+    coverage = CoverageModel.learn(*(rows[~np.isnan(rows).any(axis=1)] for rows in features))
     with atomic_write(path) as new:
         coverage.save(new)
+
+
+def _truncated_pairs(pairs: Pairs) -> list[Pairs]:
+    """Return pairs with truncated targets, and with truncated sources."""
+    (sources, targets), dice = _sides(pairs), np.random.default_rng(1)
+    groups = (
+        zip(sources, truncated_texts(targets, dice), strict=True),
+        zip(truncated_texts(sources, dice), targets, strict=True),
+    )
+    return [[pair for pair, whole in zip(group, pairs, strict=True) if pair != whole] for group in groups]
 
 
 def learn_borders(
@@ -66,27 +71,30 @@ def learn_borders(
     borders: dict[str, float] = {}
     of_truncated: NDArray[np.float64] | None = None
     related = np.ones(len(scores), dtype=bool)  # random pairs would count as truncated
+    share: float | None = None
     if settings.lexical_model is not None:
         model = LexicalModel.load(Path(settings.lexical_model))
         misaligned = pair_posteriors(scores[:, 0], model.scores_of_random_pairs)
         borders["misaligned"] = misaligned.border_at(posterior)
         related &= misaligned.posterior(scores[:, 0]) >= posterior
         of_truncated = model.coverages_of_truncated_pairs
+        share = float(1 - misaligned.posterior(scores[related, 0]).mean())  # of random pairs among those that are left
     if settings.cleaning.model is not None:
-        sources, targets = _sides(_judged_by_models(pairs))
+        sources, targets = _sides(_evenly_spaced(pairs))
         random = [*zip(sources, exchanged_texts(targets, np.random.default_rng(1)), strict=True)]
-        disagreement = pair_posteriors(-scores[:, 2], -PairScorer(settings).scores(random)[:, 2])
+        scores_of_random = PairScorer(settings).scores(random)[:, 2]
+        disagreement = pair_posteriors(-scores[related, 2], -scores_of_random, share=share)
         borders["cross_entropy"] = -disagreement.border_at(posterior)
         related &= disagreement.posterior(-scores[:, 2]) >= posterior
     if settings.coverage is not None:
         of_truncated = CoverageModel.load(Path(settings.coverage)).of_truncated_pairs
     if of_truncated is not None:
-        borders["truncated"] = pair_posteriors(scores[related, 1], of_truncated).border_at(posterior)
+        borders["truncated"] = coverage_posteriors(scores[related, 1], of_truncated).border_at(posterior)
     return borders
 
 
-def _judged_by_models(pairs: Pairs) -> Pairs:
-    """Return evenly spaced pairs, as many as the translation models judge."""
+def _evenly_spaced(pairs: Pairs) -> Pairs:
+    """Return as many pairs as the translation models judge."""
     if len(pairs) <= _JUDGED_BY_MODELS:
         return pairs
     return [pairs[number] for number in np.linspace(0, len(pairs) - 1, _JUDGED_BY_MODELS).astype(int)]

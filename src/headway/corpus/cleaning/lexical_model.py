@@ -24,9 +24,11 @@ sums, and the largest sum of missing gains at the end of a side.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +365,8 @@ class LexicalModel:
         scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
             pairs, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
         coverages_of_truncated_pairs: What :meth:`coverages` returns for pairs of which one side was truncated.
+        truncated_pairs: Pairs with truncated targets, and pairs with truncated sources, which are as known to the model
+            as pairs of the corpus.
     """
 
     def __init__(
@@ -371,10 +375,12 @@ class LexicalModel:
         random_pairs: _RandomPairs,
         scores_of_random_pairs: Floats,
         coverage: CoverageModel,
+        truncated_pairs: Sequence[Sequence[tuple[str, str]]],
     ) -> None:
         self._lexicon, self._random_pairs, self._coverage = lexicon, random_pairs, coverage
         self.scores_of_random_pairs = scores_of_random_pairs
         self.coverages_of_truncated_pairs = coverage.of_truncated_pairs
+        self.truncated_pairs = truncated_pairs
 
     @classmethod
     def learn(cls, sources: Sequence[str], targets: Sequence[str], *, corpus_size: int | None = None) -> LexicalModel:
@@ -412,12 +418,14 @@ class LexicalModel:
             return probable(random_pairs.standard_scores(features), scores_of_random)
 
         features = lexicon.features(sources, targets)
-        truncated = [
-            lexicon.features(*pairs).all[related(lexicon.features(*whole))]
-            for whole, pairs in (shortened.by_target, shortened.by_source)
-        ]
-        coverage = CoverageModel.learn(features.all[related(features)], *truncated)
-        return cls(lexicon, random_pairs, scores_of_random, coverage)
+        truncated_features, truncated_pairs = [], []
+        for whole, (short_sources, short_targets) in (shortened.by_target, shortened.by_source):
+            chosen = related(lexicon.features(*whole))
+            truncated_features.append(lexicon.features(short_sources, short_targets).all[chosen])
+            short_pairs = zip(short_sources, short_targets, strict=True)
+            truncated_pairs.append([*compress(short_pairs, chosen.tolist())])
+        coverage = CoverageModel.learn(features.all[related(features)], *truncated_features)
+        return cls(lexicon, random_pairs, scores_of_random, coverage, truncated_pairs)
 
     def judge(self, sources: Sequence[str], targets: Sequence[str]) -> JudgedPairs:
         """Return the scores and the coverages of pairs."""
@@ -446,6 +454,7 @@ class LexicalModel:
                 words=np.frombuffer("\n".join(lexicon.vocabulary.words).encode(), np.uint8),
                 log_ratio=lexicon.log_ratio,
                 scores_of_random_pairs=self.scores_of_random_pairs,
+                truncated_pairs=np.frombuffer(json.dumps(self.truncated_pairs).encode(), np.uint8),
                 **arrays,
             )
 
@@ -464,6 +473,10 @@ class LexicalModel:
                 _RandomPairs(**part("random")),
                 arrays["scores_of_random_pairs"],
                 CoverageModel.from_arrays(part("coverage")),
+                [
+                    [(source, target) for source, target in group]
+                    for group in json.loads(arrays["truncated_pairs"].tobytes())
+                ],
             )
 
 
