@@ -270,7 +270,7 @@ STYLE = "src/headway/inspection/picture_files.py"
 ATTENTION = ("src/headway/inspection/attention_plots.py", STYLE)
 EXPERIMENTS = {"scaling": (14, 5.4), "heads": (9, 3.4), "sentence-length": (10.5, 4.8), "pretraining": (11, 4.4)}
 
-CLEANING = ("src/headway/corpus/cleaning/report.*", "src/headway/corpus/cleaning/rules.py")
+CLEANING = ("src/headway/report.css", "src/headway/corpus/cleaning/report.*", "src/headway/corpus/cleaning/rules.py")
 PICTURES = {
     "page.png": Picture(screenshot(show_translation, 960, 400), TRANSLATE),
     "page-dark.png": Picture(screenshot(show_translation, 960, 400, dark=True), TRANSLATE),

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headway
-from headway.corpus.cleaning.cross_entropy import dual_cross_entropies
+from headway.corpus.cleaning.cross_entropy import PairEntropies
 from headway.corpus.cleaning.lexical_model import LexicalModel
 from headway.data.readers import read_lines
 from headway.hardware import processor_name
@@ -104,7 +104,7 @@ def main(
         there, back = (headway.load(folder, precision=precision) for folder in (forward, reverse))
         assert isinstance(there, Translator)
         assert isinstance(back, Translator)
-        scores["dual cross-entropy"] = lambda sources, targets: -dual_cross_entropies(there, back, sources, targets)
+        scores["dual cross-entropy"] = lambda sources, targets: -PairEntropies.of(there, back, sources, targets).dual
     results: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": processor_name(),

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from headway.experiments.experiment import ExperimentRecord
+from headway.report_page import report_parts
 from headway.storage import atomic_write_text
 
 _LONG = 12  # tables with more rows are collapsed
@@ -30,9 +30,7 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
     """Write the page for ``records``, whose figures are in ``folder``, to ``path``, completely or not at all."""
     html = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     html.filters["written"] = _format
-    template, style = (
-        (files("headway.experiments") / name).read_text(encoding="utf-8") for name in ("report.html", "report.css")
-    )
+    template, style = report_parts("headway.experiments")
     page = html.from_string(template).render(
         style=style,
         records=records,

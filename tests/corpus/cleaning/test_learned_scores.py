@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +23,7 @@ def test_random_pairs_of_the_corpus_do_not_count_as_truncated(monkeypatch: pytes
     scores = np.full((10_000, 3), np.nan, np.float32)
     scores[:, :2] = np.concatenate([good, random])
     settings = ScoringSettings(
-        cleaning=CleaningSettings(kind="pairs", languages=("de", "en")), lexical_model=str(Path("lexical.npz"))
+        cleaning=CleaningSettings(kind="pairs", languages=("de", "en")), lexical_model="lexical.npz"
     )
     borders = learn_borders(settings, scores, [], 0.75)
     assert (random[:, 0] < borders["misaligned"]).mean() > 0.99

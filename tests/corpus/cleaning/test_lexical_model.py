@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headway import kernels
+from headway.corpus.cleaning.coverage import coverage_posteriors
 from headway.corpus.cleaning.lexical_model import LexicalModel, _Direction, _Vocabulary
 from headway.corpus.cleaning.mixture import pair_posteriors
 from headway.errors import DataError
@@ -55,7 +56,7 @@ def test_random_and_truncated_pairs_are_found_in_the_corpus_that_the_model_was_l
     assert (scores[:300] < border).mean() > 0.98
     assert (scores[600:] < border).mean() < 0.01
     coverages = model.coverages(sources, targets)
-    border = pair_posteriors(coverages[300:], model.coverages_of_truncated_pairs).border
+    border = coverage_posteriors(coverages[300:], model.coverages_of_truncated_pairs).border
     assert (coverages[300:600] < border).mean() > 0.9
     assert (coverages[600:] < border).mean() < 0.02
 

@@ -44,6 +44,22 @@ def test_a_corpus_of_random_pairs_is_below_the_border() -> None:
     assert (border.posterior(scores) < 0.5).mean() > 0.95
 
 
+def test_a_known_share_is_used() -> None:
+    scores, random = mixture(0.1, 1.0)  # so near to each other that the share is estimated much too high
+    # At the median of the random pairs, F / F0 = 0.1 + 0.9 Phi(-1) / 0.5.
+    assert pair_posteriors(scores, random, lowest_part=0.5).share == pytest.approx(0.386, abs=0.03)
+    known = pair_posteriors(scores, random, share=0.1)
+    # Where both densities times their shares are equal: s = 1 / 2 + log(0.1 / 0.9), below which few pairs are.
+    assert known.border == pytest.approx(0.5 - math.log(9), abs=0.4)
+
+
+def test_the_share_does_not_need_the_lowest_scores_of_artificial_pairs() -> None:
+    scores, artificial = mixture(0.1, 8.0)
+    artificial[:10_000] -= 3  # what is worse than any bad pair of the corpus
+    assert pair_posteriors(scores, artificial).share < 0.02
+    assert pair_posteriors(scores, artificial, lowest_part=0.5).share > 0.04
+
+
 def test_posteriors_never_decrease_with_the_score() -> None:
     border = pair_posteriors(*mixture(0.3, 1.0, 2_000))
     assert (np.diff(border.posteriors) >= 0).all()

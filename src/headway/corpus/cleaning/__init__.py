@@ -15,8 +15,9 @@
 :mod:`~headway.corpus.cleaning.length_ratio`      limits of the length ratio, learned from the corpus
 :mod:`~headway.corpus.cleaning.lexical_model`     scores of pairs by word translations that are learned from the corpus
 :mod:`~headway.corpus.cleaning.cross_entropy`     scores of pairs by two translation models
+:mod:`~headway.corpus.cleaning.coverage`          whether a side of a pair was truncated
 :mod:`~headway.corpus.cleaning.mixture`           the border between the scores of translations and of bad pairs
-:mod:`~headway.corpus.cleaning.artificial_pairs`  bad pairs made from good ones
+:mod:`~headway.corpus.cleaning.artificial_pairs`  texts that make bad pairs of good ones
 :mod:`~headway.corpus.cleaning.scoring`           score pairs by these models, as an operation of a job
 :mod:`~headway.corpus.cleaning.learned_scores`    what is learned from a corpus to score its pairs
 :mod:`~headway.corpus.cleaning.repeats`           lines with equal keys, found by partitions on disk
@@ -24,6 +25,7 @@
 :mod:`~headway.corpus.cleaning.decisions`         which lines are dropped, and by which rule: the second pass
 :mod:`~headway.corpus.cleaning.findings`          counts, histograms and examples for the report
 :mod:`~headway.corpus.cleaning.report`            report.json and report.html
+:mod:`~headway.corpus.cleaning.request`           inputs and settings for given files, languages and models
 :mod:`~headway.corpus.cleaning.run`               the passes one after another, in a folder that can be resumed
 :mod:`~headway.corpus.cleaning.hint`              a look at a sample of a training corpus
 ================================================  =====================================================================

@@ -1,30 +1,43 @@
-"""Bad pairs made from good ones: what the scores of a corpus are compared with."""
+"""Texts from which bad pairs are made: what the scores of a corpus are compared with."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
-_KEPT = (0.4, 0.7)  # share of the words of a truncated target
+from headway.text.words import word_spans
 
-Pairs = list[tuple[str, str]]
-
-
-def random_pairs(pairs: Sequence[tuple[str, str]]) -> Pairs:
-    """Return the sources with other targets, of nearly the same lengths."""
-    order = np.argsort([len(target) for _, target in pairs], kind="stable")
-    others = dict(zip(order.tolist(), np.roll(order, 1).tolist(), strict=True))
-    return [(source, pairs[others[number]][1]) for number, (source, _) in enumerate(pairs)]
+_TRUNCATED_SHARES = (0.25, 0.65)  # of the words of a truncated text, of which the end is missing
+_SHARE_WITH_END = 0.5  # of the truncated texts end with the punctuation of the whole text
+_END = re.compile(r"\W*\Z")
 
 
-def truncated_pairs(pairs: Sequence[tuple[str, str]], seed: int = 1) -> Pairs:
-    """Return pairs with targets, and with sources, whose last words are missing. Very short texts are left out."""
-    shares = np.random.default_rng(seed).uniform(*_KEPT, size=len(pairs))
-    truncated: Pairs = []
-    for (source, target), share in zip(pairs, shares.tolist(), strict=True):
-        for side, words in enumerate((source.split(), target.split())):
-            kept = " ".join(words[: round(share * len(words))])
-            if kept and len(words) > 2:
-                truncated.append((kept, target) if side == 0 else (source, kept))
-    return truncated
+def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+    """Return, for each text, another one of nearly the same length."""
+    order = np.lexsort((dice.random(len(texts)), np.array([len(text) for text in texts])))
+    others: list[str] = [""] * len(texts)
+    for index, other in zip(order.tolist(), np.roll(order, 1).tolist(), strict=True):
+        others[index] = texts[other]
+    return others
+
+
+def truncated_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+    """Return texts without their last words, half of them with the punctuation at the end of the whole text.
+
+    The first half is what a limit of the length leaves, the second what is left if a clause or a sentence is missing.
+    Texts of one word stay whole.
+    """
+    shares = dice.uniform(*_TRUNCATED_SHARES, len(texts)).tolist()
+    keep_end = (dice.random(len(texts)) < _SHARE_WITH_END).tolist()
+    return [*map(_truncated, texts, shares, keep_end)]
+
+
+def _truncated(text: str, share: float, keeps_end: bool) -> str:
+    without_end = _END.sub("", text)
+    spans = word_spans(without_end)
+    if len(spans) < 2:
+        return text
+    kept = text[: spans[min(round(len(spans) * (1 - share)), len(spans) - 1) - 1][1]]
+    return _END.sub("", kept) + text[len(without_end) :] if keeps_end else kept

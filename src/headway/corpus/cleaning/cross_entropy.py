@@ -5,13 +5,19 @@ Junczys-Dowmunt, "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Cor
 
     |H(y | x) - H(x | y)| + (H(y | x) + H(x | y)) / 2
 
-where H is the cross-entropy per token, EOS included, in nats. The first term is large if one side says more than the
-other, as in truncated translations. The paper's score is exp of the negative value; here lower is better.
+where H is the cross-entropy per token, EOS included, in nats. The paper's score is exp of the negative value; here
+lower is better.
+
+A mean over tokens hardly shows that a side was truncated. The end of a text does: a model that has read the whole
+source does not expect EOS where its target was cut off, and a model that has read the cut text does not expect the
+words whose translations are missing. So the cross-entropies of the last tokens are features, too, for
+:mod:`headway.corpus.cleaning.coverage`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,41 +25,109 @@ import numpy.typing as npt
 from jaxtyping import Float
 
 from headway.errors import HeadwayError
+from headway.text.languages import base_language, normalized
 
 if TYPE_CHECKING:
-    from headway.predict import Translator
+    from headway.predict import ScoredTarget, Translator
+
+NUM_FEATURES = 6  # of a direction
+_SHORTEST_END = 3  # tokens
 
 Entropies = Float[npt.NDArray[np.float64], " N"]
 
 
-def cross_entropies(model: Translator, sources: Sequence[str], targets: Sequence[str]) -> Entropies:
-    """Return H(target | source) per token, in nats; NaN for a pair that the model cannot score, such as too long ones.
+@dataclass(frozen=True, eq=False)
+class PairEntropies:
+    """The cross-entropies of pairs by models of both directions, in nats; NaN for a pair that a model cannot score.
+
+    Attributes:
+        forward: Features of the targets, given their sources: see :func:`token_entropies`.
+        reverse: Features of the sources, given their targets.
+    """
+
+    forward: Float[npt.NDArray[np.float64], "N 6"]
+    reverse: Float[npt.NDArray[np.float64], "N 6"]
+
+    @classmethod
+    def of(
+        cls,
+        forward_model: Translator,
+        reverse_model: Translator,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        languages: tuple[str | None, str | None] = (None, None),
+    ) -> PairEntropies:
+        """Score pairs.
+
+        Args:
+            forward_model: Translates sources into targets.
+            reverse_model: Translates targets into sources.
+            sources: The source texts.
+            targets: The target texts.
+            languages: The languages of sources and targets, for models of several languages.
+        """
+        return cls(
+            token_entropies(forward_model, sources, targets, languages),
+            token_entropies(reverse_model, targets, sources, languages[::-1]),
+        )
+
+    @property
+    def dual(self) -> Entropies:
+        """The dual conditional cross-entropy of each pair, equation 2."""
+        forward, reverse = self.forward[:, 0], self.reverse[:, 0]
+        return np.abs(forward - reverse) + (forward + reverse) / 2
+
+    @property
+    def features(self) -> Float[npt.NDArray[np.float64], "N 12"]:
+        """All features of both directions."""
+        return np.concatenate([self.forward, self.reverse], axis=1)
+
+
+def token_entropies(
+    model: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    languages: tuple[str | None, str | None] = (None, None),
+) -> Float[npt.NDArray[np.float64], "N 6"]:
+    """Return features of the cross-entropies of each target's tokens, given its source.
+
+    They are the mean over the tokens; the sum; that of EOS; that of the token before EOS; the largest mean of three or
+    more tokens at the end of the text; and the logarithm of the number of tokens.
 
     A model in int8 computes the probabilities as its searches do.
     """
-    results = model.score_each(sources, targets, as_searched=model.precision != "float32")
-    return np.array(
-        [
-            np.nan
-            if isinstance(result, HeadwayError)
-            else -result.log_probability / len(result.token_log_probabilities)
-            for result in results
-        ],
-        dtype=np.float64,
+    results = model.score_each(
+        sources,
+        targets,
+        source_language=_choice(languages[0], model.source_languages),
+        target_language=_choice(languages[1], model.target_languages),
+        as_searched=model.precision != "float32",
     )
+    return np.array([_features(result) for result in results], dtype=np.float64).reshape(-1, NUM_FEATURES)
 
 
-def dual_cross_entropies(
-    forward_model: Translator, reverse_model: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> Entropies:
-    """Return the dual conditional cross-entropy of each pair; NaN if one of the models cannot score it.
+def _choice(language: str | None, choices: Sequence[str]) -> str | None:
+    """Return the model's code of a language; None if the model has no choice."""
+    if language is None or not choices:
+        return None
+    for form in (normalized, base_language):
+        for code in choices:
+            if form(code) == form(language):
+                return code
+    return language
 
-    Args:
-        forward_model: Translates sources into targets.
-        reverse_model: Translates targets into sources.
-        sources: The source texts.
-        targets: The target texts.
-    """
-    forward = cross_entropies(forward_model, sources, targets)
-    reverse = cross_entropies(reverse_model, targets, sources)
-    return np.abs(forward - reverse) + (forward + reverse) / 2
+
+def _features(result: ScoredTarget | HeadwayError) -> list[float]:
+    if isinstance(result, HeadwayError):
+        return [np.nan] * NUM_FEATURES
+    entropies = -np.array(result.token_log_probabilities)
+    of_text = entropies[:-1] if len(entropies) > 1 else entropies
+    ends = np.cumsum(of_text[::-1]) / np.arange(1, len(of_text) + 1)  # the means of the last 1, 2, ... tokens
+    return [
+        float(entropies.mean()),
+        float(entropies.sum()),
+        float(entropies[-1]),
+        float(of_text[-1]),
+        float(ends[min(_SHORTEST_END, len(ends)) - 1 :].max()),
+        float(np.log1p(len(entropies))),
+    ]

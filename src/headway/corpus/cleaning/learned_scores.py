@@ -1,4 +1,4 @@
-"""What is learned from a corpus to score its pairs: word translations, and the border between good and bad scores."""
+"""What is learned from a corpus to score its pairs: word translations, coverage, and the borders of good scores."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.corpus.cleaning.artificial_pairs import random_pairs, truncated_pairs
+from headway.corpus.cleaning.artificial_pairs import exchanged_texts, truncated_texts
+from headway.corpus.cleaning.coverage import CoverageModel, coverage_posteriors
 from headway.corpus.cleaning.lexical_model import LexicalModel
-from headway.corpus.cleaning.mixture import pair_posteriors
-from headway.corpus.cleaning.scoring import SCORES, PairScorer, ScoringSettings
+from headway.corpus.cleaning.mixture import pair_posteriors, probable
+from headway.corpus.cleaning.scoring import PairScorer, ScoringSettings
 from headway.storage import atomic_write
 
 MIN_PAIRS = 5000
 """Number of pairs from which word translations can be learned."""
 MAX_PAIRS = 200_000
-_JUDGED_BY_MODELS = 1000  # pairs, with as many random and twice as many truncated ones
+_JUDGED_BY_MODELS = 3000  # pairs, with as many random ones and twice as many truncated ones
+
+Pairs = Sequence[tuple[str, str]]
 
 
-def learn_lexical_model(pairs: Sequence[tuple[str, str]], share: float, path: Path) -> None:
+def learn_lexical_model(pairs: Pairs, share: float, path: Path) -> None:
     """Learn word translations from a share of the pairs of a corpus, and write them to a file."""
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     model = LexicalModel.learn(sources, targets, corpus_size=round(len(pairs) / share))
@@ -28,28 +31,74 @@ def learn_lexical_model(pairs: Sequence[tuple[str, str]], share: float, path: Pa
         model.save(new)
 
 
+def learn_coverage(settings: ScoringSettings, pairs: Pairs, path: Path) -> None:
+    """Learn from pairs of a corpus how translation models score truncated pairs, and write it to a file."""
+    scorer, pairs = PairScorer(settings), _evenly_spaced(pairs)
+    if settings.lexical_model is not None:
+        model = LexicalModel.load(Path(settings.lexical_model))
+        is_probable = probable(model.scores(*_sides(pairs)), model.scores_of_random_pairs)
+        pairs = [pair for pair, good in zip(pairs, is_probable.tolist(), strict=True) if good]
+        truncated = [_evenly_spaced(group) for group in model.truncated_pairs]
+    else:
+        truncated = _truncated_pairs(pairs)
+    features = map(scorer.features, (pairs, *truncated))
+    coverage = CoverageModel.learn(*(rows[~np.isnan(rows).any(axis=1)] for rows in features))
+    with atomic_write(path) as new:
+        coverage.save(new)
+
+
+def _truncated_pairs(pairs: Pairs) -> list[Pairs]:
+    """Return pairs with truncated targets, and with truncated sources."""
+    (sources, targets), dice = _sides(pairs), np.random.default_rng(1)
+    groups = (
+        zip(sources, truncated_texts(targets, dice), strict=True),
+        zip(truncated_texts(sources, dice), targets, strict=True),
+    )
+    return [[pair for pair, whole in zip(group, pairs, strict=True) if pair != whole] for group in groups]
+
+
 def learn_borders(
-    settings: ScoringSettings, scores: NDArray[np.float32], pairs: Sequence[tuple[str, str]], posterior: float
+    settings: ScoringSettings, scores: NDArray[np.float32], pairs: Pairs, posterior: float
 ) -> dict[str, float]:
     """Return the border of each score, by its rule.
 
     Args:
         settings: The models with which pairs are scored.
         scores: Scores of pairs of the corpus: shape (pairs, ``SCORES``).
-        pairs: Pairs of the corpus, from which bad ones are made.
+        pairs: Pairs of the corpus, from which random ones are made.
         posterior: The probability of being good at the border.
     """
     borders: dict[str, float] = {}
+    of_truncated: NDArray[np.float64] | None = None
+    related = np.ones(len(scores), dtype=bool)  # random pairs would count as truncated
+    share: float | None = None
     if settings.lexical_model is not None:
         model = LexicalModel.load(Path(settings.lexical_model))
-        related = pair_posteriors(scores[:, 0], model.scores_of_random_pairs)
-        coverages = scores[related.posterior(scores[:, 0]) >= posterior, 1]  # random pairs would count as truncated
-        truncated = pair_posteriors(coverages, model.coverages_of_truncated_pairs)
-        borders |= {SCORES[0]: related.border_at(posterior), SCORES[1]: truncated.border_at(posterior)}
+        misaligned = pair_posteriors(scores[:, 0], model.scores_of_random_pairs)
+        borders["misaligned"] = misaligned.border_at(posterior)
+        related &= misaligned.posterior(scores[:, 0]) >= posterior
+        of_truncated = model.coverages_of_truncated_pairs
+        share = float(1 - misaligned.posterior(scores[related, 0]).mean())  # of random pairs among those that are left
     if settings.cleaning.model is not None:
-        scorer, chosen = PairScorer(settings.model_copy(update={"lexical_model": None})), pairs[:_JUDGED_BY_MODELS]
-        borders[SCORES[2]] = min(
-            -pair_posteriors(-scores[:, 2], -scorer.scores(bad)[:, 2]).border_at(posterior)
-            for bad in (random_pairs(chosen), truncated_pairs(chosen))
-        )
+        sources, targets = _sides(_evenly_spaced(pairs))
+        random = [*zip(sources, exchanged_texts(targets, np.random.default_rng(1)), strict=True)]
+        scores_of_random = PairScorer(settings).scores(random)[:, 2]
+        disagreement = pair_posteriors(-scores[related, 2], -scores_of_random, share=share)
+        borders["cross_entropy"] = -disagreement.border_at(posterior)
+        related &= disagreement.posterior(-scores[:, 2]) >= posterior
+    if settings.coverage is not None:
+        of_truncated = CoverageModel.load(Path(settings.coverage)).of_truncated_pairs
+    if of_truncated is not None:
+        borders["truncated"] = coverage_posteriors(scores[related, 1], of_truncated).border_at(posterior)
     return borders
+
+
+def _evenly_spaced(pairs: Pairs) -> Pairs:
+    """Return as many pairs as the translation models judge."""
+    if len(pairs) <= _JUDGED_BY_MODELS:
+        return pairs
+    return [pairs[number] for number in np.linspace(0, len(pairs) - 1, _JUDGED_BY_MODELS).astype(int)]
+
+
+def _sides(pairs: Pairs) -> tuple[list[str], list[str]]:
+    return [source for source, _ in pairs], [target for _, target in pairs]

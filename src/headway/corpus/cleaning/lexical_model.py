@@ -17,15 +17,18 @@ of random pairs of the same lengths, in standard deviations, for both directions
 any length. A bad pair explains itself a little, in spite of the discount. So that random pairs do, too, some of them
 are added to the corpus.
 
-A second score, the coverage, tells whether each side says what the other says. It is the log-odds of a logistic
-regression, learned from pairs of the corpus and pairs of which one side was truncated.
+A second score, the coverage, tells whether each side says what the other says
+(:mod:`headway.corpus.cleaning.coverage`). Its features are the gains and their differences from the mean gains: means,
+sums, and the largest sum of missing gains at the end of a side.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +37,12 @@ import numpy.typing as npt
 from jaxtyping import Float, Int
 
 from headway import kernels
-from headway.corpus.cleaning.mixture import pair_posteriors
+from headway.corpus.cleaning.artificial_pairs import exchanged_texts, truncated_texts
+from headway.corpus.cleaning.coverage import CoverageModel
+from headway.corpus.cleaning.mixture import probable
 from headway.errors import DataError
 from headway.text.lexicon import ITERATIONS, Cooccurrences
-from headway.text.words import split_words, word_spans
+from headway.text.words import split_words
 
 _SAMPLE = 200_000  # pairs that the model is learned from
 _FREQUENT = 4  # a word that is rarer than this on both sides is represented by its beginning
@@ -47,17 +52,9 @@ _COPIES = 0.1  # share of copies in the base measure
 _DISCOUNT = 0.9  # d, in observations
 _INDEPENDENT = 0.2  # l
 _JUDGED = 20_000  # pairs that scores and coverages are learned from
+_TRUNCATED_PAIRS, _MAX_TRUNCATED_SHARE = 10_000, 0.1
 _LEAST_DEVIATION = 1e-3
-_RANDOM_PAIRS, _MAX_RANDOM_SHARE = (
-    5_000,
-    0.05,
-)  # random pairs, and their share of those that the lexicon is learned from
-_LEAST_TRUNCATED = 1e-4  # share of truncated pairs in a corpus
-_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # of Newton's method
-_RIDGE = 1e-6  # of the mean log-likelihood
-_MAX_LOG_ODDS = 30.0
-_FARTHEST = 10.0  # standard deviations, to which features are limited
-_TRUNCATED_SHARES = (0.25, 0.65)  # of the words of a truncated side, of which the end is missing
+_RANDOM_PAIRS, _MAX_RANDOM_SHARE = 5_000, 0.05  # random pairs, and their share of those that the lexicon learns
 
 Floats = npt.NDArray[np.float64]
 
@@ -297,61 +294,68 @@ class _RandomPairs:
         return total
 
 
+_Pairs = tuple[list[str], list[str]]
+
+
 @dataclass(frozen=True, eq=False)
-class _TruncatedSide:
-    """Tells pairs of which one side is truncated from whole pairs: a logistic regression.
+class _ShortenedPairs:
+    """Pairs of which one side was truncated.
+
+    The lexicon learns them instead of the whole pairs: a truncated pair of the corpus explains itself a little, too.
 
     Attributes:
-        mean: The mean of each feature.
-        deviation: The standard deviation of each feature.
-        weights: The weight of each feature, and the bias, for equally many pairs of both kinds.
-        share: The estimated share of pairs of the corpus of which this side is truncated.
+        learned_sources: The sources of the corpus that the lexicon learns.
+        learned_targets: Their targets.
+        by_target: Whole pairs, and the same ones with truncated targets.
+        by_source: Whole pairs, and the same ones with truncated sources.
     """
 
-    mean: Float[npt.NDArray[np.float64], " F"]
-    deviation: Float[npt.NDArray[np.float64], " F"]
-    weights: Float[npt.NDArray[np.float64], " W"]
-    share: float = 0.5
+    learned_sources: list[str]
+    learned_targets: list[str]
+    by_target: tuple[_Pairs, _Pairs]
+    by_source: tuple[_Pairs, _Pairs]
 
     @classmethod
-    def learn(
-        cls, pairs: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
-    ) -> _TruncatedSide:
-        """Learn from pairs of the corpus, of which some may be truncated, and from truncated ones."""
-        side = cls._fit(pairs, truncated)
-        side = cls._fit(pairs[_probable(side.log_odds(pairs), side.log_odds(truncated))], truncated)
-        share = pair_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
-        return replace(side, share=min(max(share, _LEAST_TRUNCATED), 0.5))
+    def of(
+        cls, sources: Sequence[str], targets: Sequence[str], known: float, dice: np.random.Generator
+    ) -> _ShortenedPairs:
+        """Truncate a share of the pairs, of which the lexicon learns the share ``known``, and none of the others."""
+        pairs = [*zip(sources, targets, strict=True)]
+        groups, left = list[tuple[_Pairs, _Pairs]](), dict(enumerate(pairs))
+        numbers = np.linspace(0, len(pairs) - 1, min(_TRUNCATED_PAIRS, round(_MAX_TRUNCATED_SHARE * len(pairs))))
+        for side, chosen in ((1, numbers[::2].astype(int)), (0, numbers[1::2].astype(int))):
+            texts = [pairs[number][side] for number in chosen]
+            whole: _Pairs = ([], [])
+            shorter: _Pairs = ([], [])
+            for number, text, truncated in zip(chosen.tolist(), texts, truncated_texts(texts, dice), strict=True):
+                if truncated == text:
+                    continue
+                pair = (pairs[number][0], truncated) if side == 1 else (truncated, pairs[number][1])
+                if dice.random() < known:
+                    left[number] = pair
+                else:
+                    del left[number]
+                for group, texts_of_pair in ((whole, pairs[number]), (shorter, pair)):
+                    group[0].append(texts_of_pair[0])
+                    group[1].append(texts_of_pair[1])
+            groups.append((whole, shorter))
+        learned = [*left.values()]
+        return cls([source for source, _ in learned], [target for _, target in learned], *groups)
 
-    @classmethod
-    def _fit(
-        cls, whole: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
-    ) -> _TruncatedSide:
-        """Maximize the mean log-likelihood of both kinds by Newton's method."""
-        features = np.concatenate([whole, truncated])
-        start = cls(features.mean(axis=0), features.std(axis=0) + _LEAST_DEVIATION, np.zeros(0))
-        terms = start._terms(features)
-        is_whole = np.arange(len(features)) < len(whole)
-        importance = np.where(is_whole, 0.5 / max(1, len(whole)), 0.5 / max(1, len(truncated)))
-        weights = np.zeros(terms.shape[1])
-        for _ in range(_MAX_STEPS):
-            probability = 1 / (1 + np.exp(-np.clip(terms @ weights, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)))
-            gradient = terms.T @ (importance * (is_whole - probability)) - _RIDGE * weights
-            curvature = (terms * (importance * probability * (1 - probability))[:, None]).T @ terms
-            step = np.linalg.solve(curvature + _RIDGE * np.eye(len(weights)), gradient)
-            weights += step
-            if np.abs(step).max() < _SMALL_STEP:
-                break
-        return replace(start, weights=weights)
 
-    def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
-        """Return the log-odds that this side is not truncated."""
-        log_odds: Floats = self._terms(features) @ self.weights - np.log(self.share / (1 - self.share))
-        return log_odds
+@dataclass(frozen=True, eq=False)
+class JudgedPairs:
+    """What a lexical model says about pairs.
 
-    def _terms(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Float[npt.NDArray[np.float64], "N W"]:
-        scaled = np.clip((features - self.mean) / self.deviation, -_FARTHEST, _FARTHEST)
-        return np.concatenate([scaled, np.ones((len(scaled), 1))], axis=1)
+    Attributes:
+        scores: How much better the words of each pair explain each other than random ones, in standard deviations.
+        coverages: The log-odds that neither side is truncated.
+        features: What coverages are learned from.
+    """
+
+    scores: Floats
+    coverages: Floats
+    features: Float[npt.NDArray[np.float64], "N F"]
 
 
 class LexicalModel:
@@ -359,22 +363,24 @@ class LexicalModel:
 
     Attributes:
         scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
-        pairs, for
-            :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
+            pairs, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
         coverages_of_truncated_pairs: What :meth:`coverages` returns for pairs of which one side was truncated.
+        truncated_pairs: Pairs with truncated targets, and pairs with truncated sources, which are as known to the model
+            as pairs of the corpus.
     """
 
     def __init__(
         self,
         lexicon: _Lexicon,
         random_pairs: _RandomPairs,
-        truncated_sides: Sequence[_TruncatedSide],
         scores_of_random_pairs: Floats,
-        coverages_of_truncated_pairs: Floats,
+        coverage: CoverageModel,
+        truncated_pairs: Sequence[Sequence[tuple[str, str]]],
     ) -> None:
-        self._lexicon, self._random_pairs, self._truncated_sides = lexicon, random_pairs, tuple(truncated_sides)
+        self._lexicon, self._random_pairs, self._coverage = lexicon, random_pairs, coverage
         self.scores_of_random_pairs = scores_of_random_pairs
-        self.coverages_of_truncated_pairs = coverages_of_truncated_pairs
+        self.coverages_of_truncated_pairs = coverage.of_truncated_pairs
+        self.truncated_pairs = truncated_pairs
 
     @classmethod
     def learn(cls, sources: Sequence[str], targets: Sequence[str], *, corpus_size: int | None = None) -> LexicalModel:
@@ -394,50 +400,52 @@ class LexicalModel:
         sources, targets = _evenly_spaced(sources, _SAMPLE), _evenly_spaced(targets, _SAMPLE)
         dice = np.random.default_rng(1)
         num_random = min(_RANDOM_PAIRS, max(1, round(_MAX_RANDOM_SHARE * len(sources))))
-        exchanged = _exchanged(targets, dice)
+        exchanged = exchanged_texts(targets, dice)
         random = _evenly_spaced(sources, num_random), _evenly_spaced(exchanged, num_random)
-        lexicon = _Lexicon.learn([*sources, *random[0]], [*targets, *random[1]])
+        shortened = _ShortenedPairs.of(sources, targets, known, dice)
+        lexicon = _Lexicon.learn([*shortened.learned_sources, *random[0]], [*shortened.learned_targets, *random[1]])
         sources, targets = _evenly_spaced(sources, _JUDGED), _evenly_spaced(targets, _JUDGED)
         unknown = round(num_random * (1 - known))  # as many are new to the lexicon as in the corpus
-        new = [*sources[:unknown], *random[0][unknown:]], [*_exchanged(targets, dice)[:unknown], *random[1][unknown:]]
+        new = (
+            [*sources[:unknown], *random[0][unknown:]],
+            [*exchanged_texts(targets, dice)[:unknown], *random[1][unknown:]],
+        )
         features_of_random = lexicon.features(*new)
         random_pairs = _RandomPairs.learn(features_of_random)
         scores_of_random = random_pairs.standard_scores(features_of_random)
+
+        def related(features: _PairFeatures) -> npt.NDArray[np.bool_]:
+            return probable(random_pairs.standard_scores(features), scores_of_random)
+
         features = lexicon.features(sources, targets)
-        scores = random_pairs.standard_scores(features)
-        related = _probable(scores, scores_of_random)
-        shares = dice.uniform(*_TRUNCATED_SHARES, len(sources))
-        truncated = (
-            lexicon.features(sources, [*map(_truncated, targets, shares)]),
-            lexicon.features([*map(_truncated, sources, shares)], targets),
-        )
-        sides = [_TruncatedSide.learn(features.all[related], examples.all[related]) for examples in truncated]
-        model = cls(lexicon, random_pairs, sides, scores_of_random, np.zeros(0))
-        coverages = [model._coverages(examples.all[related]) for examples in truncated]
-        # Truncated targets and sources are as frequent among them as in the corpus.
-        of_sources = round(len(coverages[1]) * sides[1].share / (sides[0].share + sides[1].share))
-        coverages_of_truncated = np.concatenate([coverages[0][of_sources:], coverages[1][:of_sources]])
-        model.coverages_of_truncated_pairs = coverages_of_truncated
-        return model
+        truncated_features, truncated_pairs = [], []
+        for whole, (short_sources, short_targets) in (shortened.by_target, shortened.by_source):
+            chosen = related(lexicon.features(*whole))
+            truncated_features.append(lexicon.features(short_sources, short_targets).all[chosen])
+            short_pairs = zip(short_sources, short_targets, strict=True)
+            truncated_pairs.append([*compress(short_pairs, chosen.tolist())])
+        coverage = CoverageModel.learn(features.all[related(features)], *truncated_features)
+        return cls(lexicon, random_pairs, scores_of_random, coverage, truncated_pairs)
+
+    def judge(self, sources: Sequence[str], targets: Sequence[str]) -> JudgedPairs:
+        """Return the scores and the coverages of pairs."""
+        features = self._lexicon.features(sources, targets)
+        scores = self._random_pairs.standard_scores(features)
+        return JudgedPairs(scores, self._coverage.log_odds(features.all), features.all)
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
         """Return how much better the words of each pair explain each other than random ones, in standard deviations."""
-        return self._random_pairs.standard_scores(self._lexicon.features(sources, targets))
+        return self.judge(sources, targets).scores
 
     def coverages(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
         """Return the log-odds that the target of a pair is not truncated, or those of its source if they are lower."""
-        return self._coverages(self._lexicon.features(sources, targets).all)
-
-    def _coverages(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
-        return np.minimum(*(side.log_odds(features) for side in self._truncated_sides))
+        return self.judge(sources, targets).coverages
 
     def save(self, path: Path) -> None:
         """Write the model to a file (.npz)."""
         lexicon, arrays = self._lexicon, dict[str, Any]()
         parts = {"forward": vars(lexicon.forward), "reverse": vars(lexicon.reverse)}
-        parts |= {"random": vars(self._random_pairs)} | {
-            str(number): vars(side) for number, side in enumerate(self._truncated_sides)
-        }
+        parts |= {"random": vars(self._random_pairs), "coverage": self._coverage.arrays()}
         for part, content in parts.items():
             arrays |= {f"{part}.{name}": array for name, array in content.items()}
         with path.open("wb") as file:
@@ -446,7 +454,7 @@ class LexicalModel:
                 words=np.frombuffer("\n".join(lexicon.vocabulary.words).encode(), np.uint8),
                 log_ratio=lexicon.log_ratio,
                 scores_of_random_pairs=self.scores_of_random_pairs,
-                coverages_of_truncated_pairs=self.coverages_of_truncated_pairs,
+                truncated_pairs=np.frombuffer(json.dumps(self.truncated_pairs).encode(), np.uint8),
                 **arrays,
             )
 
@@ -463,9 +471,12 @@ class LexicalModel:
             return cls(
                 _Lexicon(vocabulary, *directions, float(arrays["log_ratio"])),
                 _RandomPairs(**part("random")),
-                [_TruncatedSide(**side | {"share": float(side["share"])}) for side in map(part, "01")],
                 arrays["scores_of_random_pairs"],
-                arrays["coverages_of_truncated_pairs"],
+                CoverageModel.from_arrays(part("coverage")),
+                [
+                    [(source, target) for source, target in group]
+                    for group in json.loads(arrays["truncated_pairs"].tobytes())
+                ],
             )
 
 
@@ -475,30 +486,9 @@ def _evenly_spaced(texts: Sequence[str], count: int) -> Sequence[str]:
     return [texts[number] for number in np.linspace(0, len(texts) - 1, count).astype(int)]
 
 
-def _probable(scores: Floats, scores_of_bad_pairs: Floats) -> npt.NDArray[np.bool_]:
-    """Return whether each pair is more probably good than bad; all if none is, as in a tiny corpus."""
-    probable = pair_posteriors(scores, scores_of_bad_pairs).posterior(scores) >= 0.5
-    return probable if probable.any() else np.ones_like(probable)
-
-
 def _log_ratios(sources: Sequence[str], targets: Sequence[str]) -> Floats:
     of_source, of_target = (np.array([len(text) + 1 for text in texts], np.float64) for texts in (sources, targets))
     return np.log(of_target / of_source)
-
-
-def _exchanged(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
-    """Return, for each text, another one of nearly the same length."""
-    order = np.lexsort((dice.random(len(texts)), np.array([len(text) for text in texts])))
-    others: list[str] = [""] * len(texts)
-    for index, other in zip(order.tolist(), np.roll(order, 1).tolist(), strict=True):
-        others[index] = texts[other]
-    return others
-
-
-def _truncated(text: str, share: float) -> str:
-    """Return a text without a share of its words at the end."""
-    spans = word_spans(text)
-    return text[: spans[round((len(spans) - 1) * (1 - share))][1]] if spans else text
 
 
 def _mean_gains(

@@ -8,11 +8,9 @@ where f0 is the density of random pairs, which can be made at will. The posterio
 translation is 1 - share f0(s) / f(s) (Efron et al. 2001: one minus the local false discovery rate).
 
 - f / f0 is estimated as a function that does not decrease with the score: the isotonic regression of "is from the
-corpus"
-  on the score, by pooling adjacent violators (Barlow et al. 1972).
+  corpus" on the score, by pooling adjacent violators (Barlow et al. 1972).
 - The share is the minimum of F(s) / F0(s), the ratio of the distribution functions (after Storey 2002). It is an upper
-bound
-  of the share: translations with low scores make it too high.
+  bound of the share: translations with low scores make it too high.
 
 Nothing has to be chosen: in a corpus without bad pairs the share is close to 0, and so is the number of pairs below the
 border, at which the posterior is 1/2.
@@ -27,7 +25,7 @@ import numpy.typing as npt
 from jaxtyping import Float, Shaped
 
 _BINS = 1_000
-_LEAST_SHARE = 0.05  # of the random pairs must be below a score, for an estimate of the share
+_LOWEST_PART = 0.05  # below the lowest random pairs, the ratio of the distribution functions is noise
 _PSEUDO = 0.5  # added to the counts of each block
 
 
@@ -63,12 +61,21 @@ class PairBorder:
         return float(self.scores[block]) if block < len(self.scores) else np.inf
 
 
-def pair_posteriors(scores: Shaped[np.ndarray, " N"], scores_of_random_pairs: Shaped[np.ndarray, " M"]) -> PairBorder:
+def pair_posteriors(
+    scores: Shaped[np.ndarray, " N"],
+    scores_of_random_pairs: Shaped[np.ndarray, " M"],
+    *,
+    share: float | None = None,
+    lowest_part: float = _LOWEST_PART,
+) -> PairBorder:
     """Estimate the posterior probability of being a translation.
 
     Args:
         scores: The scores of the pairs of a corpus; higher is better. NaN is ignored.
         scores_of_random_pairs: The scores of random pairs. Without any, all pairs count as translations.
+        share: The share of pairs that are not translations, if it is known. None means that it is estimated.
+        lowest_part: The share is estimated at scores below which at least this part of the random pairs is. High values
+            do not need artificial bad pairs that have the lowest scores as often as real ones.
     """
     corpus, random = (
         np.sort(values[~np.isnan(values)].astype(np.float64)) for values in (scores, scores_of_random_pairs)
@@ -78,13 +85,23 @@ def pair_posteriors(scores: Shaped[np.ndarray, " N"], scores_of_random_pairs: Sh
     pooled = np.concatenate([corpus, random])
     edges = np.unique(np.quantile(pooled, np.linspace(0, 1, _BINS + 1)[:-1]))
     counts = [np.diff(np.append(np.searchsorted(values, edges), len(values))) for values in (corpus, random)]
-    below = [np.cumsum(of_bin) / of_bin.sum() for of_bin in counts]
-    enough = below[1] >= _LEAST_SHARE
-    share = min(1.0, float((below[0][enough] / below[1][enough]).min()))
+    if share is None:
+        below = [np.cumsum(of_bin) / of_bin.sum() for of_bin in counts]
+        enough = below[1] >= lowest_part
+        share = min(1.0, float((below[0][enough] / below[1][enough]).min()))
     starts, num_corpus, num_random = _pool(counts[0], counts[1])
     ratio = (num_corpus + _PSEUDO) / len(corpus) / ((num_random + _PSEUDO) / len(random))
     posteriors = np.maximum.accumulate(np.clip(1 - share / ratio, 0, 1))
     return PairBorder(share, edges[starts], posteriors)
+
+
+def probable(
+    scores: Shaped[np.ndarray, " N"], scores_of_bad_pairs: Shaped[np.ndarray, " M"], lowest_part: float = _LOWEST_PART
+) -> npt.NDArray[np.bool_]:
+    """Return whether each pair is more probably good than bad; all if none is, as in a tiny corpus."""
+    border = pair_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
+    is_probable = border.posterior(scores) >= 0.5
+    return is_probable if is_probable.any() else np.ones_like(is_probable)
 
 
 def _pool(

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from headway.corpus.cleaning.language import language_detector
 from headway.corpus.cleaning.length_ratio import RatioLimits
 from headway.corpus.cleaning.measuring import CleaningSettings
 from headway.corpus.cleaning.scripts import SCRIPTS
+from headway.report_page import report_parts
 from headway.storage import atomic_write_text
 
 _SHARES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
@@ -162,8 +162,7 @@ def write_report(data: Mapping[str, Any], json_path: Path, html_path: Path) -> N
     html = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     html.filters["number"] = _shown
     html.filters["share"] = lambda part, whole: f"{part / whole:.2%}" if whole else "–"
-    folder = files("headway.corpus.cleaning")
-    template, style = ((folder / name).read_text(encoding="utf-8") for name in ("report.html", "report.css"))
+    template, style = report_parts("headway.corpus.cleaning")
     page = html.from_string(template).render(
         style=style, report=data, histogram=_histogram, max_listed=_MAX_LISTED, shares=[*_SHARES]
     )

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 MEASURE, SCORE = "clean", "clean-score"  # operations of jobs, and their folders
 _JOB = ".job"
-_DROPPED, _REPORT, _PAGE = "dropped.jsonl.zst", "report.json", "report.html"
+_DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
+PAGE = "report.html"  # the report for people
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
 _ADVICE = "repeat that command to continue it, or choose another folder"
 
@@ -58,6 +59,7 @@ class CleaningResult:
     """A finished run.
 
     Attributes:
+        kind: What a line contains.
         lines: Number of lines of the corpus.
         kept: Number of lines that were kept.
         dropped: Number of lines that each rule has dropped, without rules that have dropped none.
@@ -65,11 +67,26 @@ class CleaningResult:
         warnings: What a person should know about the corpus.
     """
 
+    kind: CorpusKind
     lines: int
     kept: int
     dropped: dict[str, int]
     repaired: dict[str, int]
     warnings: tuple[str, ...]
+
+    def summary(self) -> list[str]:
+        """Return lines for people: how many lines were kept, repaired and dropped, and the warnings."""
+        texts = "pairs" if self.kind == "pairs" else "texts"
+        share = f" ({self.kept / self.lines:.1%})" if self.lines else ""
+        return [
+            f"{self.kept:,} of {self.lines:,} {texts} kept{share}",
+            *(
+                f"{label}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
+                for label, counts in (("repaired", self.repaired), ("dropped", self.dropped))
+                if counts
+            ),
+            *(f"warning: {warning}" for warning in self.warnings),
+        ]
 
 
 def clean(
@@ -167,7 +184,7 @@ def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
 def _result(report: dict[str, Any]) -> CleaningResult:
     counts = {rule["name"]: rule["dropped"] for rule in report["rules"] if rule["dropped"]}
     repaired = {name: entry["lines"] for name, entry in report["repairs"].items() if entry["lines"]}
-    return CleaningResult(report["lines"], report["kept"], counts, repaired, tuple(report["warnings"]))
+    return CleaningResult(report["kind"], report["lines"], report["kept"], counts, repaired, tuple(report["warnings"]))
 
 
 class _SecondPass:
@@ -208,7 +225,7 @@ class _SecondPass:
         judge = self._with_line_flags(judge)
         report = self._write(judge)
         data = {"run": identity, **report.as_dict()}
-        write_report(data, self._folder / _REPORT, self._folder / _PAGE)
+        write_report(data, self._folder / _REPORT, self._folder / PAGE)
         shutil.rmtree(self._folder / _JOB, ignore_errors=True)
         return _result(data)
 
@@ -242,23 +259,30 @@ class _SecondPass:
         needed = [rule for rule in self._rules if rule.is_learned]
         if not needed:
             return judge
-        from headway.corpus.cleaning.learned_scores import MAX_PAIRS, MIN_PAIRS, learn_borders, learn_lexical_model
+        from headway.corpus.cleaning import learned_scores
         from headway.corpus.cleaning.scoring import ScoringSettings
 
         cheap = replace(judge, rules=[rule for rule in self._rules if rule.name not in (*_COMPARING, *needed)])
-        pairs = self._sample(cheap, MAX_PAIRS)
-        lexical: Path | None = (self._folder / _JOB / "lexical.npz").resolve()
-        if not any(rule.name in ("misaligned", "truncated") for rule in needed) or len(pairs) < MIN_PAIRS:
-            lexical = None
-        elif lexical is not None and not lexical.exists():
-            learn_lexical_model(pairs, self._sampled_share(MAX_PAIRS), lexical)
-        settings = ScoringSettings(cleaning=self._settings, lexical_model=None if lexical is None else str(lexical))
+        pairs = self._sample(cheap, learned_scores.MAX_PAIRS)
+        names = {rule.name for rule in needed}
+        settings = ScoringSettings(cleaning=self._settings)
+        if names & {"misaligned", "truncated"} and len(pairs) >= learned_scores.MIN_PAIRS:
+            lexical = (self._folder / _JOB / "lexical.npz").resolve()
+            if not lexical.exists():
+                share = self._sampled_share(learned_scores.MAX_PAIRS)
+                learned_scores.learn_lexical_model(pairs, share, lexical)
+            settings = settings.model_copy(update={"lexical_model": str(lexical)})
+        if "truncated" in names and self._settings.model is not None:
+            coverage = (self._folder / _JOB / "coverage.npz").resolve()
+            if not coverage.exists():
+                learned_scores.learn_coverage(settings, pairs, coverage)
+            settings = settings.model_copy(update={"coverage": str(coverage)})
         if not settings.paths:
             return judge
         self._scored = self._score(settings)
-        scores = self._sampled_scores(cheap, MAX_PAIRS)
+        scores = self._sampled_scores(cheap, learned_scores.MAX_PAIRS)
         posterior = self._settings.config.thresholds.min_pair_posterior
-        return replace(judge, learned=learn_borders(settings, scores, pairs, posterior))
+        return replace(judge, learned=learned_scores.learn_borders(settings, scores, pairs, posterior))
 
     def _sampled_share(self, count: int) -> float:
         """Return the share of the lines that are in a sample of about ``count`` lines."""
@@ -267,22 +291,29 @@ class _SecondPass:
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
-        The sample depends on the texts only, and contains repeated lines all or not at all.
+        The sample depends on the texts only. It contains a pair once, apart from case and punctuation: a truncated pair
+        that the corpus repeats would explain itself.
         """
         share = self._sampled_share(count)
         limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
+        seen = set[int]()
         for _, first, chunk in self._chunks(activity):
-            yield chunk, judge.decide(chunk.rows, first).kept & (chunk.rows["pair"] <= limit)
+            chosen = judge.decide(chunk.rows, first).kept & (chunk.rows["pair"] <= limit)
+            numbers = np.flatnonzero(chosen)
+            for number, pair in zip(numbers.tolist(), chunk.rows["pair"][numbers].tolist(), strict=True):
+                chosen[number] = pair not in seen
+                seen.add(pair)
+            yield chunk, chosen
 
     def _sample(self, judge: Judge, count: int) -> list[tuple[str, str]]:
         """Return a sample of about ``count`` different pairs that the judge keeps."""
-        pairs: dict[tuple[str, str], None] = {}
+        pairs: list[tuple[str, str]] = []
         for chunk, chosen in self._sampled(judge, count, "reading a sample"):
             lines = chunk.lines()
             for number in np.flatnonzero(chosen).tolist():
                 source, target = texts_of(lines[number])
-                pairs[source, target] = None
-        return list(pairs)
+                pairs.append((source, target))
+        return pairs
 
     def _sampled_scores(self, judge: Judge, count: int) -> NDArray[np.float32]:
         """Return the scores of a sample of about ``count`` pairs that the judge keeps."""

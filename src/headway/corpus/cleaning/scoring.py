@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config import Config
-from headway.corpus.cleaning.cross_entropy import dual_cross_entropies
+from headway.corpus.cleaning.coverage import CoverageModel
+from headway.corpus.cleaning.cross_entropy import PairEntropies
 from headway.corpus.cleaning.lexical_model import LexicalModel
 from headway.corpus.cleaning.measuring import CleaningSettings
 from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
@@ -34,17 +35,19 @@ class ScoringSettings(Config):
     Attributes:
         cleaning: The cleaning to which the scores belong.
         lexical_model: The file of the lexical model, or None.
+        coverage: The file of a coverage model that uses the translation models, or None.
         precision: The precision of the translation models.
     """
 
     cleaning: CleaningSettings
-    lexical_model: str | None
+    lexical_model: str | None = None
+    coverage: str | None = None
     precision: Literal["float32", "int8"] = "int8"
 
     @property
     def paths(self) -> list[Path]:
         """The files and models that scores depend on."""
-        models = (self.lexical_model, self.cleaning.model, self.cleaning.reverse_model)
+        models = (self.lexical_model, self.coverage, self.cleaning.model, self.cleaning.reverse_model)
         return [Path(path) for path in models if path is not None]
 
     def check(self) -> None:
@@ -60,7 +63,9 @@ class PairScorer:
 
     def __init__(self, settings: ScoringSettings) -> None:
         cleaning = settings.cleaning
+        self._languages = (cleaning.languages[0], cleaning.languages[-1])
         self._lexical = LexicalModel.load(Path(settings.lexical_model)) if settings.lexical_model else None
+        self._coverage = CoverageModel.load(Path(settings.coverage)) if settings.coverage else None
         self._translators: tuple[Translator, Translator] | None = None
         if cleaning.model is not None and cleaning.reverse_model is not None:
             from headway.predict import load_translator
@@ -74,15 +79,31 @@ class PairScorer:
         """Return the scores of each pair: shape (pairs, ``SCORES``); NaN for those that are not computed."""
         table = np.full((len(pairs), len(SCORES)), np.nan, dtype=np.float32)
         usable = np.array([all(pair) for pair in pairs], dtype=bool)
-        if not usable.any():
-            return table
-        sources, targets = ([pair[side] for pair in pairs if all(pair)] for side in (0, 1))
-        if self._lexical is not None:
-            table[usable, 0] = self._lexical.scores(sources, targets)
-            table[usable, 1] = self._lexical.coverages(sources, targets)
-        if self._translators is not None:
-            table[usable, 2] = dual_cross_entropies(*self._translators, sources, targets)
+        if usable.any():
+            table[usable] = self._judge([pair for pair in pairs if all(pair)])[0]
         return table
+
+    def features(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float64]:
+        """Return what the coverage of pairs without empty texts is learned from: shape (pairs, features)."""
+        return self._judge(pairs)[1]
+
+    def _judge(self, pairs: Sequence[tuple[str, ...]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the scores and the features of pairs without empty texts."""
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        scores = np.full((len(pairs), len(SCORES)), np.nan)
+        features = []
+        if self._lexical is not None:
+            judged = self._lexical.judge(sources, targets)
+            scores[:, 0], scores[:, 1] = judged.scores, judged.coverages
+            features.append(judged.features)
+        if self._translators is not None:
+            entropies = PairEntropies.of(*self._translators, sources, targets, self._languages)
+            scores[:, 2] = entropies.dual
+            features.append(entropies.features)
+        all_features = np.concatenate(features, axis=1)
+        if self._coverage is not None:
+            scores[:, 1] = self._coverage.log_odds(all_features)
+        return scores, all_features
 
 
 class ScoreMap:

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import corpus_jobs as jobs
-from headway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headway.corpus.cleaning.corpus_lines import CorpusKind
     from headway.jobs.plan import Plan
 
 _IN_PROCESS_LINES = 20_000  # which one process measures in the time that others need to start
@@ -83,27 +81,21 @@ def clean(
     other line which rule has dropped it; and report.html with counts, histograms and examples.
     """
     from headway.corpus.cleaning.config import load_cleaning_config
-    from headway.corpus.cleaning.corpus_files import corpus_inputs
-    from headway.corpus.cleaning.measuring import CleaningSettings
+    from headway.corpus.cleaning.request import cleaning_request
+    from headway.corpus.cleaning.run import PAGE
     from headway.corpus.cleaning.run import clean as clean_corpus
 
-    for path in held_out or ():
-        if not path.is_file():
-            raise ConfigError(f"--held-out {path}: no such file")
-    if (model is None) != (reverse is None) or (model is not None and to is None):
-        raise ConfigError("--model and --reverse belong together, and need pairs (--from and --to)")
-    kind, names = _kind(from_, to, labels), tuple(fields.split(",")) if fields else None
-    inputs = corpus_inputs(files, kind, names, has_languages=from_ is not None)
-    settings = CleaningSettings(
-        kind=kind,
-        languages=(from_, to) if kind == "pairs" else (from_,),
-        fields=names,
-        held_out=tuple(str(path) for path in held_out or ()),
-        model=None if model is None else str(model.resolve()),
-        reverse_model=None if reverse is None else str(reverse.resolve()),
+    inputs, settings = cleaning_request(
+        files,
+        source_language=from_,
+        target_language=to,
+        has_labels=labels,
+        fields=fields.split(",") if fields else None,
+        held_out=held_out or (),
+        model=model,
+        reverse_model=reverse,
         config=load_cleaning_config(config, assignments or ()),
     )
-
     bar = _ActivityBar()
 
     def measure(plan: Plan) -> None:
@@ -120,29 +112,9 @@ def clean(
             timing=job.timing(),
             on_progress=bar.update,
         )
-    what = "pairs" if kind == "pairs" else "texts"
-    print(
-        f"headway: {output}: {result.kept:,} of {result.lines:,} {what} kept"
-        + (f" ({result.kept / result.lines:.1%})" if result.lines else ""),
-        file=sys.stderr,
-    )
-    for label, counts in (("repaired", result.repaired), ("dropped", result.dropped)):
-        if counts:
-            print(
-                f"headway: {label}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()),
-                file=sys.stderr,
-            )
-    for warning in result.warnings:
-        print(f"headway: warning: {warning}", file=sys.stderr)
-    print(f"headway: what and why: {output / 'report.html'}", file=sys.stderr)
-
-
-def _kind(from_: str | None, to: str | None, labels: bool) -> CorpusKind:
-    if labels and to is not None:
-        raise ConfigError("--labels and --to cannot be combined: labeled texts have no target language")
-    if to is not None and from_ is None:
-        raise ConfigError("--to needs --from, the language of the sources")
-    return "labels" if labels else "texts" if to is None else "pairs"
+    kept, *others = result.summary()
+    for line in (f"{output}: {kept}", *others, f"what and why: {output / PAGE}"):
+        print(f"headway: {line}", file=sys.stderr)
 
 
 def _measure(plan: Plan, job: jobs.JobOptions) -> None:
