@@ -13,13 +13,9 @@ from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError
 from headway.interop.argos import is_argos, opened_package, read_package_tokenizers
-from headway.interop.ctranslate2_importing import (
-    CTranslate2Model,
-    import_ctranslate2_model,
-    is_ctranslate2,
-    read_vocabulary_map,
-)
+from headway.interop.ctranslate2_importing import CTranslate2Model, import_ctranslate2_model, is_ctranslate2
 from headway.interop.ctranslate2_tokenizers import FolderTokenizers, read_folder_tokenizers
+from headway.interop.ctranslate2_vocabularies import read_vocabulary_map
 from headway.interop.hub.names import SCHEMES
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
