@@ -228,7 +228,7 @@ def _imported_ctranslate2(
     origin: Path | None = None,
 ) -> ImportedBundle:
     kind = "CTranslate2 folder" if origin is None else "package of Argos Translate"
-    name = (origin or folder).resolve().name
+    name = (origin or folder).absolute().name  # of a link, not of the file in the cache of the Hub's client
     weights = f"{model.dtype} as float32" if model.dtype != "float32" else "unchanged"
     search = PAPER_OPTIONS if origin is None else ARGOS_SEARCH
     imported = _translation_bundle(model.model, files.source, files.target, files.template, asked, search)
