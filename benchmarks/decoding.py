@@ -51,11 +51,12 @@ from rich.table import Table
 
 from headway import kernels
 from headway.bundle import Bundle, TaskConfig
+from headway.engine.shortlist_file import SHORTLIST_FILE
 from headway.evaluation import bleu
 from headway.hardware import has_fast_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.predict.translation.shortlisting import SHORTLIST_FILE, read_shortlist
+from headway.predict.translation.shortlisting import read_shortlist
 from headway.text.base import NUM_SPECIAL
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 

@@ -52,7 +52,7 @@ ALLOWED = {
     "jinja2": ["corpus/cleaning/report.py", "experiments/report.py"],
     "ftfy": ["corpus/cleaning/repairs.py"],
     "py3langid": ["corpus/cleaning/language.py", "serve/languages.py"],
-    "safetensors": ["weights.py", "predict/translation/shortlisting.py"],
+    "safetensors": ["weights.py", "engine/shortlist_file.py", "predict/translation/shortlisting.py"],
     "tensorboard": ["training/report.py"],
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],

@@ -10,8 +10,9 @@ With "quantization" in config.json, which format version 3 has added, model.safe
 shortlist.safetensors (:mod:`headway.predict`), and the folder of a language model int8_check.json. It contains neither
 pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported models and classifiers.
 An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as tokenizer.spm beside its
-JSON), and its config.json contains the special-token template under the key ``framing``. The key ``normalize`` is true
-if the model reads normalized texts.
+JSON), and its config.json contains the special-token template under the key ``framing``, and under ``search`` the
+options of :class:`~headway.decode.DecodingOptions` that came with it. The key ``normalize`` is true if the model reads
+normalized texts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headway.config import Config, KindOf, flat_items
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import BundleError, ConfigError
 from headway.kinds import Capability, Kinds
 from headway.models.base import (
@@ -106,6 +108,7 @@ class BundleConfig:
     tokenizer_names: tuple[str, str]
     normalize: bool = False
     quantization: Quantization | None = None  # None for weights in floating point
+    search: DecodingOptions = PAPER_OPTIONS
 
     @property
     def capability(self) -> Capability:
@@ -139,6 +142,7 @@ class AnyBundle(ABC):
         imported_token_template: The special-token template of an imported model, or of a model with a part of a
             language model. None for other models that Headway trained.
         normalize: Whether texts are normalized before the model reads them (:meth:`normalized`).
+        search: The search settings that came with an imported translation model: the defaults of its searches.
     """
 
     capability: ClassVar[Capability]
@@ -148,6 +152,7 @@ class AnyBundle(ABC):
     labels: tuple[str, ...] = ()
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
+    search: DecodingOptions = PAPER_OPTIONS
 
     @property
     def target_language(self) -> str:
@@ -250,6 +255,8 @@ class AnyBundle(ABC):
         }
         if self.imported_token_template is not None:
             config["framing"] = self.imported_token_template.as_dict()
+        if search := self.search.model_dump(mode="json", exclude_unset=True):
+            config["search"] = search
         with atomic_write_folder(Path(folder)) as aside:
             if quantization is None:
                 write_weights(named_weights(self.model), aside / "model.safetensors")
@@ -280,6 +287,7 @@ class Bundle(AnyBundle):
     target_tokenizer: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
+    search: DecodingOptions = PAPER_OPTIONS
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
@@ -310,7 +318,9 @@ class Bundle(AnyBundle):
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> Bundle:
         """Return the bundle of a model that was loaded from a folder with this ``config``."""
         template = config.imported_token_template
-        return cls(config.task, cast("TranslationModel", model), source, target, template, config.normalize)
+        return cls(
+            config.task, cast("TranslationModel", model), source, target, template, config.normalize, config.search
+        )
 
 
 class _OneSidedBundle(AnyBundle):
@@ -479,7 +489,8 @@ def read_config(folder: str | Path) -> BundleConfig:
             quantization = Quantization.parse_saved(content["quantization"], "quantization")
             if model.kind not in _QUANTIZED_KINDS:
                 raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
-    return BundleConfig(folder, task, model, labels, template, (source, target), normalize, quantization)
+        search = DecodingOptions.parse_saved(content.get("search", {}), "search")
+    return BundleConfig(folder, task, model, labels, template, (source, target), normalize, quantization, search)
 
 
 def refuse_integers(folder: str | Path, purpose: str) -> None:

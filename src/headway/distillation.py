@@ -34,6 +34,7 @@ from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
+from headway.engine.shortlist_file import SHORTLIST_FILE
 from headway.errors import CheckpointError, ConfigError, TrainingError
 from headway.interop.hub import model_folder
 from headway.jobs.join import join
@@ -43,7 +44,6 @@ from headway.jobs.results import ChunkResult
 from headway.jobs.reuse import remove_damaged, store_result, take_over_results, unfinished
 from headway.jobs.worker import Worker
 from headway.predict import Translator, load_translator
-from headway.predict.translation.shortlisting import SHORTLIST_FILE
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
 from headway.training.recipe import Recipe
 from headway.training.report import Listener

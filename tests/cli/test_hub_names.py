@@ -15,7 +15,7 @@ from headway.errors import BundleError, ConfigError, MissingPackageError
 from headway.interop.hub import model_folder
 from headway.interop.hub.converted import ConvertedModel, client_cache, folder_of, record
 from headway.interop.hub.names import HubName, parse_model
-from headway.interop.hub.needed_files import needed_files
+from headway.interop.hub.needed_files import needed_files, repository_format
 from headway.serve.config import ModelConfig, ServeConfig, model_name, read_config
 
 NAME = HubName("tiny/opus-mt-de-en")
@@ -201,7 +201,7 @@ WEIGHTS = {"model.safetensors", "pytorch_model.bin", "tf_model.h5", "flax_model.
     ],
 )
 def test_only_one_form_of_weights_and_tokenizer_is_needed(names: set[str], needed: set[str]) -> None:
-    assert set(needed_files({"config.json", *names}, {"model_type": "x"})) == {"config.json", *needed}
+    assert set(needed_files("huggingface", {"config.json", *names})) == {"config.json", *needed}
 
 
 def test_a_model_folder_on_the_hub_needs_no_conversion() -> None:
@@ -214,8 +214,34 @@ def test_a_model_folder_on_the_hub_needs_no_conversion() -> None:
         "model.svg",
         "old/config.json",
     ]
-    needed = needed_files(names, {"format": 1, "task": {}})
+    assert repository_format(names, {"format": 1, "task": {}}) == "headway"
+    needed = needed_files("headway", names)
     assert sorted(needed) == ["README.md", "config.json", "model.safetensors", "model.svg", "tokenizer.json"]
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "form", "needed"),
+    [
+        (
+            ["model.bin", "shared_vocabulary.json", "shared_vocabulary.txt", "source.spm", "target.spm", "x.py"],
+            {"add_source_eos": False},
+            "ctranslate2",
+            ["model.bin", "shared_vocabulary.json", "source.spm", "target.spm"],
+        ),
+        (["m.npz", "v.yml", "decoder.yml", "old/n.npz", "m.npz.bak"], {}, "marian", ["decoder.yml", "m.npz", "v.yml"]),
+        (["de_en.argosmodel", "index.json"], {}, "argos", ["de_en.argosmodel"]),
+        (["model.bin", "m.npz"], {"model_type": "marian"}, "huggingface", []),
+    ],
+)
+def test_the_format_of_a_repository_is_found_by_its_files(
+    names: list[str], config: dict[str, Any], form: str, needed: list[str]
+) -> None:
+    assert repository_format(names, config) == form
+    assert sorted(needed_files(repository_format(names, config) or "headway", names)) == needed
+
+
+def test_files_without_a_model_have_no_format() -> None:
+    assert repository_format(["model.bin", "source.spm", "x.onnx"], {}) is None
 
 
 def test_a_folder_of_transformers_says_how_to_convert_it(tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def observe(folder: Path, texts: dict[str, Any]) -> dict[str, Any]:
 
 def _translations(folder: Path, texts: dict[str, Any], beam: int) -> list[dict[str, Any]]:
     language = ("--to", texts["to"]) if "to" in texts else ()
-    options = ("--precision", "float32", "--beam-size", beam, "--max-length", 24, "--no-guard", "--format", "json")
+    options = (
+        *("--precision", "float32", "--beam-size", beam, "--max-length", 24, "--no-guard", "--format", "json"),
+        *("--normalization", "gnmt", "--length-penalty", 0.6, "--stopping", "exact"),  # not those of the model
+    )
     plain = "--no-protect"  # the results are those of the model alone
     with tempfile.TemporaryDirectory() as aside:
         lines, output = Path(aside) / "sources.txt", Path(aside) / "found.jsonl"

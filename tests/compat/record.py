@@ -76,6 +76,7 @@ Sections = dict[str, dict[str, Any]]
 SMALL: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "encoder_layers": 1, "decoder_layers": 1}
 BLOCKS: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 16}
 PLAIN: dict[str, Any] = {"dropout": 0.0}
+WIDE: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 32}  # rows of 32: the int8 kernels take them
 ROTARY: dict[str, Any] = {
     "positions": "rotary",
     "rotary_base": 100.0,
@@ -120,7 +121,7 @@ TRANSFORMERS: dict[str, Sections] = {
             "positions": "rotary",
         },
     },
-    "int8": {"model": {"d_model": 32, "num_heads": 4, "d_ff": 32}},  # rows of 32: the int8 kernels take them
+    "int8": {"model": WIDE},
     "grouped-rms-gelu-tanh": {
         "model": {**ROTARY, "num_kv_heads": 1, "norm_kind": "rms", "norm_epsilon": 1e-4, "bias": "none"},
         "tokenizer": {"kind": "whitespace"},
@@ -129,6 +130,7 @@ TRANSFORMERS: dict[str, Sections] = {
         "model": {"bias": "qkv", "qk_norm": True, "encoder_window": 5, "decoder_window": 4, "activation": "gelu_tanh"},
     },
     "words": {"tokenizer": {"kind": "words", "vocab_size": 300}},
+    "inputs-tied": {"model": {"tie": "inputs"}},
 }
 RECURRENT: dict[str, Sections] = {
     "default": {},
@@ -152,6 +154,7 @@ RECURRENT: dict[str, Sections] = {
     "luong-scaled": {"model": {"attention": "luong", "score": "scaled_dot", "tie": "target", "decoder_layers": 2}},
     "luong-cosine": {"model": {"attention": "luong", "score": "cosine"}},
     "luong-additive": {"model": {"attention": "luong", "score": "additive", "score_hidden": 3}},
+    "inputs-tied": {"model": {"tie": "inputs"}},
 }
 CLASSIFIERS: dict[str, Sections] = {
     "default": {},
@@ -500,6 +503,16 @@ def record_bundle(folder: Path, changes: Sections) -> None:
     note(folder, texts=asked, observed=observe(folder / "model", asked))
 
 
+def record_integers(folder: Path, changes: Sections) -> None:
+    """Record a model folder whose weights and embeddings are 8-bit integers, and its results."""
+    asked = make_bundle(folder, changes)
+    (folder / "model").rename(folder / "floats")
+    options = ("--to", "headway", "--quantization", "int8", "--quantize-embeddings")
+    checked_command("export", folder / "floats", *options, "-o", folder / "model")
+    shutil.rmtree(folder / "floats")
+    note(folder, texts=asked, observed=observe(folder / "model", asked))
+
+
 class _Stop(Listener):
     """Interrupts training like Ctrl-C."""
 
@@ -651,6 +664,9 @@ def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
         for name, changes in each.items():
             whole = merged(with_kind(kind), changes)
             yield f"bundle-{kind}-{name}", partial(record_bundle, changes=whole)
+    for kind in ("transformer", "decoder_only"):
+        whole = merged(with_kind(kind), {"model": WIDE})
+        yield f"bundle-{kind}-integers", partial(record_integers, changes=whole)
     for name, changes in RUNS.items():
         yield f"run-{name}", partial(record_run, name=name, changes=changes)
     for name, changes in STORES.items():

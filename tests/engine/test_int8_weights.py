@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,3 +266,17 @@ def test_a_base_model_in_integers_is_at_most_27_percent_of_its_size_in_float32(t
     integers = [name for name in shapes if name.startswith("int8.") and name.endswith((".weight", ".levels"))]
     size = sum(math.prod(shape) * (1 if name in integers else 4) for name, shape in shapes.items())
     assert size <= 0.27 * sum(4 * weight.numel() for weight in weights.values())
+
+
+@pytest.mark.slow
+def test_a_stored_model_searches_without_the_compiler_of_pytorch(tmp_path: Path) -> None:
+    """Its import takes longer than to load a model; operations on tensors without values would import it."""
+    translation_bundle().save(tmp_path / "int8", "# Card\n", quantization=Quantization(embeddings=True))
+    code = (
+        "import sys; from headway.predict import load_translator; "
+        "load_translator(sys.argv[1], precision='int8').translate('ab'); print('torch._dynamo' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "int8")], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "False\n"

@@ -19,10 +19,11 @@ from headway.bundle import Bundle
 from headway.cli import app
 from headway.decode import DecodingOptions, Request, Sampling, SearchVocabulary, search
 from headway.engine import Precision, SearchTransformer, Shortlist
+from headway.engine.shortlist_file import write_shortlist
 from headway.errors import BundleError, ConfigError, DataError
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
-from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
+from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage
 
 VOCABULARY, END = 90, 2
 FORBIDDEN = (0, 1, 3)

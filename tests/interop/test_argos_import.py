@@ -10,13 +10,11 @@ import pytest
 from argos_packages import FORMS, PREFIX, TRANSLATIONS, packed
 
 from headway.bundle import load_bundle
-from headway.decode import DecodingOptions
 from headway.interop.importing import ImportedBundle, import_from
 from headway.predict import Translator
 from headway.text.moses import MosesTokenizer
 
 LIMIT = 200  # characters; a text that does not end is limited to other lengths in Argos
-ARGOS = DecodingOptions(beam_size=4, length_penalty=0.2, normalization="average", stopping="first")
 
 
 def imported(form: str) -> ImportedBundle:
@@ -33,7 +31,7 @@ def test_texts_are_those_of_argostranslate(form: str) -> None:
     assert found.bundle.task.source_language == "de"
     assert found.bundle.task.target_language == "en"
     translator = Translator(found.bundle, avoid_flagged=False)
-    ours = [result.text for result in translator.translate(recorded["sources"], ARGOS, protect=False)]
+    ours = [result.text for result in translator.translate(recorded["sources"], protect=False)]
     pairs = [pair for pair in zip(recorded[form], ours, strict=True) if len(pair[0]) < LIMIT]
     assert [theirs for theirs, _ in pairs] == [text for _, text in pairs]
     assert len(pairs) > len(ours) * 0.8

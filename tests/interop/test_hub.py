@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import causal_models
+import marian_models
 import masked_models
 import pytest
 import torch
+from argos_packages import packed
 from command_server import CommandServer, EndedCommand
+from ctranslate2_models import Model
 from foreign import marian
 from safetensors.torch import load_file, save_file
 from small_hub import Repository, SmallHub, running_hub
@@ -358,6 +362,53 @@ def test_a_name_is_imported_to_a_folder(user: User, hub: SmallHub) -> None:
     hub.repositories["tiny/other"] = Repository({"config.json": b'{"model_type": "whisper"}'})
     ended = user.call("import", "hf:tiny/other")
     assert (ended.returncode, "model_type = 'whisper' is not supported" in ended.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("form", ["ctranslate2", "marian", "argos"])
+def test_models_of_other_toolkits_have_names_too(form: str, user: User, hub: SmallHub, tmp_path: Path) -> None:
+    """The kind is found by the files of the repository, as ``headway import PATH`` finds it."""
+    folder = tmp_path / "toolkit"
+    match form:
+        case "ctranslate2":
+            Model(target=None, source=["<blank>", "<s>", "</s>", *"abc", "<unk>"]).save(folder, "int8")
+            (folder / "vmap.txt").write_text("\ta b\na\tb c\n")
+            path, text = folder, "a b c"
+        case "marian":
+            path = marian_models.write(folder)
+            text = " ".join(marian_models.SOURCE[2:5])
+        case _:
+            folder.mkdir()
+            path, text = Path(shutil.copy(packed("sentencepiece"), folder)), "der kleine Frosch"
+    files = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    hub.repositories["tiny/toolkit"] = repository = Repository.of_folder(folder)
+    repository.files |= {"notes.txt": b"not read", "modeling_trap.py": b"raise SystemExit", "pytorch.bin": b"not read"}
+    user.printed("import", f"{form}:{path}", "-o", "folder")
+    call = "translate", "hf:tiny/toolkit", text, "--precision", "float32"
+    expected = user.printed("translate", "folder", *call[2:])
+    assert user.printed(*call) == expected
+    assert {*hub.downloads()} == files
+    assert user.printed(*call, setup="sys.modules['huggingface_hub'] = None") == expected
+    names = {file.name for file in user.converted("hf:tiny/toolkit").iterdir()}
+    assert names == {file.name for file in (user.home / "folder").iterdir()} - {"model.svg"}
+    assert ("shortlist.safetensors" in names) == ("vmap.txt" in files)
+    assert user.printed("import", "hf:tiny/toolkit", "-o", "again").count("found: ") == 1
+    assert user.printed("translate", "again", *call[2:]) == expected
+
+
+def test_other_repositories_without_a_single_model_are_refused(user: User, hub: SmallHub) -> None:
+    several = {"a.argosmodel": b"1", "b.argosmodel": b"2"}
+    for files, message in (
+        (several, "the repository has several models (a.argosmodel, b.argosmodel)"),
+        ({"model.bin": b"a pickle"}, "the repository has no config.json, and no model of CTranslate2"),
+        ({"model.bin": b"a pickle", "shared_vocabulary.txt": b"a"}, "model.bin"),
+        ({"m.npz": b"no archive", "v.yml": b""}, "not Marian's weights, or damaged"),
+    ):
+        hub.repositories["tiny/other"] = Repository(files)
+        ended = user.call("translate", "hf:tiny/other", "a")
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        assert ended.stderr.startswith("headway: hf:tiny/other: ")
+        assert message in ended.stderr
+    assert user.left() == []
 
 
 def test_an_update_without_a_network_is_an_error(user: User) -> None:

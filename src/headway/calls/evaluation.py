@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from headway.calls.run import model_of
 from headway.config import spelling_hint
-from headway.decode.request import DecodingOptions
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import ConfigError, DataError
 from headway.evaluation import (
     ClassificationReport,
@@ -24,7 +24,6 @@ from headway.evaluation import evaluate as score_outputs
 from headway.evaluation.bootstrap import scores_table
 from headway.notebook_html import page, paragraph
 from headway.predict import Classifier, Glossary, LanguageModel, Translator
-from headway.predict.translation.options import PAPER_OPTIONS
 
 _METRICS = ("bleu", "chrf")  # of evaluate; compare adds TER
 

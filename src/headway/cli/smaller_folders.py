@@ -67,9 +67,10 @@ def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> I
     from headway.bundle import load_bundle, refuse_integers
     from headway.diagrams.model_card import DRAWING_FILE, add_drawing
     from headway.engine.int8_check import read_int8_check
+    from headway.engine.shortlist_file import write_shortlist
     from headway.interop.vocabulary_cut import choose_tokens, cut_shortlist, cut_vocabulary
     from headway.predict.translation.calibration import CALIBRATION_FILE
-    from headway.predict.translation.shortlisting import read_shortlist, vocabulary_fingerprints, write_shortlist
+    from headway.predict.translation.shortlisting import read_shortlist, vocabulary_fingerprints
     from headway.storage import atomic_write
 
     quantization = request.checked_quantization()

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from headway.config import Config
 from headway.corpus.lines import LineReader, one_line
@@ -51,6 +51,10 @@ class TranslationSettings(Config):
     input_format: Literal["text", "jsonl"] = "text"
     format: Literal["text", "json"] = "text"
     search: DecodingOptions = Field(default_factory=DecodingOptions)
+
+    @field_serializer("search")
+    def _given(self, search: DecodingOptions) -> dict[str, Any]:
+        return search.model_dump(mode="json", exclude_unset=True)  # the others are those of the model
 
     def check(self) -> None:
         """Check that the options fit together.

@@ -13,6 +13,7 @@ from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
 _IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
+_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # options that samples do not have
 _MIN_TEMPERATURE = 1e-6  # logits are divided by it
 
 
@@ -50,7 +51,10 @@ class Sampling(Config):
 
 
 class DecodingOptions(Config):
-    """All options of a search. The defaults are those of the paper (section 6.1)."""
+    """All options of a search. The defaults are those of the paper (section 6.1).
+
+    A model that was imported with search settings has these as defaults (:attr:`headway.bundle.Bundle.search`).
+    """
 
     beam_size: int = Field(4, ge=1, description="Number of hypotheses kept at each step; 1 is greedy search.")
     n_best: int = Field(
@@ -115,10 +119,34 @@ class DecodingOptions(Config):
             raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
         return self
 
+    def over(self, defaults: DecodingOptions) -> DecodingOptions:
+        """Return these options, in which those that were not given have the values that were given to ``defaults``.
+
+        ``max_length`` of the defaults is left out, because it is an upper limit for a text, not a chosen length. So are
+        the options of a beam if samples are drawn, and a minimum length above the given maximum.
+
+        Raises:
+            ConfigError: A default does not fit the given options.
+        """
+        inherited = {
+            name: getattr(defaults, name)
+            for name in defaults.model_fields_set - self.model_fields_set - {"max_length"}
+            if self.sampling is None or name not in _OF_A_BEAM
+        }
+        if self.max_length is not None and inherited.get("min_length", 0) > self.max_length:
+            del inherited["min_length"]
+        if not inherited:
+            return self
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self).parse({**inherited, **given}, "options")
+
     @property
     def rows_per_sequence(self) -> int:
         """The number of rows that a sequence takes in a batch: one for each hypothesis or sample."""
         return self.beam_size if self.sampling is None else self.n_best
+
+
+PAPER_OPTIONS = DecodingOptions()  # section 6.1
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from headway.decode import DecodingOptions
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.documents.content import (
     DEFAULT_LIMITS,
     DocumentError,
@@ -23,7 +23,7 @@ from headway.errors import ConfigError, HeadwayError
 from headway.predict.markup.html import MarkupOptions
 from headway.predict.results import GlossaryTerm, Source
 from headway.predict.translation.glossary import Glossary
-from headway.predict.translation.options import PAPER_OPTIONS, TranslateOptions
+from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.text_translator import TextTranslator
 from headway.storage import atomic_write
 

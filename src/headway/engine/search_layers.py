@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -26,7 +24,7 @@ class _FeedForwardLayer:
         self.gate: Activation | None = None
         if isinstance(module, GatedFeedForward):
             self.gate = module.activation
-            weight, bias = joined([backend.parameters_of(layer) for layer in (module.gate, module.inner)])
+            weight, bias = backend.joined([backend.parameters_of(layer) for layer in (module.gate, module.inner)])
             self.norm, self.inner = norm_and_linear(backend, norm, weight, bias)
         else:
             weight, bias = backend.parameters_of(module.inner)
@@ -208,20 +206,12 @@ def _scaled_projection(attention: MultiHeadAttention, backend: TorchBackend) -> 
         return weight, bias
     scale = torch.ones(sum(attention.widths), device=weight.device)
     scale[: attention.widths[0]] = attention.d_key**-0.5
-    return weight * scale.unsqueeze(1), None if bias is None else bias * scale
+    return backend.scaled(weight, bias, scale)
 
 
 def transform_each_head(backend: TorchBackend, rows: Rows, heads: int, transform: Activation) -> None:
     """Transform rows (R, H * K) in place, each head on its own."""
     backend.transform_heads(rows, HeadLayout(heads, 1, (rows.shape[1], 0, 0), 0), 1, [transform])
-
-
-def joined(
-    layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]],
-) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-    """Return the weight and the bias of one layer with the outputs of several. Either all have a bias, or none has."""
-    biases = [bias for _, bias in layers if bias is not None]
-    return torch.cat([weight for weight, _ in layers]), torch.cat(biases) if biases else None
 
 
 def norm_before(wrapper: nn.Module) -> nn.Module | None:

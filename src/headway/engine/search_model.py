@@ -39,7 +39,6 @@ from headway.engine.search_layers import (
     DecoderLayer,
     EncoderLayer,
     apply_norm,
-    joined,
     norm_and_linear,
     norm_and_projection,
     transform_each_head,
@@ -245,7 +244,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
             self._decoder = backend.decoder([DecoderLayer(block, backend) for block in decoder])
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
-            weight, bias = joined([_memory_parameters(backend, attention) for attention in cross])
+            weight, bias = backend.joined([_memory_parameters(backend, attention) for attention in cross])
             self._encoder_norm, self._memory_projection = norm_and_linear(backend, model.encoder.norm, weight, bias)
             self._key_norms = [attention.key_norm for attention in cross]
             self._memory_heads = cross[0].num_kv_heads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -23,8 +25,18 @@ class StoredInt8Backend(Int8Backend):
         self._layers, self._made = weights.layers, 0
 
     def parameters_of(self, layer: nn.Linear) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:  # noqa: D102
-        shape = torch.empty(layer.out_features, layer.in_features, device="meta")
-        return shape, None if layer.bias is None else torch.empty(layer.out_features, device="meta")
+        return _shapes(layer.out_features, layer.in_features, has_bias=layer.bias is not None)
+
+    def scaled(  # noqa: D102
+        self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
+    ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        return weight, bias  # the stored integers are scaled
+
+    def joined(  # noqa: D102
+        self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
+    ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        (weight, bias), *_ = layers
+        return _shapes(sum(len(part) for part, _ in layers), weight.size(1), has_bias=bias is not None)
 
     def fold_norm(  # noqa: D102
         self, norm: nn.Module | None, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None
@@ -56,6 +68,14 @@ class StoredInt8Backend(Int8Backend):
         layer, outputs = self._layers[-1], self._layers[-1].shape[0]
         levels = layer.levels(torch.arange(outputs)).contiguous().numpy()
         return Int8ShortlistProjection(levels, layer.scale[:outputs].numpy(), layer.bias[:outputs].numpy())
+
+
+def _shapes(outputs: int, inputs: int, *, has_bias: bool) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+    """Return tensors without values.
+
+    The first operation on such tensors imports a compiler of PyTorch, which takes longer than to load a model.
+    """
+    return torch.empty(outputs, inputs, device="meta"), torch.empty(outputs, device="meta") if has_bias else None
 
 
 def _packed(layer: StoredLayer) -> PackedLinear:

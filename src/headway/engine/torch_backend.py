@@ -136,6 +136,19 @@ class TorchBackend:
         """Return the weight and the bias of a layer of the trained model, from which this backend builds its own."""
         return layer.weight, layer.bias
 
+    def scaled(
+        self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
+    ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        """Return the weight and the bias of a layer whose outputs are multiplied by ``scale``."""
+        return weight * scale.unsqueeze(1), None if bias is None else bias * scale
+
+    def joined(
+        self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
+    ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        """Return the weight and the bias of one layer with the outputs of several. Either all have a bias, or none."""
+        biases = [bias for _, bias in layers if bias is not None]
+        return torch.cat([weight for weight, _ in layers]), torch.cat(biases) if biases else None
+
     def linear(
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
     ) -> Layer:

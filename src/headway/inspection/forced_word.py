@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from headway.decode import DecodingOptions
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import DataError
 from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.results import Inspection
 from headway.predict import Source, Translator
-from headway.predict.translation.options import PAPER_OPTIONS
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,13 @@ from typing import Any, Literal, cast, get_args
 
 from headway.bundle import Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig
 from headway.config import spelling_hint
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError
 from headway.interop.argos import is_argos, opened_package, read_package_tokenizers
-from headway.interop.ctranslate2_importing import (
-    CTranslate2Model,
-    import_ctranslate2_model,
-    is_ctranslate2,
-    read_vocabulary_map,
-)
+from headway.interop.ctranslate2_importing import CTranslate2Model, import_ctranslate2_model, is_ctranslate2
 from headway.interop.ctranslate2_tokenizers import FolderTokenizers, read_folder_tokenizers
+from headway.interop.ctranslate2_vocabularies import read_vocabulary_map
 from headway.interop.hub.names import SCHEMES
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
@@ -31,6 +28,7 @@ from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.masked_importing import import_masked, import_sequence_classifier
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
+from headway.interop.search_settings import ARGOS_SEARCH, search_of_transformers
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
     read_masked_tokenizer,
@@ -230,9 +228,10 @@ def _imported_ctranslate2(
     origin: Path | None = None,
 ) -> ImportedBundle:
     kind = "CTranslate2 folder" if origin is None else "package of Argos Translate"
-    name = (origin or folder).resolve().name
+    name = (origin or folder).absolute().name  # of a link, not of the file in the cache of the Hub's client
     weights = f"{model.dtype} as float32" if model.dtype != "float32" else "unchanged"
-    imported = _translation_bundle(model.model, files.source, files.target, files.template, asked)
+    search = PAPER_OPTIONS if origin is None else ARGOS_SEARCH
+    imported = _translation_bundle(model.model, files.source, files.target, files.template, asked, search)
     fingerprints = " ".join(tokenizer.fingerprint for tokenizer in imported.tokenizers.values())
     map_folder = folder if origin is None else folder / "model"
     shortlist = read_vocabulary_map(
@@ -263,7 +262,7 @@ def import_marian(
     path = Path(path)
     model = import_marian_model(path)
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
-    bundle = _translation_bundle(model.model, model.source, model.target, model.template, asked)
+    bundle = _translation_bundle(model.model, model.source, model.target, model.template, asked, model.search)
     folder = path if path.is_dir() else path.parent
     card = imported_card(bundle, path.resolve().name, "Marian", _license(folder), kind="Marian model")
     return ImportedBundle(bundle, card, f"Marian model, {model.description}")
@@ -275,6 +274,7 @@ def _translation_bundle(
     target: TextTokenizer,
     template: SpecialTokenTemplate,
     asked: Mapping[LanguageSide, str | None],
+    search: DecodingOptions = PAPER_OPTIONS,
 ) -> Bundle:
     """Return the bundle of a model whose files do not say its languages, or list them in the vocabulary.
 
@@ -288,7 +288,7 @@ def _translation_bundle(
         source_language=asked["source_language"] or template.source_language or _unnamed(template.source_languages),
         target_language=asked["target_language"] or template.target_language or _unnamed(template.target_languages),
     )
-    return Bundle(task, model.eval(), source, target, template)
+    return Bundle(task, model.eval(), source, target, template, search=search)
 
 
 def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
@@ -406,7 +406,7 @@ def import_huggingface(
         or sides.target_language
         or _unnamed(template.target_languages),
     )
-    bundle = Bundle(task, imported.model.eval(), source, target, template)
+    bundle = Bundle(task, imported.model.eval(), source, target, template, search=search_of_transformers(folder))
     return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, imported.family, _license(folder)))
 
 

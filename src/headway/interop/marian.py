@@ -1,7 +1,7 @@
 """Import a Transformer as Marian trains it: a .npz of weights with its options, and vocabularies in .yml or .spm.
 
     model.npz              arrays; special:model.yml, a text, has the options
-    decoder.yml            optional: the names of model and vocabularies
+    decoder.yml            optional: the names of model and vocabularies, and search settings
     *.yml                  a vocabulary: TOKEN: ID
     *.spm                  a SentencePiece model. It is a vocabulary itself, or source.spm and target.spm split texts
                            into the tokens of .yml vocabularies (OPUS-MT)
@@ -40,9 +40,11 @@ import torch
 from torch import Tensor
 
 from headway.bundle import build_without_initialization
+from headway.decode.request import DecodingOptions
 from headway.errors import BundleError, MissingPackageError
 from headway.interop.huggingface.importing import NEVER
 from headway.interop.huggingface.tensor_maps import copy_table
+from headway.interop.search_settings import search_of_marian
 from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -94,6 +96,7 @@ class MarianModel:
         target: The target's tokenizer, the same object if both are shared.
         template: The special tokens around a text, with languages if the vocabulary has language codes.
         description: The files that were used.
+        search: The search settings in decoder.yml.
     """
 
     model: Transformer
@@ -101,6 +104,7 @@ class MarianModel:
     target: TextTokenizer
     template: SpecialTokenTemplate
     description: str
+    search: DecodingOptions
 
 
 def is_marian(path: Path) -> bool:
@@ -129,7 +133,8 @@ def import_marian_model(path: Path) -> MarianModel:
         source = target
     model = _build(arrays, config, source, target, gelu=options.get("transformer-ffn-activation") == "gelu")
     first, second, description = _tokenizers(weights_path.parent, files, source, target)
-    return MarianModel(model, first, second, _template(source), f"{weights_path.name}, {description}")
+    search = search_of_marian(_decoder_settings(weights_path))
+    return MarianModel(model, first, second, _template(source), f"{weights_path.name}, {description}", search)
 
 
 class StoredArrays:
@@ -329,7 +334,7 @@ def _weights_file(folder: Path) -> Path:
     """Return the .npz file in a folder: the only one, or the one that decoder.yml names."""
     files = sorted(folder.glob("*.npz"))
     if len(files) > 1 and (folder / "decoder.yml").is_file():
-        named = {Path(str(name)).name for name in _listed(folder / "decoder.yml", "models")}
+        named = {Path(str(name)).name for name in _listed(_read_settings(folder / "decoder.yml"), "models")}
         files = [file for file in files if file.name in named]
     if len(files) != 1:
         listed = ", ".join(file.name for file in files[:5]) or "none"
@@ -337,12 +342,24 @@ def _weights_file(folder: Path) -> Path:
     return files[0]
 
 
-def _listed(path: Path, key: str) -> list[Any]:
+def _decoder_settings(weights: Path) -> dict[str, Any]:
+    """Return the settings of the decoder for a file of weights, or nothing if there is no file with them."""
+    for name in (f"{weights.name}.decoder.yml", "decoder.yml"):
+        path = weights.with_name(name)
+        if path.is_file():
+            return _read_settings(path)
+    return {}
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        content = _read_yaml(path.read_bytes(), str(path))
+        return _read_yaml(path.read_bytes(), str(path))
     except OSError as error:
         raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
-    values = content.get(key)
+
+
+def _listed(settings: Mapping[str, Any], key: str) -> list[Any]:
+    values = settings.get(key)
     return values if isinstance(values, list) else []
 
 
@@ -351,10 +368,7 @@ def _vocabulary_files(weights: Path, options: Mapping[str, Any]) -> tuple[Path, 
     only one in the folder.
     """
     folder = weights.parent
-    named: list[Any] = []
-    for name in (f"{weights.name}.decoder.yml", "decoder.yml"):
-        if not named and (folder / name).is_file():
-            named = _listed(folder / name, "vocabs")
+    named = _listed(_decoder_settings(weights), "vocabs")
     for names in (named, options.get("vocabs") or []):
         files = [folder / Path(str(name).replace("\\", "/")).name for name in names]
         if len(files) == 2 and all(file.is_file() for file in files):

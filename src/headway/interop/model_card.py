@@ -32,8 +32,13 @@ def imported_card(
         f"headway translate THIS_FOLDER -i input.txt -o output.txt{_language_options(bundle)}",
         _Origin(name, family, license_name, _weights(bundle), kind, weights),
         f"- Tokenizer: {source.kind}, {sizes}. Unlike in the original, encoding never yields special tokens or "
-        f"language codes.\n- Languages: {_languages(bundle)}",
+        f"language codes.\n- Languages: {_languages(bundle)}\n- Default search: {_search(bundle)}",
     )
+
+
+def _search(bundle: Bundle) -> str:
+    settings = bundle.search.model_dump(mode="json", exclude_unset=True)
+    return ", ".join(f"{name} = {value}" for name, value in settings.items()) or "that of the paper"
 
 
 def imported_language_model_card(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.kinds import Capability
 
 
@@ -45,6 +46,7 @@ class ModelInfo:
         takes_source_language: Whether each call must name the source language.
         labels: The labels of a classifier.
         context_length: The context of a language model in tokens, or None.
+        search: The search settings of a translation model, for requests that do not give others.
     """
 
     name: str
@@ -56,6 +58,7 @@ class ModelInfo:
     takes_source_language: bool = False
     labels: tuple[str, ...] = ()
     context_length: int | None = None
+    search: DecodingOptions = PAPER_OPTIONS
 
 
 @dataclass(frozen=True)

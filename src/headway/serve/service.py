@@ -316,7 +316,9 @@ class Service:
                 else:
                     results |= dict.fromkeys(numbers, HeadwayError(str(error)))
         for direction, numbers in directions:
-            arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments), **keywords}
+            info = direction.model
+            chosen = options.with_defaults(info.search) if isinstance(info, ModelInfo) else options
+            arguments: dict[str, Any] = {"options": chosen.model_copy(update=direction.arguments), **keywords}
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
@@ -325,9 +327,9 @@ class Service:
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
                 missing_texts = [texts[number] for number in missing]
-                if len(missing) < len(texts):
+                if len(missing) < len(texts) or chosen is not options:
                     has_glossary = glossary is not None
-                    cost = cost_of_translation(missing_texts, options, entries=entries, has_glossary=has_glossary)
+                    cost = cost_of_translation(missing_texts, chosen, entries=entries, has_glossary=has_glossary)
                 made = await self._call(client, direction.model, function, cost, missing_texts, **arguments)
                 results |= zip(missing, made, strict=True)
                 for number in missing:

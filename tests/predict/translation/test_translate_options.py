@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -33,10 +34,44 @@ def test_pickled_options_are_equal(options: TranslateOptions) -> None:
 
 
 def test_equal_options_are_pickled_to_equal_keys() -> None:
-    given = TranslateOptions(decoding=DecodingOptions(beam_size=4), protect=True, markup=MarkupOptions.of("html"))
+    given = TranslateOptions(decoding=DecodingOptions(), protect=True, markup=MarkupOptions.of("html"))
     assert given.model_fields_set != TranslateOptions(markup="html").model_fields_set
     assert pickle.dumps(given) == pickle.dumps(TranslateOptions(markup="html"))
     assert pickle.dumps(given) != pickle.dumps(TranslateOptions(markup="xml"))
+
+
+def test_a_given_default_stays_given() -> None:
+    """It takes precedence over the default of a model, in whatever process that model is."""
+    model = DecodingOptions(beam_size=6, length_penalty=1.0)
+    given = pickle.loads(pickle.dumps(TranslateOptions(decoding=DecodingOptions(beam_size=4)))).with_defaults(model)
+    assert (given.decoding.beam_size, given.decoding.length_penalty) == (4, 1.0)
+    again = pickle.loads(pickle.dumps(given))
+    assert again == given == again.with_defaults(DecodingOptions(beam_size=5, length_penalty=0.2))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"beam_size": 6, "stopping": "first", "min_length": 9}),
+        ({"beam_size": 4}, {"beam_size": 4, "stopping": "first", "min_length": 9}),
+        ({"sampling": {}}, {"sampling": {}, "min_length": 9}),
+        ({"max_length": 4}, {"beam_size": 6, "stopping": "first", "max_length": 4}),
+    ],
+)
+def test_options_that_are_not_given_are_the_models(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    model = DecodingOptions(beam_size=6, stopping="first", min_length=9, max_length=200)
+    assert DecodingOptions.parse(given, "test").over(model) == DecodingOptions.parse(expected, "test")
+
+
+def test_a_model_searches_with_its_own_settings(make_translator: Callable[..., Translator]) -> None:
+    plain = make_translator()
+    settings = DecodingOptions(beam_size=2, normalization="average", length_penalty=2.0, max_length=3)
+    own = Translator(dataclasses.replace(plain.bundle, search=settings), precision="float32")
+    text = "das Haus ist klein und das Haus ist grün"
+    assert own.translate(text) == own.translate(text, settings) == plain.translate(text, settings)
+    assert len(own.translate(text).candidates[0].tokens) <= 3
+    longer = DecodingOptions(max_length=8)  # and the model's beam and penalty
+    assert own.translate(text, longer) == plain.translate(text, settings.model_copy(update={"max_length": 8}))
 
 
 @pytest.mark.parametrize(

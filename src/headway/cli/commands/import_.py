@@ -52,10 +52,10 @@ def import_(
     sequence classifiers. CTranslate2, packages of Argos Translate, and Marian: encoder-decoder Transformers.
     """
     from headway.diagrams.model_card import add_drawing
+    from headway.engine.shortlist_file import write_shortlist
     from headway.interop.importing import ImportedBundle, import_from, located_source
-    from headway.predict.translation.shortlisting import write_shortlist
 
-    opened: AbstractContextManager[Path]
+    opened: AbstractContextManager[str]
     form: str = SCHEMES[1]
     origin: Path | HubName
     if source.partition(":")[0] in SCHEMES:
@@ -68,15 +68,15 @@ def import_(
                 raise ConfigError(f"{origin}: languages are set in a folder; give one with -o")
             print(f"{folder_of_model(Path(source))}: {origin}, which all commands now find by this name")
             return
-        from headway.interop.hub.conversion import downloaded_folder
+        from headway.interop.hub.conversion import downloaded_source
 
         prepare_client()
-        folder, opened = checked_output_folder(output), downloaded_folder(origin)
+        folder, opened = checked_output_folder(output), downloaded_source(origin)
     else:
         default = sibling_folder(origin.with_suffix("") if origin.is_file() else origin, "headway")
-        folder, opened = checked_output_folder(output or default, origin), nullcontext(origin)
-    with opened as files:
-        imported = import_from(f"{form}:{files}", source_language=source_language, target_language=target_language)
+        folder, opened = checked_output_folder(output or default, origin), nullcontext(f"{form}:{origin}")
+    with opened as opened_source:
+        imported = import_from(opened_source, source_language=source_language, target_language=target_language)
         imported.bundle.save(folder, imported.card)
     add_drawing(folder, imported.bundle.model)
     print(f"{folder}: {imported.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")

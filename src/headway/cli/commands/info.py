@@ -44,6 +44,8 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     facts["forward pass"] = describe_forward_form(bundle.model)
     if bundle.capability in ("translates", "continues"):
         facts["search"] = describe_search_form(bundle.model)
+    if settings := bundle.search.model_dump(mode="json", exclude_unset=True):
+        facts["search settings"] = ", ".join(f"{name} = {value}" for name, value in settings.items())
     if bundle.capability == "continues":
         facts["precision on a CPU"] = _cpu_precision(cast("LanguageModelBundle", bundle), read_int8_check(model))
     if bundle.capability == "translates":

@@ -28,9 +28,10 @@ def shortlist(
     """
     from headway.bundle import Bundle
     from headway.cli.line_io import input_lines
+    from headway.engine.shortlist_file import write_shortlist
     from headway.errors import ConfigError
     from headway.interop.onnx import STEP_FILE
-    from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
+    from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage
 
     if (model / STEP_FILE).is_file():
         raise ConfigError(f"{model}: an ONNX model has its whole vocabulary in its graph; use the original model")

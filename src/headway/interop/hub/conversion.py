@@ -10,12 +10,12 @@ from pathlib import Path
 
 from headway.bundle import AnyBundle, LanguageModelBundle
 from headway.engine.int8_check import measure_int8, write_int8_check
+from headway.engine.shortlist_file import write_shortlist
 from headway.errors import HeadwayError
 from headway.interop.hub.converted import ConvertedModel, converted_models, find_converted, folder_of, locked, record
 from headway.interop.hub.download import DownloadedModel, download
 from headway.interop.hub.names import HubName
-from headway.interop.hub.needed_files import is_model_folder
-from headway.interop.importing import check_supported, import_from
+from headway.interop.importing import ImportedBundle, check_supported, import_from
 from headway.models.decoder_only import DecoderOnly
 from headway.storage import atomic_write_folder
 
@@ -39,10 +39,21 @@ def update(name: HubName) -> ConvertedModel:
 
 
 @contextmanager
-def downloaded_folder(name: HubName) -> Iterator[Path]:
-    """Yield a folder with the downloaded files of a model, or links to them. It has the model's name."""
-    with _linked(name, _download(name)) as folder:
-        yield folder
+def downloaded_source(name: HubName) -> Iterator[str]:
+    """Yield the downloaded files of a model, or links to them, as ``FORMAT:PATH`` of an import."""
+    with _linked(name, downloaded := _download(name)) as folder:
+        yield _source(folder, downloaded)
+
+
+def _source(folder: Path, downloaded: DownloadedModel) -> str:
+    """Return what to import from a folder with the downloaded files."""
+    match downloaded.form:
+        case "argos":
+            (package,) = downloaded.files
+            return f"argos:{folder / package}"
+        case "headway":
+            return f"huggingface:{folder}"  # which is refused
+    return f"{downloaded.form}:{folder}"
 
 
 def _download(name: HubName, *, must_ask: bool = False) -> DownloadedModel:
@@ -74,14 +85,16 @@ def _convert(name: HubName, *, must_ask: bool = False) -> ConvertedModel:
 
 
 def _write(source: Path, downloaded: DownloadedModel, target: Path) -> None:
-    if is_model_folder(downloaded.config):
+    if downloaded.form == "headway":
         with atomic_write_folder(target) as aside:
             for file in source.iterdir():
                 shutil.copyfile(file, aside / file.name)
             AnyBundle.load_outline(aside)
         return
-    imported = import_from(f"huggingface:{source}")
+    imported = import_from(_source(source, downloaded))
     imported.bundle.save(target, imported.card)
+    if isinstance(imported, ImportedBundle) and imported.shortlist is not None:
+        write_shortlist(imported.shortlist, target)
     bundle = imported.bundle
     if isinstance(bundle, LanguageModelBundle) and isinstance(bundle.model, DecoderOnly):
         check = measure_int8(bundle.model, bundle.tokenizer, bundle.prompt_prefix)

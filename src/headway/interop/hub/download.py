@@ -21,12 +21,20 @@ from typing import Any
 from headway.errors import ConfigError, HeadwayError, HubError, MissingPackageError, OutputError
 from headway.interop.hub.converted import client_cache
 from headway.interop.hub.names import HubName
-from headway.interop.hub.needed_files import CONFIG_FILE, WEIGHTS, is_index, is_model_folder, needed_files
+from headway.interop.hub.needed_files import (
+    CONFIG_FILE,
+    WEIGHTS,
+    RepositoryFormat,
+    is_index,
+    needed_files,
+    repository_format,
+)
 from headway.version import __version__
 
 _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
 _FILE = re.compile(r"\w[\w.-]*", re.ASCII)  # the name of a file with a part of the weights
-_CONVERSION = "1"  # raised when the conversion of the same files gives another model folder
+_OTHER_MODELS = "model of CTranslate2 (model.bin), Marian (.npz) or Argos Translate (.argosmodel)"
+_CONVERSION = "2"  # raised when the conversion of the same files gives another model folder
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -36,14 +44,14 @@ class DownloadedModel:
 
     Attributes:
         commit: The hash of the commit.
+        form: The format of the model.
         files: The path of each file, keyed by its name in the repository.
-        config: The content of config.json.
         digest: A hash of all files, which names the model folder that they are converted to.
     """
 
     commit: str
+    form: RepositoryFormat
     files: Mapping[str, Path]
-    config: Mapping[str, Any]
     digest: str
 
 
@@ -59,8 +67,7 @@ def download(name: HubName, check: Callable[[Path], None], *, must_ask: bool = F
     """Download what an import of the model needs, as far as it is not in the client's cache.
 
     Without a network, or in the client's offline mode, the files in the cache are used, unless ``must_ask`` is True.
-    ``check`` is called with the folder of config.json before anything else is downloaded, unless it is that of a model
-    folder of Headway.
+    ``check`` is called with the folder of the config.json of `transformers` before anything else is downloaded.
 
     Raises:
         HubError: The model does not exist or may not be read, the Hub cannot be reached, or a file is damaged.
@@ -76,15 +83,26 @@ def download(name: HubName, check: Callable[[Path], None], *, must_ask: bool = F
     with _client_errors(name):
         if must_ask:
             client.model_info(name.name, revision=name.revision)
-        files[CONFIG_FILE] = Path(client.hf_hub_download(name.name, CONFIG_FILE, revision=name.revision))
-    folder = files[CONFIG_FILE].parent
+        try:
+            files[CONFIG_FILE] = Path(client.hf_hub_download(name.name, CONFIG_FILE, revision=name.revision))
+            folder = files[CONFIG_FILE].parent
+        except huggingface_hub.errors.EntryNotFoundError as error:
+            if isinstance(error, huggingface_hub.errors.LocalEntryNotFoundError):
+                raise
+            folder = _snapshot(client, name)
     commit = folder.name
     listing = _listing(client, name, commit, folder)
-    digests = {CONFIG_FILE: _verified(name, CONFIG_FILE, files[CONFIG_FILE], listing)}
-    config = _read_json(name, files[CONFIG_FILE])
-    if not is_model_folder(config):
+    digests = {file: _verified(name, file, path, listing) for file, path in files.items()}
+    config = _read_json(name, files[CONFIG_FILE]) if files else {}
+    form = repository_format(listing, config)
+    if form is None and not files:
+        raise HubError(f"{name}: the repository has no config.json, and no {_OTHER_MODELS}")
+    if form in ("huggingface", None):
         check(folder)
-    wanted = needed_files(listing, config)
+    try:
+        wanted = needed_files(form or "huggingface", listing)
+    except HubError as error:
+        raise error.with_location(str(name)) from None
     _check_space(name, [listing[file] for file in wanted if not (folder / file).exists()])
     while missing := [file for file in wanted if file not in files]:
         file = missing[0]
@@ -97,7 +115,13 @@ def download(name: HubName, check: Callable[[Path], None], *, must_ask: bool = F
             wanted += parts
     content = "\n".join(f"{digests[file]} {file}" for file in sorted(digests))
     digest = hashlib.blake2b(f"{_CONVERSION}\n{content}".encode(), digest_size=16).hexdigest()
-    return DownloadedModel(commit, files, config, digest)
+    return DownloadedModel(commit, form or "huggingface", files, digest)
+
+
+def _snapshot(client: Any, name: HubName) -> Path:
+    """Return the folder in the client's cache for the files of a repository without config.json."""
+    commit = client.model_info(name.name, revision=name.revision).sha
+    return client_cache() / f"models--{name.name.replace('/', '--')}" / "snapshots" / str(commit)
 
 
 def _listing(client: Any, name: HubName, commit: str, folder: Path) -> dict[str, _Listed]:
@@ -218,7 +242,7 @@ def _explained(name: HubName, error: Exception) -> HeadwayError:
             )
             return HubError(f"{name}: not in the cache, and {why}")
         case errors.EntryNotFoundError():
-            return HubError(f"{name}: the repository has no config.json; expected a model of transformers or Headway")
+            return HubError(f"{name}: the repository has no such file ({_first_line(error)})")
         case errors.HFValidationError():
             return ConfigError(f"{name}: {_first_line(error)}")
     if status is not None:

@@ -6,9 +6,14 @@ preference is that in which :mod:`headway.interop.importing` looks for files in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
+
+from headway.errors import HubError
+
+RepositoryFormat = Literal["headway", "huggingface", "ctranslate2", "argos", "marian"]
 
 CONFIG_FILE = "config.json"
 _ABOUT = (
@@ -30,8 +35,23 @@ _TOKENIZERS = (
     ("vocab.json", "merges.txt"),
     ("vocab.txt",),
 )
+_CTRANSLATE2_TOKENIZERS = (
+    ("source.spm", "target.spm"),
+    ("source.model", "target.model"),
+    ("sentencepiece.model",),
+    ("sentencepiece.bpe.model",),
+    ("spm.model",),
+    ("spiece.model",),
+    ("tokenizer.model",),
+    ("flores200_sacrebleu_tokenizer_spm.model",),
+    ("vocab-src.json", "vocab-tgt.json", "merges.txt"),
+    ("tokenizer.json",),
+)
+_CTRANSLATE2_WEIGHTS = "model.bin"
+_VOCABULARIES = ("shared_vocabulary", "source_vocabulary", "target_vocabulary")
 _COMPANIONS = {"source.spm": "target_vocab.json", "tokenizer.json": "target/tokenizer.json"}
 _OF_MODEL_FOLDERS = (".json", ".safetensors", ".spm", ".onnx")
+_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # a file in the repository's main folder
 
 
 def is_model_folder(config: Mapping[str, Any]) -> bool:
@@ -39,22 +59,73 @@ def is_model_folder(config: Mapping[str, Any]) -> bool:
     return "format" in config and "task" in config
 
 
-def needed_files(names: Collection[str], config: Mapping[str, Any]) -> list[str]:
-    """Return the files that an import needs, without those that an index of weights lists.
+def repository_format(names: Collection[str], config: Mapping[str, Any]) -> RepositoryFormat | None:
+    """Return the format of a model by the files of its repository, or None if there is no model that can be imported.
 
     Args:
         names: All files of the repository.
-        config: The content of config.json.
+        config: The content of config.json. Empty if there is none.
     """
     if is_model_folder(config):
-        paths = [PurePosixPath(name) for name in names]
-        return [str(path) for path in paths if path.suffix in _OF_MODEL_FOLDERS and len(path.parts) == 1] + [
-            name for name in ("README.md", "model.svg") if name in names
-        ]
+        return "headway"
+    if _with_ending(names, ".argosmodel"):
+        return "argos"
+    if _CTRANSLATE2_WEIGHTS in names and _vocabularies(names):
+        return "ctranslate2"
+    if "model_type" in config:
+        return "huggingface"
+    return "marian" if _with_ending(names, ".npz") else None
+
+
+def needed_files(form: RepositoryFormat, names: Collection[str]) -> list[str]:
+    """Return the files that an import needs, without those that an index of weights lists.
+
+    Args:
+        form: The format of the model.
+        names: All files of the repository.
+
+    Raises:
+        HubError: The repository has several models.
+    """
+    about = [name for name in _ABOUT if name in names]
+    match form:
+        case "headway":
+            paths = [PurePosixPath(name) for name in names]
+            return [str(path) for path in paths if path.suffix in _OF_MODEL_FOLDERS and len(path.parts) == 1] + [
+                name for name in ("README.md", "model.svg") if name in names
+            ]
+        case "argos":
+            return [_only(_with_ending(names, ".argosmodel"))]
+        case "marian":
+            others = [*_with_ending(names, ".yml"), *_with_ending(names, ".spm")]
+            return [*about, _only(_with_ending(names, ".npz")), *others]
+        case "ctranslate2":
+            files = [*_vocabularies(names), *(name for name in ("vmap.txt",) if name in names)]
+            return [*about, _CTRANSLATE2_WEIGHTS, *files, *_tokenizer(names, _CTRANSLATE2_TOKENIZERS)]
     weights = next(([name] for name in WEIGHTS if name in names), [])
-    tokenizer = next((files for files in _TOKENIZERS if all(name in names for name in files)), ())
-    companions = [_COMPANIONS[name] for name in tokenizer if _COMPANIONS.get(name) in names]
-    return [*(name for name in _ABOUT if name in names), *weights, *tokenizer, *companions]
+    return [*about, *weights, *_tokenizer(names, _TOKENIZERS)]
+
+
+def _tokenizer(names: Collection[str], forms: Collection[tuple[str, ...]]) -> list[str]:
+    files = next((files for files in forms if all(name in names for name in files)), ())
+    return [*files, *(_COMPANIONS[name] for name in files if _COMPANIONS.get(name) in names)]
+
+
+def _vocabularies(names: Collection[str]) -> list[str]:
+    """Return the vocabularies of CTranslate2, each in one form."""
+    forms = ([f"{name}.json", f"{name}.txt"] for name in _VOCABULARIES)
+    return [next(file for file in files if file in names) for files in forms if any(file in names for file in files)]
+
+
+def _with_ending(names: Collection[str], ending: str) -> list[str]:
+    return sorted(name for name in names if name.endswith(ending) and _NAME.fullmatch(name))
+
+
+def _only(files: list[str]) -> str:
+    if len(files) > 1:
+        listed = ", ".join(files[:5])
+        raise HubError(f"the repository has several models ({listed}); download one of them, and import its file")
+    return files[0]
 
 
 def is_index(name: str) -> bool:

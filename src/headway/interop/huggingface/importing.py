@@ -2,8 +2,9 @@
 special tokens.
 
 Every tensor in the file must be known, and every option of config.json that affects inference is either applied or
-refused by name. These options are ignored on purpose: LayerDrop (training only), settings of ``generate()`` (beam size,
-length penalty), weight initialization, and ``max_position_embeddings`` of sinusoids, which have no limit.
+refused by name. These options are ignored on purpose: LayerDrop (training only), weight initialization, and
+``max_position_embeddings`` of sinusoids, which have no limit. For the settings of ``generate()`` see
+:mod:`headway.interop.search_settings`.
 """
 
 from __future__ import annotations

@@ -9,21 +9,21 @@ from typing import Any, TypedDict
 from pydantic import Field, field_validator
 
 from headway.config import Config
-from headway.decode import DecodingOptions
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
-
-PAPER_OPTIONS = DecodingOptions()  # section 6.1
 
 
 class TranslateOptions(Config):
     """How texts are translated.
 
     :meth:`headway.predict.TextTranslator.translate` has keywords of the same names. Options that are sent to another
-    process, or are part of a cache's key, are serialized as JSON without those that have their default value, so that
-    equal options have equal keys.
+    process, or are part of a cache's key, are serialized as JSON without those that have their default value or, of the
+    search, that were not given, so that equal options have equal keys.
     """
 
-    decoding: DecodingOptions = Field(PAPER_OPTIONS, description="Options of the search.")
+    decoding: DecodingOptions = Field(
+        PAPER_OPTIONS, description="Options of the search. Those that are not given are the model's."
+    )
     target_language: str | None = Field(
         None, description="The language to translate into, for models with several target languages."
     )
@@ -56,9 +56,21 @@ class TranslateOptions(Config):
         """
         return cls.parse({"decoding": decoding, **keywords}, "options")
 
+    def with_defaults(self, search: DecodingOptions) -> TranslateOptions:
+        """Return these options, in which options of the search that were not given are those given to ``search``.
+
+        Raises:
+            ConfigError: A default does not fit the given options.
+        """
+        decoding = self.decoding.over(search)
+        return self if decoding is self.decoding else self.model_copy(update={"decoding": decoding})
+
     def __reduce__(self) -> tuple[Callable[[str], TranslateOptions], tuple[str]]:
         # Pydantic's own JSON cannot contain half a surrogate pair, which a user's JSON may.
-        return _options_of_json, (json.dumps(self.model_dump(exclude_defaults=True)),)
+        values = self.model_dump(exclude_defaults=True, exclude={"decoding"})
+        if given := self.decoding.model_dump(exclude_unset=True):  # a given default takes precedence over the model's
+            values["decoding"] = given
+        return _options_of_json, (json.dumps(values),)
 
 
 def _options_of_json(text: str) -> TranslateOptions:

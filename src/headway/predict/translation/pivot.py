@@ -28,7 +28,7 @@ from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, So
 from headway.predict.translation.alignment import compose_alignments, word_alignment
 from headway.predict.translation.glossary import Glossary, GlossaryEntry
 from headway.predict.translation.marked_translation import MarkedTexts, TranslationUnit
-from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateOptions
+from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import TranslationPlan, merge_parts
 from headway.predict.translation.quality import sort_flags
 from headway.predict.translation.segment import TextPart, split_text
@@ -105,7 +105,7 @@ class PivotTranslator(TextTranslator):
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
         The first step is a beam search with the beam size, length penalty and normalization of the options. All of them
-        apply to the second step.
+        apply to the second step. Those that are not given are those of the model of the step.
         """
         if options.alignment:
             self.first.check_alignment()
@@ -143,13 +143,11 @@ class PivotTranslator(TextTranslator):
         ]
         decoding = options.decoding
         needs_alignment = any(unit.needs_alignment for unit in units)
+        shared = decoding.model_dump(include={"beam_size", "length_penalty", "normalization"}, exclude_unset=True)
+        beam = DecodingOptions.parse(shared, "options").over(self.first.bundle.search)
+        n_best = 1 if decoding.sampling is not None else min(self.candidates, beam.beam_size)
         first_options = TranslateOptions(
-            decoding=DecodingOptions(
-                beam_size=decoding.beam_size if decoding.sampling is None else PAPER_OPTIONS.beam_size,
-                n_best=1 if decoding.sampling is not None else min(self.candidates, decoding.beam_size),
-                length_penalty=decoding.length_penalty,
-                normalization=decoding.normalization,
-            ),
+            decoding=beam.model_copy(update={"n_best": n_best}),
             source_language=options.source_language,
             target_language=self._into,
             alignment=needs_alignment,

@@ -200,8 +200,14 @@ class RequestBuilder:
         return PartRequest(source, tuple(ids), request, terms)
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
-        """Return the maximum number of target tokens: ``max_length`` or the paper's limit, capped by the positions."""
-        limit = self.settings.decoding.max_length or max(source_length, prefix_length) + MAX_EXTRA_TOKENS
+        """Return the maximum number of target tokens: ``max_length``, or the lower one of the paper's and the model's
+        limits, capped by the positions.
+        """
+        usual, of_model = max(source_length, prefix_length) + MAX_EXTRA_TOKENS, self.settings.bundle.search
+        usual = max(usual, of_model.min_length)
+        if of_model.max_length is not None:
+            usual = min(usual, of_model.max_length)
+        limit = self.settings.decoding.max_length or usual
         if self.settings.max_positions is not None:
             limit = min(limit, self.settings.max_positions - 1)
         if prefix_length > limit:

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from headway.bundle import AnyBundle, Bundle
 from headway.engine import Shortlist, unsupported_reason
+from headway.engine.shortlist_file import SHORTLIST_FILE
 from headway.errors import BundleError, ConfigError, DataError
-from headway.storage import atomic_write
 from headway.weights import check_readable
-
-SHORTLIST_FILE = "shortlist.safetensors"
-"""Name of the shortlist's file in a model folder."""
 
 _COVERAGE_SENTENCES = 2000
 
@@ -68,13 +64,6 @@ def learn_shortlist(
         targets_per_source=targets_per_source,
         num_always=num_always,
     )
-
-
-def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
-    """Write a shortlist into a model folder."""
-    with atomic_write(folder / SHORTLIST_FILE) as aside:
-        arrays = {"always": shortlist.always_allowed, "table": shortlist.table}
-        save_file(arrays, aside, {"vocabularies": shortlist.vocabulary_fingerprints})
 
 
 def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Unpack, overload
 
-from headway.decode import DecodingOptions
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import HeadwayError
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
 from headway.predict.translation.glossary import Glossary
-from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateKeywords, TranslateOptions
+from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateKeywords, TranslateOptions
 
 
 class TextTranslator(ABC):

@@ -23,6 +23,7 @@ from headway.decode import (
     search_steps,
     top_next_tokens,
 )
+from headway.decode.request import PAPER_OPTIONS
 from headway.decode.scoring import score_by_steps
 from headway.engine import (
     Precision,
@@ -55,7 +56,7 @@ from headway.predict.translation.call import TranslationCall
 from headway.predict.translation.find_candidates import CandidateFinder, search_vocabulary
 from headway.predict.translation.glossary import Glossary, ModelGlossary, is_prepared, model_glossary
 from headway.predict.translation.marked_translation import MarkedTexts
-from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateOptions
+from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import CallSettings, RequestBuilder, encode_each
 from headway.predict.translation.search_tree import SearchTree
 from headway.predict.translation.shortlisting import read_shortlist
@@ -277,6 +278,7 @@ class Translator(TextTranslator):
         glossary: Glossary | None = None,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error."""
+        options = options.with_defaults(self.bundle.search)
         if options.alignment:
             self.check_alignment()
         call = self._call(options, glossary)
@@ -348,6 +350,7 @@ class Translator(TextTranslator):
             DataError: The text is blank or not valid Unicode.
             ConfigError: The options have no beam.
         """
+        options = options.over(self.bundle.search)
         if options.sampling is not None or options.groups > 1:
             raise ConfigError("a search tree needs one beam: leave out sampling and groups")
         settings = self._settings(

@@ -122,7 +122,7 @@ def _precision_note(spec: ModelSpec, model: Any) -> str | None:
 
 
 def _describe(name: str, bundle: AnyBundle) -> ModelInfo:
-    return ModelInfo(name, bundle.task.kind, bundle.capability, **bundle.describe())
+    return ModelInfo(name, bundle.task.kind, bundle.capability, **bundle.describe(), search=bundle.search)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -29,7 +29,7 @@ def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
 
     @api.get("/models")
     async def models(request: Request) -> list[dict[str, Any]]:
-        """Return the models: what each does, for which languages, and whether it is loaded.
+        """Return the models: what each does, for which languages, with which search, and whether it is loaded.
 
         ``load`` says when a model is loaded: at the "start", or on "demand". ``state`` is "warm", "loading" or "cold",
         and ``memory_bytes`` the memory of a warm model.
@@ -38,6 +38,7 @@ def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
         return [
             asdict(model)
             | {
+                "search": model.search.model_dump(exclude_unset=True),
                 "load": "demand" if pool.is_on_demand(model.name) else "start",
                 "state": pool.state(model.name),
                 "memory_bytes": pool.memory(model.name),
