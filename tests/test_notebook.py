@@ -43,7 +43,7 @@ def test_it_runs(tmp_path: Path) -> None:
     html, text = ([outputs_of(cell, kind) for cell in cells] for kind in ("text/html", "text/plain"))
     for index, words in enumerate(
         (
-            "", "(", "500/500", "Translator en → de", "Mittwoch", "BLEU", "loss", "with positions",
+            "", "(", "400/400", "Translator en → de", "Mittwoch", "BLEU", "loss", "with positions",
             "id ", "finished hypothesis", "<iframe", "rows attend to columns", "", "", "",
         )
     ):  # fmt: skip

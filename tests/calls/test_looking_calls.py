@@ -178,7 +178,7 @@ def test_every_object_shows_itself(
         (classifier, "Classifier of ", "<Classifier of "),
         (language_model, "LanguageModel", "<LanguageModel: "),
         (language_model.perplexity(TEXTS[:2]), "bits per byte", "<Perplexity: "),
-        (language_model.generate("a", max_new_tokens=2), "", "<Continuation: "),
+        (language_model.generate("a", max_new_tokens=2)[0], "", "<Continuation: "),
         (translator.search_tree(TEXTS[0], SHORT), "finished hypothesis", "<SearchTree: beam 1, "),
         (headway.tokenize(translator, TEXTS[0]), "das", "<TokenizedText: "),
         (report, "predicted <y>", "<ClassificationReport: accuracy 50.0"),

@@ -111,7 +111,8 @@ def test_they_train_save_and_load_where_they_are_registered(
     assert isinstance(model, GatedTransformer)
     assert {type(layer.score) for layer in model.modules() if hasattr(layer, "score")} == {Distance}
     assert isinstance(headway.load(run.folder / "best", device="cpu").translate("eins zwei").text, str)
-    assert "Distance score" in headway.diagram(run.folder / "best", level="attention").svg
+    built_in = Transformer(TransformerConfig(score="distance", d_model=8, num_heads=2, d_ff=8), 9, 9)
+    assert "Score (distance)" in headway.diagram(built_in, level="attention").svg
 
     kinds_of_this_test.undo()
     with kinds_of_this_test.context() as elsewhere:
@@ -123,7 +124,7 @@ def test_they_train_save_and_load_where_they_are_registered(
             with pytest.raises(BundleError, match=f"{key}.*in a notebook, call {function} for it first"):
                 headway.load(run.folder / "best")
             kind = key.split("'")[1]
-            elsewhere.setattr(table, "_entries", {**table._entries, kind: entry})  # type: ignore[attr-defined]
+            elsewhere.setattr(table, "_entries", {**table._entries, kind: entry})
     with pytest.raises(ConfigError, match=r"task.kind = 'focal_translation'"):
         train(tmp_path / "elsewhere")
 

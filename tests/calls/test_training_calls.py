@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -252,3 +255,21 @@ def test_keywords_overrides_and_fresh(tmp_path: Path, monkeypatch: pytest.Monkey
     assert headway.open_run(f"{run.folder}.1").recipe.training.seed == 3
     with pytest.raises(ConfigError, match=r"key 'data\.train' is missing"):
         headway.train(SECTIONS)
+
+
+@pytest.mark.slow
+def test_ten_trainings_in_one_process_do_not_grow(tmp_path: Path) -> None:
+    """In a process of its own, whose memory no other test has used before."""
+    script = (
+        "import resource, sys, headway\nfrom test_training_calls import DEV, SECTIONS, TRAIN\nsizes = []\n"
+        "for number in range(10):\n"
+        "    headway.train(SECTIONS, train=TRAIN, dev=DEV, run=f'{sys.argv[1]}/{number}')\n"
+        "    sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the peak, in KiB\n"
+        "print((sizes[-1] - sizes[1]) / 1024)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < 50
+    assert done.stderr == ""

@@ -6,7 +6,7 @@ A command passes ``convert``, which shows the progress and names the file and th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -173,7 +173,7 @@ def answer_questions(
 
 
 def compare_on_texts(
-    models: dict[str, Callable[[], LanguageModel]],
+    models: Mapping[str, Callable[[], LanguageModel]],
     texts: Sequence[str],
     *,
     stride: int | None = None,

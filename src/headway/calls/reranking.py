@@ -68,7 +68,7 @@ def tune_on_odd_lines(
     def scores(lines: Sequence[int]) -> HalfScores:
         before, after = [candidates[index][0] for index in lines], [ranked[index][0].text for index in lines]
         right = [references[index] for index in lines]
-        values = [bleu(texts, right, tokenization=tokenization).value for texts in (before, after)]
-        return HalfScores(*values, paired_bootstrap(before, after, right, tokenization=tokenization))
+        first, best = (bleu(texts, right, tokenization=tokenization).value for texts in (before, after))
+        return HalfScores(first, best, paired_bootstrap(before, after, right, tokenization=tokenization))
 
     return TunedChannel(weights, scores(odd), scores(even))

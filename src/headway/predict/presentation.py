@@ -31,7 +31,7 @@ class PresentedModel:
 
     def _repr_html_(self) -> str:
         config = self.bundle.model.config.as_dict()
-        sizes = [(name, str(value)) for name, value in config.items() if type(value) is int]
+        sizes = [(name, str(value)) for name, value in config.items() if type(value) is int and value]
         rows = [
             ("architecture", str(config["kind"])),
             ("weights", f"{_num_weights(self.bundle):,}"),

@@ -71,6 +71,8 @@ class Classifier(PresentedModel):
         max_batch_tokens: Maximum size of a batch: number of texts x tokens of the longest text.
     """
 
+    bundle: ClassifierBundle
+
     def __init__(
         self,
         bundle: ClassifierBundle,

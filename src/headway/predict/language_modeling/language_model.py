@@ -81,6 +81,8 @@ class LanguageModel(PresentedModel):
         ConfigError: The model or the machine does not support the precision.
     """
 
+    bundle: LanguageModelBundle
+
     def __init__(
         self,
         bundle: LanguageModelBundle,

@@ -88,6 +88,8 @@ class MaskedLanguageModel(PresentedModel):
         mask_id: The id of hidden tokens.
     """
 
+    bundle: MaskedLanguageModelBundle
+
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
         from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 

@@ -107,6 +107,8 @@ class Translator(PresentedModel, TextTranslator):
         ConfigError: The model or the machine does not support the precision or the shortlist.
     """
 
+    bundle: Bundle
+
     def __init__(
         self,
         bundle: Bundle,
