@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ def test_it_runs(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient")
     nbformat, nbconvert = pytest.importorskip("nbformat"), pytest.importorskip("nbconvert")
     notebook = nbformat.read(EXAMPLE, as_version=4)
-    begin = time.monotonic()
+    before = processor_time_of_children()
     client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
-    seconds = time.monotonic() - begin
+    seconds = processor_time_of_children() - before
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     streams = [output for cell in cells for output in cell.outputs if output.output_type in ("stream", "error")]
     assert streams == []  # nothing on standard error, nor on standard output
@@ -54,15 +54,13 @@ def test_it_runs(tmp_path: Path) -> None:
     assert "the difference" in html[7] or "p (" in html[7]
     exported, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
     assert "What the model sees" in exported  # the page of the inspection, in its frame
-    assert seconds < 240 * max(1.0, slowness())
+    assert seconds < 240
 
 
-def slowness() -> float:
-    """Return how much longer this process waits for a core than it computes, because others compute, too."""
-    wall, processor = time.monotonic(), time.process_time()
-    while time.process_time() - processor < 0.5:
-        pass
-    return (time.monotonic() - wall) / 0.5
+def processor_time_of_children() -> float:
+    """Return the processor time of ended processes in seconds. Unlike the wall time, others do not change it much."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 CELL = """
@@ -75,7 +73,9 @@ pairs = [(f"{a} {b}", f"{words[b]} {words[a]}") for a in words for b in words] *
 score = loop.dev_scores
 
 def pause(place):
+    global where
     if where == place:
+        where = "nowhere"  # a second interruption would have its usual effect
         print("at", place, flush=True)
         time.sleep(1)
 
@@ -94,10 +94,11 @@ def on_progress(event):
 
 loop.dev_scores = validate
 run = headway.train(
-    train=data(), dev=pairs[:3], run=folder, on_progress=on_progress, progress=False,
+    train=data(), dev=pairs[:9], run=folder, on_progress=on_progress, progress=False,
     tokenizer={"kind": "whitespace"},
     model={"preset": "tiny", "d_model": 8, "num_heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1},
-    training={"steps": 4, "device": "cpu", "precision": "float32", "log_every": 1},
+    training={"steps": 8, "device": "cpu", "precision": "float32", "log_every": 1},
+    optimizer={"learning_rate": 0.01, "warmup_steps": 4},
     validation={"every": 2, "metric": "loss"}, checkpoints={"every": 2, "average": 0},
 )
 loop.dev_scores = score
@@ -139,10 +140,10 @@ def run_cell(kernel: tuple[Any, Any], where: str, folder: str) -> list[str]:
 @pytest.mark.slow
 def test_a_kernel_that_is_interrupted_resumes_with_the_same_weights(kernel: tuple[Any, Any]) -> None:
     *_, whole, weights = run_cell(kernel, "nowhere", "straight")
-    assert whole == "False 4"
+    assert whole == "False 8"
     for place, steps in (("data", ("0",)), ("step", ("2", "3")), ("validation", ("2", "3"))):
         at, interrupted = run_cell(kernel, place, place)
         assert at == f"at {place}"
         assert interrupted.startswith("True ")
         assert interrupted.split()[1] in steps
-        assert run_cell(kernel, "nowhere", place)[-2:] == ["False 4", weights]
+        assert run_cell(kernel, "nowhere", place)[-2:] == ["False 8", weights]
