@@ -228,7 +228,12 @@ _NOT_LOGIC = {
 # Commands about this machine, the formats of files, and model folders, whose functions are those of Python, too.
 _CALLED_AS_IN_PYTHON = {
     "average.py": {"headway.training.averaging.average_checkpoints"},
-    "doctor.py": {"headway.engine.choose_precision", "headway.kernels.compile_ahead.compile_decoding_kernels"},
+    "compare.py": {"headway.evaluation.compare_labels"},
+    "doctor.py": {
+        "headway.engine.choose_precision",
+        "headway.kernels",
+        "headway.kernels.compile_ahead.compile_decoding_kernels",
+    },
     "export.py": {"headway.bundle.load_bundle"},
     "import_.py": {"headway.diagrams.model_card.add_drawing", "headway.engine.int8_check.write_int8_check"},
     "learn_bpe.py": {f"headway.text.bpe_learning.{name}" for name in ("count_words", "first_symbols", "learn_merges")},

@@ -10,6 +10,7 @@ from headway.calls.measurements import (
     answer_questions,
     classify_texts,
     compare_on_texts,
+    compare_outputs,
     predicted_labels,
     score_classifications,
     score_minimal_pairs,
@@ -24,7 +25,6 @@ from headway.evaluation import (
     ComparisonTable,
     Score,
     compare_labels,
-    compare_translations,
     tokenization_for,
 )
 from headway.evaluation import evaluate as score_texts
@@ -247,11 +247,11 @@ def compare(
     ]
     models = [part for part in systems if _is_model(part)]
     language = target_language or (models[0].bundle.target_language if models else "")
-    return compare_translations(
+    return compare_outputs(
         dict(zip(names, outputs, strict=True)),
         truth,
+        language,
         metrics=metrics,
-        tokenization=tokenization_for(language),
         samples=samples,
         trials=trials,
         max_differences=max_differences,

@@ -21,10 +21,13 @@ from headway.evaluation import (
     ComparisonTable,
     PairReport,
     compare_language_models,
+    compare_translations,
     evaluate_choices,
     evaluate_classes,
     evaluate_pairs,
+    tokenization_for,
 )
+from headway.evaluation.translation import are_too_short_for_bleu
 from headway.predict import (
     Classification,
     Classifier,
@@ -170,6 +173,26 @@ def answer_questions(
         count(len(batch))
     truth = [question.right for question in questions]
     return evaluate_choices(scores, truth, num_examples=num_examples, precision=model.precision)
+
+
+def compare_outputs(
+    outputs: Mapping[str, Sequence[str]], references: Sequence[str], language: str, **settings: Any
+) -> ComparisonTable:
+    """Compare translations of several systems, by their names.
+
+    Args:
+        outputs: The translations of each system, the baseline first.
+        references: One reference for each sentence.
+        language: The target language, which selects the tokenization of BLEU and TER.
+        settings: Keyword arguments of :func:`headway.evaluation.compare_translations`.
+    """
+    return compare_translations(outputs, references, tokenization=tokenization_for(language), **settings)
+
+
+def unsuitable_tokenization(references: Sequence[str], language: str) -> str | None:
+    """Return the tokenization of BLEU if hardly any reference has the four tokens in a row that BLEU counts."""
+    tokenization = tokenization_for(language)
+    return tokenization if are_too_short_for_bleu(references, tokenization) else None
 
 
 def compare_on_texts(

@@ -73,9 +73,9 @@ def compare(
     with the first.
     """
     from headway.bundle import read_config
+    from headway.calls.measurements import compare_outputs, unsuitable_tokenization
     from headway.decode.request import DecodingOptions
-    from headway.evaluation import compare_labels, compare_translations, tokenization_for
-    from headway.evaluation.translation import are_too_short_for_bleu
+    from headway.evaluation import compare_labels
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
@@ -138,17 +138,12 @@ def compare(
             read[str(system)] = [translation.text for translation in translations]
         assert reference is not None
         language = to or (read_config(models[0]).target_language if models else language_of_file(reference))
-        metrics, tokenization = metric or ("bleu", "chrf", "ter"), tokenization_for(language)
-        table = compare_translations(
-            {name: read[name] for name in names},
-            references,
-            metrics=metrics,
-            tokenization=tokenization,
-            trials=trials,
-            **tests,
-            max_differences=differences,
+        metrics = metric or ("bleu", "chrf", "ter")
+        outputs = {name: read[name] for name in names}
+        table = compare_outputs(
+            outputs, references, language, metrics=metrics, trials=trials, **tests, max_differences=differences
         )
-        if "bleu" in metrics and are_too_short_for_bleu(references, tokenization):
+        if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
             typer.echo(
                 f"hardly any line of {reference} has the four tokens in a row that BLEU counts (tokenization "
                 f"{tokenization}). If spaces do not separate the words of its language, name it with --to (--to zh)",
