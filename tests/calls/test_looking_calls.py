@@ -166,11 +166,12 @@ def test_every_object_shows_itself(
     table = headway.compare(TEXTS, REFERENCES, references, metrics=["chrf"], **few)
     inspection = headway.inspect(translator, TEXTS[0], TEXTS[1])
     report = evaluate_classes(["x", "<y>"], ["x", "x"], ["x", "<y>"], bootstrap=0)
+    evaluation = headway.evaluate(TEXTS, None, references, bootstrap=100)
     shown: dict[Any, str] = {}
     for value, in_html, one_line in (
         (Translation(HOSTILE, (candidate, candidate), True), '<script>alert("1")', "score -1.00 [copied] [unlikely]"),
-        (headway.evaluate(TEXTS, None, references), "BLEU", "12 sentences>"),
-        (headway.evaluate(TEXTS, None, references).scores[0], "nrefs:1", "<Score: BLEU"),
+        (evaluation, "BLEU", "12 sentences>"),
+        (evaluation.scores[0], "nrefs:1", "<Score: BLEU"),
         (table, '<script>alert("1")', "<ComparisonTable with a: b chrF2"),
         (inspection.maps[0], "rows attend to columns", "<AttentionMap: "),
         (inspection, "das rote Haus", "<Inspection of model: "),
