@@ -1,6 +1,9 @@
 """Training by a call of Python against the command: the same recipe and files, in interleaved pairs of processes.
 
-    python benchmarks/train_call.py --pairs 5
+    python benchmarks/train_call.py --pairs 5 [--keep]
+
+With --keep, the host calls ``headway.hardware.keep_freed_memory`` first, as the command does. A call of Python does
+not, because it would change the allocator of its host.
 
 Prints, for each pair, the processor time and the wall time of the command divided by those of the call, and the
 geometric means. The weights of both must be equal. Above 1 the call is faster.
@@ -43,6 +46,7 @@ metric = "loss"
 average = 0
 """
 CALL = "import sys, headway; headway.train(sys.argv[1], run=sys.argv[2])"
+KEEPING = "from headway.hardware import keep_freed_memory; keep_freed_memory(); "
 
 
 def measured(command: list[str]) -> tuple[float, float]:
@@ -60,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
     ratios: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -70,7 +75,7 @@ def main() -> None:
             runs = {kind: home / f"{kind}-{pair}" for kind in ("command", "call")}
             commands = {
                 "command": ["-m", "headway", "train", str(home / "recipe.toml"), "--run", str(runs["command"])],
-                "call": ["-c", CALL, str(home / "recipe.toml"), str(runs["call"])],
+                "call": ["-c", KEEPING * arguments.keep + CALL, str(home / "recipe.toml"), str(runs["call"])],
             }
             order = sorted(commands, reverse=pair % 2 == 0)
             times = {kind: measured([sys.executable, *commands[kind]]) for kind in order}
