@@ -68,6 +68,20 @@ def test_classifiers_and_language_models_have_their_own_scores(
     assert headway.evaluate(language_model, TEXTS) == language_model.perplexity(TEXTS)
 
 
+def test_language_models_are_scored_on_pairs_and_questions(language_model: LanguageModel) -> None:
+    pairs = [("das rote Haus", "Haus rote das", "order"), ("ein Baum", "ein ein", "word"), ("der", "r", "word")]
+    totals = [[sum(language_model.score([text])[0].token_log_probabilities) for text in pair[:2]] for pair in pairs]
+    report = headway.evaluate(language_model, pairs=pairs)
+    assert report.overall.value == pytest.approx(100 * sum(good > bad for good, bad in totals) / 3)
+    assert report.counts == {"order": 1, "word": 2}
+    questions = [{"question": "das", "choices": ["Haus", "Baum"], "answer": answer} for answer in ("Haus", 1)]
+    answered = headway.evaluate(language_model, questions=questions)
+    # One of the two answers is right in both questions, so exactly one of the two questions is answered rightly.
+    assert (answered.by_sum.value, answered.by_mean.value, answered.chance) == (50, 50, 50)
+    with pytest.raises(DataError, match=r"questions\[1\]: field 'answer' is missing"):
+        headway.evaluate(language_model, questions=[questions[0], {"question": "a", "choices": ["b", "c"]}])
+
+
 def test_two_systems_are_compared_as_by_hand(translator: Translator, classifier: Classifier) -> None:
     outputs = [translation.text for translation in translator.translate(TEXTS, SHORT)]
     few: dict[str, Any] = {"samples": 100, "trials": 100}
@@ -96,6 +110,9 @@ def test_language_models_are_compared_by_bits_per_byte(language_model: LanguageM
         (lambda t, c, m: headway.evaluate(3, TEXTS, TEXTS), DataError, "outputs: got int"),
         (lambda t, c, m: headway.evaluate(TEXTS, TEXTS, TEXTS), ConfigError, "sources does not apply"),
         (lambda t, c, m: headway.evaluate(m, TEXTS, TEXTS), ConfigError, "references does not apply"),
+        (lambda t, c, m: headway.evaluate(c, pairs=[("a", "b")]), ConfigError, "pairs does not apply"),
+        (lambda t, c, m: headway.evaluate(m, pairs=[]), DataError, "no pairs"),
+        (lambda t, c, m: headway.evaluate(m, TEXTS, pairs=[("a", "b")]), ConfigError, "sources does not apply"),
         (lambda t, c, m: headway.compare(t, c, TEXTS, sources=TEXTS), ConfigError, "do different things"),
         (lambda t, c, m: headway.compare(m, TEXTS, TEXTS), ConfigError, "do different things"),
         (lambda t, c, m: headway.compare(t, t, TEXTS), DataError, "sources: got none"),
