@@ -1,26 +1,23 @@
-"""Training by a call of Python against the command: the same recipe and files, in interleaved pairs of processes.
+"""Training by a call of Python against the command: the same recipe and files, in turns in one process.
 
-    python benchmarks/train_call.py --pairs 5 [--keep]
+    python benchmarks/train_call.py --pairs 6
 
-With --keep, the host calls ``headway.hardware.keep_freed_memory`` first, as the command does. A call of Python does
-not, because it would change the allocator of its host.
-
-Prints, for each pair, the processor time and the wall time of the command divided by those of the call, and the
-geometric means. The weights of both must be equal. Above 1 the call is faster.
+Prints, for each pair, the processor time of the command divided by that of the call, and the geometric mean. Above 1
+the call is faster. The weights of both must be equal. A first pair, which compiles kernels, does not count. From then
+on the process keeps freed memory, as every process of the command does.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import headway
+from headway.cli.commands.train import train as train_command
 from headway.data.builtin import build_corpus, write_corpus
 
 RECIPE = """
@@ -45,51 +42,36 @@ metric = "loss"
 [checkpoints]
 average = 0
 """
-CALL = "import sys, headway; headway.train(sys.argv[1], run=sys.argv[2])"
-KEEPING = "from headway.hardware import keep_freed_memory; keep_freed_memory(); "
-
-
-def measured(command: list[str]) -> tuple[float, float]:
-    """Return the processor time and the wall time of a process in seconds."""
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    # The command allows huge pages, which only a process that has not imported PyTorch yet can do; so does this host.
-    environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1"}
-    subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.monotonic() - begin
 
 
 def main() -> None:
     """Measure the pairs and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=40)
     arguments = parser.parse_args()
-    ratios: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        write_corpus(build_corpus("en", "de", size=4000), home, "en", "de")
-        (home / "recipe.toml").write_text(RECIPE.format(folder=home, steps=arguments.steps), encoding="utf-8")
-        for pair in range(arguments.pairs):
-            runs = {kind: home / f"{kind}-{pair}" for kind in ("command", "call")}
-            commands = {
-                "command": ["-m", "headway", "train", str(home / "recipe.toml"), "--run", str(runs["command"])],
-                "call": ["-c", KEEPING * arguments.keep + CALL, str(home / "recipe.toml"), str(runs["call"])],
-            }
-            order = sorted(commands, reverse=pair % 2 == 0)
-            times = {kind: measured([sys.executable, *commands[kind]]) for kind in order}
-            weights = {(run / "best" / "model.safetensors").read_bytes() for run in runs.values()}
+        recipe = home / "recipe.toml"
+        write_corpus(build_corpus("en", "de", size=3000), home, "en", "de")
+        recipe.write_text(RECIPE.format(folder=home, steps=arguments.steps), encoding="utf-8")
+        ways: dict[str, Callable[[Path], object]] = {
+            "command": lambda run: train_command(recipe, run=run),
+            "call": lambda run: headway.train(recipe, run=run),
+        }
+        ratios: list[float] = []
+        for pair in range(arguments.pairs + 1):
+            times: dict[str, float] = {}
+            for way in sorted(ways, reverse=pair % 2 == 0):
+                begin = time.process_time()
+                ways[way](home / f"{way}-{pair}")
+                times[way] = time.process_time() - begin
+            weights = {(home / f"{way}-{pair}" / "best" / "model.safetensors").read_bytes() for way in ways}
             assert len(weights) == 1, "the weights differ"
-            (command, command_wall), (call, call_wall) = times["command"], times["call"]
-            ratios.append((command / call, command_wall / call_wall))
-            print(
-                f"pair {pair + 1}: command {command:.1f} s of processor time, call {call:.1f} s",
-                *ratios[-1],
-                flush=True,
-            )
-    means = [math.exp(sum(map(math.log, values)) / len(ratios)) for values in zip(*ratios, strict=True)]
-    print(f"command / call: processor time {means[0]:.3f}, wall time {means[1]:.3f}")
+            if pair:
+                ratios.append(times["command"] / times["call"])
+                print(f"pair {pair}: command {times['command']:.2f} s, call {times['call']:.2f} s, {ratios[-1]:.3f}")
+    print(f"command / call, processor time: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
 
 
 if __name__ == "__main__":

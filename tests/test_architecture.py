@@ -218,6 +218,7 @@ _NOT_LOGIC = {
     "headway.data.store_builder.Shard": "parses --shard",
     "headway.decode.DecodingOptions": "the class of the options of searches",
     "headway.decode.request": "the classes of the options of searches",
+    "headway.engine.shortlist_file.write_shortlist": "writes a file of a model folder",
     "headway.evaluation.class_table": "formats a report",
     "headway.evaluation.confusion_table": "formats a report",
     "headway.kernels.start_compiling": "starts while PyTorch is imported, before anything is called",
