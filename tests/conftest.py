@@ -264,3 +264,17 @@ def make_masked_language_model() -> Callable[..., MaskedLanguageModel]:
         return MaskedLanguageModel(bundle, device="cpu")
 
     return make
+
+
+@pytest.fixture
+def kinds_of_this_test(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let a test register kinds, which are unregistered at its end, or when the result is undone."""
+    from headway.bundle import BUNDLE_TYPES
+    from headway.models.registry import ARCHITECTURES
+    from headway.nn.scores import SCORES
+    from headway.tasks import TASKS
+
+    tables: tuple[Any, ...] = (SCORES, ARCHITECTURES, TASKS, BUNDLE_TYPES)
+    for table in tables:
+        monkeypatch.setattr(table, "_entries", dict(table._entries))
+    return monkeypatch

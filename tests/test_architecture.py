@@ -48,7 +48,8 @@ ALLOWED = {
     "filelock": ["storage.py"],
     "loky": ["predict/translation/pool.py"],
     "cloudpickle": ["predict/translation/pool.py"],
-    "rich": ["cli/"],
+    "rich": ["calls/progress.py", "cli/"],
+    "IPython": ["calls/progress.py"],
     "jinja2": ["corpus/cleaning/report.py", "experiments/report.py"],
     "ftfy": ["corpus/cleaning/repairs.py"],
     "py3langid": ["corpus/cleaning/language.py", "serve/languages.py"],
@@ -197,6 +198,70 @@ def test_commands_share_code_only_through_helpers() -> None:
     commands = [path for path in FILES if path.is_relative_to(PACKAGE / "cli" / "commands")]
     assert len(commands) > 20
     assert [(path.name, name) for path in commands for name in imports_of(path) if name.startswith(prefix)] == []
+
+
+# The packages that compute. Commands reach them through headway.calls, headway.predict and other packages that Python
+# reaches, too, so that nothing is computed only by a command. Each exception says why it is none.
+_COMPUTES = {
+    *("bundle", "data", "decode", "diagrams", "distillation", "engine", "evaluation", "kernels", "models", "nn"),
+    *("text", "training"),
+}
+_NOT_LOGIC = {
+    "headway.bundle.read_config": "options are checked by what the model in a folder does",
+    "headway.data.readers.decode_lines": "reads standard input",
+    "headway.data.readers.line_blocks": "reads standard input",
+    "headway.data.readers.read_byte_lines": "reads input files",
+    "headway.data.readers.read_lines": "reads input files",
+    "headway.data.readers.text_size": "the length of a progress bar",
+    "headway.data.documents": "reads the file of --data",
+    "headway.data.multiple_choice": "reads the file of --choices",
+    "headway.data.store_builder.Shard": "parses --shard",
+    "headway.decode.DecodingOptions": "the class of the options of searches",
+    "headway.decode.request": "the classes of the options of searches",
+    "headway.engine.shortlist_file.write_shortlist": "writes a file of a model folder",
+    "headway.evaluation.class_table": "formats a report",
+    "headway.evaluation.confusion_table": "formats a report",
+    "headway.kernels.start_compiling": "starts while PyTorch is imported, before anything is called",
+    "headway.text.visible_tokens.make_visible": "formats tokens",
+    "headway.text.tokenizer.readable_piece": "formats tokens",
+    "headway.training.previous_run.move_previous_run_aside": "--fresh of the quickstart",
+}
+# Commands about this machine, the formats of files, and model folders, whose functions are those of Python, too.
+_CALLED_AS_IN_PYTHON = {
+    "average.py": {"headway.training.averaging.average_checkpoints"},
+    "compare.py": {"headway.evaluation.compare_labels"},
+    "doctor.py": {
+        "headway.engine.choose_precision",
+        "headway.kernels",
+        "headway.kernels.compile_ahead.compile_decoding_kernels",
+    },
+    "export.py": {"headway.bundle.load_bundle"},
+    "import_.py": {"headway.diagrams.model_card.add_drawing", "headway.engine.int8_check.write_int8_check"},
+    "learn_bpe.py": {f"headway.text.bpe_learning.{name}" for name in ("count_words", "first_symbols", "learn_merges")},
+    "shortlist.py": {"headway.bundle.Bundle"},
+    "tokenize.py": {"headway.bundle.load_bundle"},
+}
+_LISTS_EVERYTHING = {"schema.py", "smaller_folders.py"}  # the schemas of all formats; model folders in other forms
+
+
+def computing_imports(path: Path) -> set[str]:
+    """Return what a file imports, when it runs, from the packages that compute, without what is in the tables."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in filter(is_for_type_checking, ast.walk(tree)):
+        node.body = []  # type: ignore[attr-defined]
+    names = imports(tree, ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]]))
+    found = {name for name in names if name.startswith("headway.") and name.split(".")[1] in _COMPUTES}
+    known = _NOT_LOGIC.keys() | _CALLED_AS_IN_PYTHON.get(path.name, set())
+    return {name for name in found if name not in known and name.rpartition(".")[0] not in known}
+
+
+def test_commands_compute_nothing_that_python_cannot_reach() -> None:
+    files = [path for path in FILES if part_of(path) == "cli" and path.name not in _LISTS_EVERYTHING]
+    assert {path.name: names for path in files if (names := computing_imports(path))} == {}
+    used = {name for path in FILES if part_of(path) == "cli" for name in imports_of(path)}
+    known = _NOT_LOGIC.keys() | {name for names in _CALLED_AS_IN_PYTHON.values() for name in names}
+    modules = {name.rpartition(".")[0] for name in used}
+    assert known <= used | modules  # exceptions that are needed no longer
 
 
 @pytest.mark.parametrize("library", ALLOWED)

@@ -12,7 +12,8 @@ import pytest
 
 from headway.cli import app
 from headway.inspection.capture import Kind
-from headway.inspection.results import MAX_DRAWN_TOKENS, MAX_WEIGHTS, Inspection
+from headway.inspection.page_data import MAX_DRAWN_TOKENS
+from headway.inspection.results import MAX_WEIGHTS, Inspection
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator
 from headway.predict.classification.classifier import Classifier
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_each_task_has_bundles_of_its_capability() -> None:
 
 
 def test_a_kind_is_registered_only_once() -> None:
-    table = Kinds("model.kind", {"a": 1})
+    table = Kinds("model.kind", {"a": 1}, type)
     table.register("b", 2)
     table.register("b", 2)
     with pytest.raises(ConfigError, match=r"model\.kind = 'b' is already registered"):
@@ -79,3 +80,19 @@ def test_a_kind_is_registered_only_once() -> None:
     assert (list(table), table.get("b"), table.get("c", 5), "c" in table) == (["a", "b"], 2, 5, False)
     with pytest.raises(KeyError):
         table["c"]
+
+
+def test_a_cell_of_a_notebook_may_run_again() -> None:
+    """The class of the second run replaces that of the first one. Another module's class of the same name does not."""
+    table: Kinds[type] = Kinds("model.kind", {})
+    classes = []
+    for module in ("__main__", "__main__", "elsewhere"):
+        names: dict[str, Any] = {"__name__": module}
+        exec("class Own: pass", names)
+        classes.append(names["Own"])
+    for own in classes[:2]:
+        table.register("own", own)
+        assert table["own"] is own
+    with pytest.raises(ConfigError, match="already registered"):
+        table.register("own", classes[2])
+    assert table["own"] is classes[1]

@@ -73,7 +73,7 @@ _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 class TaskConfig(Config):
     """The task of a model."""
 
-    kind: Annotated[str, KindOf(lambda: BUNDLE_TYPES)] = Field(
+    kind: Annotated[str, KindOf(lambda: BUNDLE_TYPES, "headway.tasks.register")] = Field(
         "translation",
         description="Whether a model converts one sequence to another, assigns a label to a text, continues it, or "
         "fills in its hidden words.",

@@ -31,7 +31,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails, PydanticKnownError, core_schema
+from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
 from headway.errors import ConfigError
 
@@ -65,10 +65,12 @@ class ByKind:
     Args:
         table: Function that returns the table of kinds.
         config_class: Function that maps an entry of the table to its config class.
+        register: The name of the function that adds to the table, for messages.
     """
 
     table: Callable[[], Mapping[str, Any]]
     config_class: Callable[[Any], type[Config]]
+    register: str
 
     def all_classes(self) -> list[type[Config]]:
         """Return the classes of all kinds."""
@@ -95,9 +97,8 @@ class ByKind:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
         kind = value["kind"]
         if not isinstance(kind, str) or kind not in table:
-            known = ", ".join(map(repr, table))
-            facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": known}
-            raise PydanticKnownError("union_tag_invalid", facts)
+            facts = {"kind": str(kind), "hint": unregistered(str(kind), table, self.register)}
+            raise PydanticCustomError("unknown_kind", "unknown kind", facts)
         try:
             return self.config_class(table[kind]).model_validate(value, context=info.context)
         except ValidationError as error:  # include the kind in the location, as pydantic does for a union
@@ -119,9 +120,11 @@ class KindOf:
 
     Args:
         table: Function that returns the table.
+        register: The name of the function that adds to the table, for messages.
     """
 
     table: Callable[[], Mapping[str, Any]]
+    register: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
@@ -136,7 +139,7 @@ class KindOf:
         try:
             table[kind]
         except KeyError:
-            raise ValueError(spelling_hint(kind, table)) from None
+            raise ValueError(unregistered(kind, table, self.register)) from None
         return kind
 
 
@@ -304,6 +307,13 @@ def spelling_hint(word: str, known_words: Iterable[str]) -> str:
     return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + format_list(known)
 
 
+def unregistered(kind: str, table: Iterable[str], register: str) -> str:
+    """Return a hint for an error message: known names, and the function that must be called for a name of others."""
+    hint = spelling_hint(kind, table)
+    end = " " if hint.endswith("?") else ". "
+    return f"{hint}{end}If it is defined in another package or in a notebook, call {register} for it first"
+
+
 def format_list(words: Sequence[str]) -> str:
     """Join words for an error message. Long lists and long words are shortened."""
     more = f", … ({len(words):,} in all)" if len(words) > _MAX_WORDS else ""
@@ -322,6 +332,8 @@ def _message(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
             return f"unknown key {key!r}; {spelling_hint(keys[-1], section.model_fields)}"
         case "missing":
             return f"key {key!r} is missing"
+        case "unknown_kind":
+            return f"{key}.kind = {problem['ctx']['kind']!r}: {problem['ctx']['hint']}"
         case "union_tag_invalid":
             known = str(problem["ctx"]["expected_tags"]).replace("'", "").split(", ")
             tag = str(problem["ctx"]["tag"])

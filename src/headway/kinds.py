@@ -31,11 +31,11 @@ package.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from threading import RLock
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from headway.errors import ConfigError
 
@@ -52,19 +52,32 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
     Args:
         key: The key that selects a kind in recipes and model folders, for messages: "task.kind" or "model.kind".
         entries: The kinds of Headway.
+        definition: Function that returns the class or function that defines an entry. Default: the entry itself.
     """
 
-    def __init__(self, key: str, entries: Mapping[str, EntryT]) -> None:
-        self.key, self._entries = key, dict(entries)
+    def __init__(
+        self,
+        key: str,
+        entries: Mapping[str, EntryT],
+        definition: Callable[[EntryT], Any] = lambda entry: entry,
+    ) -> None:
+        self.key, self._entries, self._definition = key, dict(entries), definition
 
     def register(self, kind: str, entry: EntryT) -> None:
         """Add a kind. Adding the same entry again does nothing.
 
+        What a notebook defines is replaced if its cell runs again: it has the same name in the module ``__main__``.
+
         Raises:
             ConfigError: The table has another entry of this name.
         """
-        if self._entries.setdefault(kind, entry) is not entry:
+        known = self._entries.setdefault(kind, entry)
+        if known is entry:
+            return
+        old, new = ((part.__module__, part.__qualname__) for part in map(self._definition, (known, entry)))
+        if old != new or new[0] != "__main__":
             raise ConfigError(f"{self.key} = {kind!r} is already registered; choose another name")
+        self._entries[kind] = entry
 
     def __getitem__(self, kind: str) -> EntryT:
         if kind not in self._entries:

@@ -8,14 +8,17 @@ exported HTML, whatever says which of the two they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
+from itertools import accumulate
 
 _LINE = "rgba(128,128,128,.4)"
 _CELL = f"padding:.15em .7em;border-bottom:1px solid {_LINE};vertical-align:top;overflow-wrap:anywhere"
 DOUBT, FOR, AGAINST = (217, 119, 6), (22, 140, 90), (200, 50, 60)  # red, green and blue of shades
 _STRONGEST = 0.65  # opacity of a shade, under which text is legible
 _WIDTH, _HEIGHT = 420, 120  # of a curve, in pixels
+_FRAME_HEIGHT = 640  # of a page in a page, in pixels
+_ROW, _CHARACTER, _GAP = 20, 8, 26  # of a tree, in pixels: its lines, a character, and the space between two columns
 
 
 def page(*parts: str) -> str:
@@ -107,4 +110,58 @@ def heat_map(weights: Sequence[Sequence[float]], title: str, size: int = 6) -> s
         f'<figure style="display:inline-block;margin:.3em"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
         f'height="{height}" role="img" aria-label="{escape(title)}"><g fill="rgb(36,116,200)">{cells}</g>{frame}</svg>'
         f'<figcaption style="font-size:85%">{escape(title)}</figcaption></figure>'
+    )
+
+
+def details(summary: str, content: str) -> str:
+    """Return plain text that is shown when a person opens it."""
+    return f'<details style="margin:.3em 0"><summary>{escape(summary)}</summary>{text(content)}</details>'
+
+
+def frame(document: str, title: str) -> str:
+    """Return a whole HTML page in a frame, whose scripts can reach neither the page around it nor a network."""
+    style = f"width:100%;height:{_FRAME_HEIGHT}px;border:1px solid {_LINE};border-radius:.3em"
+    return (
+        f'<iframe title="{escape(title)}" sandbox="allow-scripts" style="{style}" srcdoc="{escape(document)}"></iframe>'
+    )
+
+
+def tree(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] = ()) -> str:
+    """Return an SVG of a tree that grows to the right, in the color of the text around it.
+
+    Args:
+        nodes: For each node: its label, the index of its parent, which comes before it, or None, and its tooltip.
+        marked: The indices of nodes that are bold.
+    """
+    depths, children = list[int](), dict[int | None, list[int]]()
+    for index, (_, parent, _) in enumerate(nodes):
+        depths.append(0 if parent is None else depths[parent] + 1)
+        children.setdefault(parent, []).append(index)
+    widths = [0] * (max(depths, default=-1) + 1)  # of the longest label of each column, in characters
+    for depth, (label, _, _) in zip(depths, nodes, strict=True):
+        widths[depth] = max(widths[depth], len(label))
+    lefts = list(accumulate((width * _CHARACTER + _GAP for width in widths), initial=4))
+    rows, num_rows = dict[int, int](), 0  # a node is on the line of its first child
+    stack = children.get(None, [])[::-1]
+    while stack:
+        index = stack.pop()
+        parent = nodes[index][1]
+        if parent is None or index != children[parent][0]:
+            num_rows += 1
+        rows[index] = num_rows
+        stack += children.get(index, [])[::-1]
+    parts = []
+    for index, (label, parent, tip) in enumerate(nodes):
+        x, y = lefts[depths[index]], rows[index] * _ROW
+        if parent is not None:
+            start = lefts[depths[parent]] + len(nodes[parent][0]) * _CHARACTER + 4
+            bend, above = x - 12, rows[parent] * _ROW - 4
+            line = f"M{start} {above}H{bend}V{y - 4}H{x - 3}"
+            parts.append(f'<path d="{line}" fill="none" stroke="currentColor" stroke-opacity=".4"/>')
+        weight = ' font-weight="bold"' if index in marked else ""
+        parts.append(f'<text x="{x}" y="{y}"{weight}><title>{escape(tip)}</title>{escape(label)}</text>')
+    width, height = lefts[-1], (num_rows + 1) * _ROW
+    return (
+        f'<div style="overflow:auto;max-height:32em"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+        f'height="{height}" font-family="monospace" font-size="13" fill="currentColor">{"".join(parts)}</svg></div>'
     )

@@ -22,6 +22,7 @@ from headway.evaluation import (
     tokenization_for,
 )
 from headway.evaluation import evaluate as score_outputs
+from headway.notebook_html import tree
 from headway.predict import Candidate, Classifier, LanguageModel, Translation, Translator
 
 TEXTS = ["das rote Haus", "ein Baum", "und der grüne Baum"] * 4
@@ -67,6 +68,20 @@ def test_classifiers_and_language_models_have_their_own_scores(
     assert headway.evaluate(language_model, TEXTS) == language_model.perplexity(TEXTS)
 
 
+def test_language_models_are_scored_on_pairs_and_questions(language_model: LanguageModel) -> None:
+    pairs = [("das rote Haus", "Haus rote das", "order"), ("ein Baum", "ein ein", "word"), ("der", "r", "word")]
+    totals = [[sum(language_model.score([text])[0].token_log_probabilities) for text in pair[:2]] for pair in pairs]
+    report = headway.evaluate(language_model, pairs=pairs)
+    assert report.overall.value == pytest.approx(100 * sum(good > bad for good, bad in totals) / 3)
+    assert report.counts == {"order": 1, "word": 2}
+    questions = [{"question": "das", "choices": ["Haus", "Baum"], "answer": answer} for answer in ("Haus", 1)]
+    answered = headway.evaluate(language_model, questions=questions)
+    # One of the two answers is right in both questions, so exactly one of the two questions is answered rightly.
+    assert (answered.by_sum.value, answered.by_mean.value, answered.chance) == (50, 50, 50)
+    with pytest.raises(DataError, match=r"questions\[1\]: field 'answer' is missing"):
+        headway.evaluate(language_model, questions=[questions[0], {"question": "a", "choices": ["b", "c"]}])
+
+
 def test_two_systems_are_compared_as_by_hand(translator: Translator, classifier: Classifier) -> None:
     outputs = [translation.text for translation in translator.translate(TEXTS, SHORT)]
     few: dict[str, Any] = {"samples": 100, "trials": 100}
@@ -95,6 +110,9 @@ def test_language_models_are_compared_by_bits_per_byte(language_model: LanguageM
         (lambda t, c, m: headway.evaluate(3, TEXTS, TEXTS), DataError, "outputs: got int"),
         (lambda t, c, m: headway.evaluate(TEXTS, TEXTS, TEXTS), ConfigError, "sources does not apply"),
         (lambda t, c, m: headway.evaluate(m, TEXTS, TEXTS), ConfigError, "references does not apply"),
+        (lambda t, c, m: headway.evaluate(c, pairs=[("a", "b")]), ConfigError, "pairs does not apply"),
+        (lambda t, c, m: headway.evaluate(m, pairs=[]), DataError, "no pairs"),
+        (lambda t, c, m: headway.evaluate(m, TEXTS, pairs=[("a", "b")]), ConfigError, "sources does not apply"),
         (lambda t, c, m: headway.compare(t, c, TEXTS, sources=TEXTS), ConfigError, "do different things"),
         (lambda t, c, m: headway.compare(m, TEXTS, TEXTS), ConfigError, "do different things"),
         (lambda t, c, m: headway.compare(t, t, TEXTS), DataError, "sources: got none"),
@@ -124,7 +142,7 @@ def test_a_text_is_tokenized_as_by_the_model(translator: Translator) -> None:
 
 
 class _Checked(HTMLParser):
-    """Collects the text of well-formed HTML, and refuses what loads or runs anything."""
+    """Collects the text of well-formed HTML, and refuses what loads or runs anything outside of a frame of its own."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -134,7 +152,8 @@ class _Checked(HTMLParser):
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag not in ("script", "link", "img", "iframe", "style")
+        assert tag not in ("script", "link", "img", "style")
+        assert tag != "iframe" or {"sandbox": "allow-scripts"}.items() <= dict(attrs).items()
         assert not [name for name, _ in attrs if name in ("src", "href") or name.startswith("on")]
         self._open.append(tag)
 
@@ -153,7 +172,10 @@ HOSTILE = '<script>alert("1")</script>\u202e & \n'
 
 
 def test_every_object_shows_itself(
-    translator: Translator, classifier: Classifier, make_run: Callable[[], headway.Run]
+    translator: Translator,
+    classifier: Classifier,
+    language_model: LanguageModel,
+    make_run: Callable[[], headway.Run],
 ) -> None:
     candidate = Candidate(HOSTILE, -1.0, -1.0, ("<b>", "\n"), (-0.1, -2.0, -0.5), flags=("copied",))
     references = [HOSTILE, *REFERENCES[1:]]
@@ -161,14 +183,22 @@ def test_every_object_shows_itself(
     table = headway.compare(TEXTS, REFERENCES, references, metrics=["chrf"], **few)
     inspection = headway.inspect(translator, TEXTS[0], TEXTS[1])
     report = evaluate_classes(["x", "<y>"], ["x", "x"], ["x", "<y>"], bootstrap=0)
+    evaluation = headway.evaluate(TEXTS, None, references, bootstrap=100)
     shown: dict[Any, str] = {}
     for value, in_html, one_line in (
         (Translation(HOSTILE, (candidate, candidate), True), '<script>alert("1")', "score -1.00 [copied] [unlikely]"),
-        (headway.evaluate(TEXTS, None, references), "BLEU", "12 sentences>"),
-        (headway.evaluate(TEXTS, None, references).scores[0], "nrefs:1", "<Score: BLEU"),
+        (evaluation, "BLEU", "12 sentences>"),
+        (evaluation.scores[0], "nrefs:1", "<Score: BLEU"),
         (table, '<script>alert("1")', "<ComparisonTable with a: b chrF2"),
         (inspection.maps[0], "rows attend to columns", "<AttentionMap: "),
-        (inspection, "Cross-attention", "<Inspection of model: "),
+        (inspection, "das rote Haus", "<Inspection of model: "),
+        (translator, "Translator de → en", "<Translator de → en: transformer, "),
+        (classifier, "Classifier of ", "<Classifier of "),
+        (language_model, "LanguageModel", "<LanguageModel: "),
+        (language_model.perplexity(TEXTS[:2]), "bits per byte", "<Perplexity: "),
+        (language_model.generate("a", max_new_tokens=2)[0], "", "<Continuation: "),
+        (translator.search_tree(TEXTS[0], SHORT), "finished hypothesis", "<SearchTree: beam 1, "),
+        (headway.tokenize(translator, TEXTS[0]), "das", "<TokenizedText: "),
         (report, "predicted <y>", "<ClassificationReport: accuracy 50.0"),
         (classifier.classify(TEXTS[0]), classifier.labels[0], "<Classification: "),
         (classifier.explain(TEXTS[0]), "das rote Haus", "<Explanation of "),
@@ -181,6 +211,7 @@ def test_every_object_shows_itself(
         assert len(repr(value)) < 250
         shown[type(value)] = html
     assert "rgba(" in shown[Translation]
+    assert "Content-Security-Policy" in shown[type(inspection)]  # the page of headway inspect, which loads nothing
     assert isinstance(report, ClassificationReport)
 
 
@@ -211,3 +242,21 @@ def make_run(tmp_path: Path) -> Callable[[], headway.Run]:
         )
 
     return make
+
+
+def test_the_nodes_of_a_tree_are_beside_their_parents() -> None:
+    """A first child is on the line of its parent; each other child begins a line below it, in the next column."""
+    html = tree([("a", None, ""), ("b", 0, ""), ("cc", 0, ""), ("d", 2, ""), ("<e>", 0, "p")], marked=[2])
+    places = re.findall(r'<text x="(\d+)" y="(\d+)"[^>]*><title>\w*</title>([^<]*)<', html)
+    columns = sorted({int(x) for x, _, _ in places})
+    assert [(label, columns.index(int(x)), int(y) // 20) for x, y, label in places] == [
+        ("a", 0, 1), ("b", 1, 1), ("cc", 1, 2), ("d", 2, 2), ("&lt;e&gt;", 1, 3),
+    ]  # fmt: skip
+    assert html.count("bold") == 1
+
+
+def test_a_model_from_a_folder_shows_its_card(translator: Translator, tmp_path: Path) -> None:
+    translator.bundle.save(tmp_path / "model", "# A <model> card\n")
+    shown = _Checked(headway.load(tmp_path / "model", device="cpu")._repr_html_()).text
+    assert "Model card# A <model> card" in shown
+    assert "d_model" in shown

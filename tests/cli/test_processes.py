@@ -11,9 +11,9 @@ import pytest
 import typer
 
 from headway import cli
+from headway.calls.progress import ProgressListener
 from headway.cli.commands.train import train
 from headway.cli.commands.translate import without_garbage_collection
-from headway.cli.progress import ProgressListener
 from headway.cli.training_runs import print_next_command
 from headway.errors import ConfigError, TrainingError
 from headway.training import loop

@@ -15,9 +15,8 @@ import torch
 
 from headway.errors import ConfigError
 from headway.inspection.html_page import render_html
-from headway.inspection.page_data import SMALL_WEIGHT, is_right_to_left, page_data
+from headway.inspection.page_data import MAX_DRAWN_TOKENS, SMALL_WEIGHT, is_right_to_left, page_data
 from headway.inspection.results import (
-    MAX_DRAWN_TOKENS,
     AttentionMap,
     Inspection,
     LabelAttribution,

@@ -19,8 +19,9 @@ from matplotlib.text import Text
 
 from headway.errors import ConfigError, LengthError
 from headway.inspection.attention_plots import figure
+from headway.inspection.page_data import MAX_DRAWN_TOKENS
 from headway.inspection.picture_files import font_families, save_picture
-from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution
+from headway.inspection.results import AttentionMap, Inspection, LabelAttribution
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 
 SOURCE = ("das", " Haus", "<eos>")

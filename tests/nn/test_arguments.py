@@ -280,7 +280,7 @@ def test_the_parts_of_a_layer_are_called_by_hand_too() -> None:
     with pytest.raises(ShapeError, match=r"tokens: .*\(5,\); expected integers of the shape \(batch, length\)"):
         padding_mask(TOKENS[0], 0)
     with pytest.raises(ConfigError, match="'dotted' is no score function; expected 'scaled_dot' or"):
-        make_score("dotted", D)  # type: ignore[arg-type]
+        make_score("dotted", D)
 
 
 def test_numbers_outside_the_vocabulary_are_named() -> None:

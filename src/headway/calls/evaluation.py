@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from headway.calls.measurements import (
+    answer_questions,
+    classify_texts,
+    compare_on_texts,
+    compare_outputs,
+    predicted_labels,
+    score_classifications,
+    score_minimal_pairs,
+    translate_with,
+)
 from headway.calls.run import model_of
 from headway.config import spelling_hint
+from headway.data.multiple_choice import parse_questions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import ConfigError, DataError
 from headway.evaluation import (
-    ClassificationReport,
     ComparisonTable,
     Score,
     compare_labels,
-    compare_language_models,
-    compare_translations,
-    evaluate_classes,
     tokenization_for,
 )
-from headway.evaluation import evaluate as score_outputs
+from headway.evaluation import evaluate as score_texts
 from headway.evaluation.bootstrap import scores_table
 from headway.notebook_html import page, paragraph
-from headway.predict import Classifier, Glossary, LanguageModel, Translator
+from headway.predict import Glossary, LanguageModel, TranslateOptions, Translation
 
 _METRICS = ("bleu", "chrf")  # of evaluate; compare adds TER
 
@@ -34,11 +41,13 @@ class Evaluation:
 
     Attributes:
         scores: One score for each metric, with its signature and 95 % confidence interval.
-        outputs: The translations, one for each source.
+        outputs: The translations, one for each source, as text.
+        translations: The translations with their flags, glossary terms and scores. Empty for outputs that were given.
     """
 
     scores: tuple[Score, ...]
     outputs: tuple[str, ...]
+    translations: tuple[Translation, ...] = ()
 
     def __getitem__(self, metric: str) -> Score:
         """Return the score of a metric, by its name in any case: ``evaluation["BLEU"]``.
@@ -70,6 +79,9 @@ def evaluate(
     target_language: str | None = None,
     source_language: str | None = None,
     glossary: Glossary | None = None,
+    pairs: Iterable[Sequence[str]] | None = None,
+    questions: Iterable[Mapping[str, Any]] | None = None,
+    num_examples: int = 0,
     bootstrap: int = 1000,
     device: str = "auto",
 ) -> Any:
@@ -88,12 +100,18 @@ def evaluate(
             that of the model. For a list of translations, the default tokenization is that of sacreBLEU.
         source_language: The language of the sources, for imported models that need it.
         glossary: For translations: terms that must be met.
+        pairs: For language models and masked ones, instead of texts: minimal pairs (good text, bad text) or (good text,
+            bad text, group), of which the model should find the good text more probable.
+        questions: For language models, instead of texts: multiple-choice questions, with the keys ``question``,
+            ``choices`` (a list of texts) and ``answer`` (its text, or its index from 0).
+        num_examples: Number of other questions that are read before each, with their answers.
         bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval.
         device: The device of a model that is given as a folder.
 
     Returns:
         An :class:`Evaluation` of translations, a :class:`~headway.evaluation.ClassificationReport` of a classifier, or
-        the :class:`~headway.predict.Perplexity` of a language model, in nats, and bits per byte.
+        the :class:`~headway.predict.Perplexity` of a language model, in nats, and bits per byte. With ``pairs``, a
+        :class:`~headway.evaluation.PairReport`; with ``questions``, a :class:`~headway.evaluation.ChoiceReport`.
 
     Raises:
         ConfigError: An argument does not fit the model, or a metric is unknown.
@@ -102,6 +120,13 @@ def evaluate(
     """
     system = _opened(model, device)
     capability = "translates" if isinstance(system, list) else system.bundle.capability
+    if pairs is not None or questions is not None:
+        _refuse(sources=sources, references=references, glossary=glossary, pairs=None if questions is None else pairs)
+        if capability not in ("continues", "fills") or (questions is not None and capability != "continues"):
+            raise ConfigError(f"{'pairs' if questions is None else 'questions'} does not apply to this model")
+        if questions is None:
+            return score_minimal_pairs(system, list(pairs or ()))
+        return answer_questions(system, parse_questions(questions), num_examples)
     if capability == "continues":
         _refuse(references=references, glossary=glossary)
         return cast("LanguageModel", system).perplexity(_texts(sources, "sources"))
@@ -110,21 +135,21 @@ def evaluate(
         _refuse(glossary=glossary, target_language=target_language, source_language=source_language)
         texts = _texts(sources, "sources")
         _check_lengths(texts, truth)
-        return _evaluate_classifier(system, texts, truth, bootstrap)
+        return score_classifications(classify_texts(system, texts), truth, system.labels, bootstrap)
     if capability != "translates":
         raise ConfigError("a masked language model has no scores on texts; its method score compares texts")
     if isinstance(system, list):
         _refuse(sources=sources, glossary=glossary, source_language=source_language)
-        outputs, language = system, target_language
-    else:
-        texts = _texts(sources, "sources")
-        _check_lengths(texts, truth)
-        outputs = _translated(system, texts, options, target_language, source_language, glossary)
-        language = target_language or system.bundle.target_language
-    return score_translations(outputs, truth, metrics=metrics, language=language, bootstrap=bootstrap)
+        return score_outputs(system, truth, metrics=metrics, language=target_language, bootstrap=bootstrap)
+    texts = _texts(sources, "sources")
+    _check_lengths(texts, truth)
+    how = _how(options, target_language, source_language)
+    translations = translate_with(system, texts, how, glossary=glossary)
+    language = target_language or system.bundle.target_language
+    return score_translations(translations, truth, metrics=metrics, language=language, bootstrap=bootstrap)
 
 
-def score_translations(
+def score_outputs(
     outputs: Sequence[str],
     references: Sequence[str],
     *,
@@ -132,23 +157,29 @@ def score_translations(
     language: str | None,
     bootstrap: int = 1000,
 ) -> Evaluation:
-    """Score translations. ``language`` is the target language, which selects the tokenization of BLEU and TER.
+    """Score translations as texts. ``language`` is the target language, which selects the tokenization of BLEU and TER.
 
     Raises:
         ConfigError: A metric is unknown.
         DataError: There are no sentences, or the numbers of outputs and references differ.
     """
     tokenization = tokenization_for(language or "")
-    scores = score_outputs(outputs, references, metrics=metrics, tokenization=tokenization, bootstrap=bootstrap)
+    scores = score_texts(outputs, references, metrics=metrics, tokenization=tokenization, bootstrap=bootstrap)
     return Evaluation(tuple(scores), tuple(outputs))
 
 
-def _evaluate_classifier(
-    classifier: Classifier, texts: list[str], truth: list[str], bootstrap: int
-) -> ClassificationReport:
-    results = classifier.classify(texts)
-    predicted, confidences = [result.label for result in results], [result.probability for result in results]
-    return evaluate_classes(predicted, truth, classifier.labels, confidences=confidences, bootstrap=bootstrap)
+def score_translations(
+    translations: Sequence[Translation],
+    references: Sequence[str],
+    *,
+    metrics: Sequence[str] = _METRICS,
+    language: str | None,
+    bootstrap: int = 1000,
+) -> Evaluation:
+    """Score translations of a model, as :func:`score_outputs` does, and keep them in the result."""
+    outputs = [translation.text for translation in translations]
+    scored = score_outputs(outputs, references, metrics=metrics, language=language, bootstrap=bootstrap)
+    return replace(scored, translations=tuple(translations))
 
 
 def compare(
@@ -198,31 +229,29 @@ def compare(
     if len(kinds) > 1 or ("continues" in kinds and not all(map(_is_model, systems))):
         raise ConfigError("the two systems do different things; expected two that translate, label or continue texts")
     if "continues" in kinds:
-        totals = [[scored.log_probability for scored in system.score(truth)] for system in systems]
-        signatures = {name: system.signature() for name, system in zip(names, systems, strict=True)}
-        sizes = [len(text.encode()) for text in truth]
-        scores = dict(zip(names, totals, strict=True))
-        return compare_language_models(scores, sizes, signatures, samples=samples, trials=trials)
+        models: Any = {name: lambda system=system: system for name, system in zip(names, systems, strict=True)}
+        return compare_on_texts(models, truth, samples=samples, trials=trials)
     texts = _texts(sources, "sources") if kinds else []
     if kinds:
         _check_lengths(texts, truth)
     if "labels" in kinds:
-        labels = [[result.label for result in part.classify(texts)] if _is_model(part) else part for part in systems]
+        labels = [predicted_labels(part, texts) if _is_model(part) else part for part in systems]
         predicted = dict(zip(names, labels, strict=True))
         return compare_labels(predicted, truth, samples=samples, max_differences=max_differences)
     if kinds - {"translates"}:
         raise ConfigError("masked language models have no outputs to compare")
+    how = _how(options, target_language, source_language)
     outputs = [
-        _translated(part, texts, options, target_language, source_language) if _is_model(part) else part
+        [translation.text for translation in translate_with(part, texts, how)] if _is_model(part) else part
         for part in systems
     ]
     models = [part for part in systems if _is_model(part)]
     language = target_language or (models[0].bundle.target_language if models else "")
-    return compare_translations(
+    return compare_outputs(
         dict(zip(names, outputs, strict=True)),
         truth,
+        language,
         metrics=metrics,
-        tokenization=tokenization_for(language),
         samples=samples,
         trials=trials,
         max_differences=max_differences,
@@ -266,15 +295,5 @@ def _refuse(**given: object) -> None:
         raise ConfigError(f"{wrong[0]} does not apply to this model; leave it out")
 
 
-def _translated(
-    translator: Translator,
-    texts: list[str],
-    options: DecodingOptions,
-    target_language: str | None,
-    source_language: str | None,
-    glossary: Glossary | None = None,
-) -> list[str]:
-    translations = translator.translate(
-        texts, options, target_language=target_language, source_language=source_language, glossary=glossary
-    )
-    return [translation.text for translation in translations]
+def _how(options: DecodingOptions, target_language: str | None, source_language: str | None) -> TranslateOptions:
+    return TranslateOptions.of(options, {"target_language": target_language, "source_language": source_language})

@@ -86,7 +86,7 @@ class Finished(TrainingEvent):
 
 
 class EventListener(Listener):
-    """Passes the progress of a run on to a function, as events.
+    """Passes the progress of a run on to a function, as events, and to another listener.
 
     What the function raises is kept in ``error``, and ends training after the current step.
 
@@ -94,11 +94,14 @@ class EventListener(Listener):
         on_progress: The function.
         folder: The run folder.
         stop: The event that ends training.
+        other: The other listener, such as one that shows the progress.
     """
 
-    def __init__(self, on_progress: Callable[[TrainingEvent], object], folder: Path, stop: threading.Event) -> None:
+    def __init__(
+        self, on_progress: Callable[[TrainingEvent], object], folder: Path, stop: threading.Event, other: Listener
+    ) -> None:
         self.error: BaseException | None = None
-        self._on_progress, self._folder, self._stop = on_progress, folder, stop
+        self._on_progress, self._folder, self._stop, self._other = on_progress, folder, stop, other
 
     def _send(self, event: TrainingEvent) -> None:
         if self.error is None:
@@ -108,20 +111,36 @@ class EventListener(Listener):
                 self.error = error
                 self._stop.set()
 
+    def say(self, message: str) -> None:
+        """Pass a message on to the other listener."""
+        self._other.say(message)
+
+    def progress(self, activity: str, num_done: int) -> None:
+        """Pass a count on to the other listener."""
+        self._other.progress(activity, num_done)
+
+    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+        """Pass an estimate on to the other listener."""
+        self._other.first_steps(step, total_steps, seconds_left)
+
     def started(self, step: int, total_steps: int) -> None:
         """Send :class:`Started`."""
+        self._other.started(step, total_steps)
         self._send(Started(step, self._stop.set, self._folder, total_steps))
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Send :class:`StepDone`."""
+        self._other.step(step, total_steps, record)
         self._send(StepDone(step, self._stop.set, total_steps, dict(record)))
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Send :class:`Validated`."""
+        self._other.validation(step, record)
         self._send(Validated(step, self._stop.set, dict(record)))
 
     def saved(self, step: int) -> None:
         """Send :class:`Saved`."""
+        self._other.saved(step)
         self._send(Saved(step, self._stop.set))
 
     def finished(self, step: int, interrupted: bool) -> None:

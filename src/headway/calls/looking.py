@@ -11,8 +11,10 @@ from headway.calls.run import model_of
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect as inspect_model
 from headway.inspection.results import Inspection
+from headway.notebook_html import DOUBT, page, paragraph, shaded, text
 from headway.predict.results import shortened
 from headway.text.base import MergeStep
+from headway.text.visible_tokens import make_visible
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class TokenizedText:
 
     def __repr__(self) -> str:
         return f"<TokenizedText: {len(self.tokens):,} tokens, {shortened('|'.join(self.tokens))}>"
+
+    def _repr_html_(self) -> str:
+        numbered = enumerate(zip(self.tokens, self.ids, strict=True))
+        words = [(make_visible(token), 0.3 + 0.3 * (index % 2), f"id {id_}") for index, (token, id_) in numbered]
+        return page(paragraph(text(self.text), note=True), paragraph(shaded(words, DOUBT)))
 
 
 def tokenize(model: str | Path | Any, text: str, *, side: Literal["source", "target"] = "source") -> TokenizedText:

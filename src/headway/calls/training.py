@@ -12,24 +12,22 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headway.calls.events import EventListener, TrainingEvent
+from headway.calls.progress import shown_progress
+from headway.calls.recipes import distill_recipe, train_recipe
 from headway.calls.run import Run
 from headway.config import apply_overrides, read_toml
 from headway.data.in_memory import write_examples
 from headway.data.store import fingerprint
-from headway.distillation import distill as translate_corpora
 from headway.storage import lock_run_folder
 from headway.tasks import parse_recipe, task_of
-from headway.torchrun import is_main_process
-from headway.training import loop
-from headway.training.fine_tuning import complete_recipe
 from headway.training.host_state import kept_host_state
-from headway.training.previous_run import move_previous_run_aside
+from headway.training.loop import Result
 from headway.training.recipe import Recipe
-from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
 
 # Values of an example in memory, and names of columns, by what the models of a task do.
@@ -46,6 +44,7 @@ def train(
     overrides: Sequence[str] = (),
     fresh: bool = False,
     on_progress: Callable[[TrainingEvent], object] | None = None,
+    progress: bool = True,
     task: Table | None = None,
     data: Table | None = None,
     tokenizer: Table | None = None,
@@ -73,6 +72,8 @@ def train(
         fresh: Whether to start over. An earlier run is moved aside.
         on_progress: Function that receives events (:mod:`headway.calls.events`). ``event.stop()`` ends training after
             the current step, as an interruption does. What the function raises comes out after the state is saved.
+        progress: Whether a bar shows the progress in a terminal or below the cell of a notebook. Nothing is written if
+            standard error is neither.
         task: Keys of the section ``task``, which take precedence over those of ``recipe``.
         data: Keys of the section ``data``.
         tokenizer: Keys of the section ``tokenizer``.
@@ -93,7 +94,7 @@ def train(
         "training": training, "validation": validation, "checkpoints": checkpoints,
     }  # fmt: skip
     plan = _plan(recipe, sections, overrides, run, suffix="")
-    return _carry_out(plan, {"train": train, "dev": dev}, fresh, on_progress)
+    return _carry_out(plan, {"train": train, "dev": dev}, fresh, on_progress, progress, train_recipe)
 
 
 def distill(
@@ -108,6 +109,7 @@ def distill(
     overrides: Sequence[str] = (),
     fresh: bool = False,
     on_progress: Callable[[TrainingEvent], object] | None = None,
+    progress: bool = True,
 ) -> Run:
     """Train a student on a teacher's translations of the training sources (sequence-level knowledge distillation).
 
@@ -122,6 +124,7 @@ def distill(
         overrides: Changes to the recipe.
         fresh: Whether to start over. The teacher's translations of an earlier run are used again.
         on_progress: Function that receives events, as in :func:`train`.
+        progress: Whether a bar shows the progress, as in :func:`train`.
 
     Raises:
         ConfigError: A recipe or an option is invalid, or the task is not translation.
@@ -129,19 +132,8 @@ def distill(
         CheckpointError: The run has begun with another teacher, recipe or other data.
     """
     plan = _plan(recipe, {}, overrides, run, suffix="-distilled")
-
-    def student(full: Recipe, listener: Listener, earlier: Path | None) -> Recipe:
-        return translate_corpora(
-            teacher,
-            complete_recipe(full, plan.folder),
-            plan.folder,
-            beam_size=beam_size,
-            keep_original=keep_original,
-            listener=listener,
-            reused_run=earlier,
-        )
-
-    return _carry_out(plan, {"train": train, "dev": dev}, fresh, on_progress, student)
+    run_recipe = partial(distill_recipe, teacher, beam_size=beam_size, keep_original=keep_original)
+    return _carry_out(plan, {"train": train, "dev": dev}, fresh, on_progress, progress, run_recipe)
 
 
 @dataclass(frozen=True)
@@ -180,29 +172,28 @@ def _carry_out(
     examples: Mapping[str, Any],
     fresh: bool,
     on_progress: Callable[[TrainingEvent], object] | None,
-    prepare: Callable[[Recipe, Listener, Path | None], Recipe] | None = None,
+    progress: bool,
+    run_recipe: Callable[..., Result],
 ) -> Run:
     """Train as planned, on ``examples`` from memory where they are not None.
 
-    ``prepare`` returns the recipe to train, from the recipe of the plan, the listener and the folder of the run before.
+    ``run_recipe`` is :func:`train_recipe` or a function like it.
     """
     stop, folder = threading.Event(), plan.folder
-    listener = EventListener(on_progress or (lambda _: None), folder, stop)
     in_memory = {key: part for key, part in examples.items() if part is not None}
     result = None
-    with kept_host_state(), move_previous_run_aside(folder, fresh, listener.say) as earlier:
+    with kept_host_state():
         recipe = parse_recipe(_with_corpora(plan.sections, folder, in_memory), plan.origin)
         recipe.refuse_options_without_effect(plan.origin)
-        try:
-            if in_memory and is_main_process():
-                _write_corpora(in_memory, folder, recipe)
-            if prepare is not None:
-                recipe = prepare(recipe, listener, earlier)
-            result = loop.train(task_of(recipe), recipe, folder, listener=listener, stop=stop)
-        except KeyboardInterrupt:
-            if stop.is_set():  # the second interruption
-                raise
-        listener.finished(result.step if result else 0, result is None or result.interrupted)
+        write_data = partial(_write_corpora, in_memory, folder, recipe) if in_memory else None
+        with shown_progress(task_of(recipe).throughput_unit, progress) as shown:
+            listener = EventListener(on_progress or (lambda _: None), folder, stop, shown)
+            try:
+                result = run_recipe(recipe, folder, fresh=fresh, listener=listener, stop=stop, write_data=write_data)
+            except KeyboardInterrupt:
+                if stop.is_set():  # the second interruption
+                    raise
+            listener.finished(result.step if result else 0, result is None or result.interrupted)
     if listener.error is not None:
         raise listener.error
     if result is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     return format_name
 
 
-def refuse_line_options(format_name: str, given: dict[str, bool]) -> None:
+def refuse_line_options(format_name: str, given: Mapping[str, bool]) -> None:
     """Refuse options that only make sense for lines.
 
     Args:
@@ -100,7 +100,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from headway.cli.progress import progress_bar
+    from headway.calls.progress import progress_bar
 
     with progress_bar(redirect_stdout=False, transient=True) as bar:
         task = bar.add_task("translating", total=None, numbers="")

@@ -134,7 +134,7 @@ def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> 
     if not sys.stderr.isatty() or reads_terminal(source) or (to_stdout and sys.stdout.isatty()):
         yield lambda lines, size: None
         return
-    from headway.cli.progress import progress_bar
+    from headway.calls.progress import progress_bar
 
     # The time left is estimated from bytes, because the number of lines is unknown until the end. For compressed or
     # piped input the number of bytes is unknown, too, so no time is estimated.

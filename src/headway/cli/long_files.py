@@ -120,7 +120,7 @@ def _job_progress(plan: Plan, activity: str) -> Iterator[Callable[[int], None]]:
         return
     import time
 
-    from headway.cli.progress import progress_bar
+    from headway.calls.progress import progress_bar
     from headway.jobs.join import missing_chunks
 
     done = plan.num_lines * (plan.num_chunks - missing_chunks(plan)) // max(plan.num_chunks, 1)

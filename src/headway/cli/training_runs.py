@@ -6,20 +6,16 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from headway.cli import options
-from headway.errors import DivergenceError, HeadwayError
-from headway.torchrun import is_first_start, is_main_process
+from headway.errors import DivergenceError
+from headway.torchrun import is_main_process
 
 if TYPE_CHECKING:
     from headway.training.loop import Result
-    from headway.training.recipe import Recipe
 
 
 def with_device(assignments: list[str] | None, device: options.Device | None) -> list[str]:
@@ -65,20 +61,3 @@ def command_name() -> str:
     if shutil.which("headway"):
         return "headway"
     return "python -m headway" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
-
-
-def say_cleaning_hint(recipe: Recipe, run: Path, say: Callable[[str], None]) -> None:
-    """Say how the corpus could be cleaned if more than 1 % of a sample of its pairs look wrong.
-
-    Nothing is said, or read, for other tasks than translation, or if the corpus has been tokenized before.
-    """
-    if recipe.capability != "translates" or (run / "tokens").exists() or not (is_main_process() and is_first_start()):
-        return
-    from headway.corpus.cleaning.hint import cleaning_hint
-
-    with suppress(HeadwayError):  # which training reports
-        task = dict(recipe.task)
-        languages = task.get("source_language"), task.get("target_language")
-        hint = cleaning_hint(recipe.data.train, Path(recipe.data.folder), languages)
-        if hint is not None and hint.is_needed:
-            say(str(hint))

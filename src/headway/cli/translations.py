@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.cli.decoding import decoding_options
 from headway.cli.line_io import convert_all
@@ -36,15 +34,24 @@ def translate_file(
     ``languages`` are the language arguments of ``Translator.translate``. ``job`` is the label of the progress bar.
     Returns the translations and the time in seconds.
     """
+    from headway.calls.measurements import translate_texts
     from headway.hardware import keep_freed_memory
-    from headway.predict import TranslateOptions, TranslatorPool
+    from headway.predict import TranslateOptions
 
     keep_freed_memory()
-    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
+    seconds = 0.0
+
+    def convert(texts: Sequence[str], translate: Callable[[Sequence[str]], Iterable[Any]]) -> list[Any]:
+        """Translate and measure the time, without that of loading."""
+        nonlocal seconds
         begin = time.perf_counter()
-        how = TranslateOptions.of(decoding_options(), languages)
-        translate = partial(translator.translate_each, options=how, glossary=glossary)
-        return convert_all(texts, translate, job=job, source=source, workers=workers), time.perf_counter() - begin
+        results = convert_all(texts, translate, job=job, source=source, workers=workers)
+        seconds = time.perf_counter() - begin
+        return results
+
+    how = TranslateOptions.of(decoding_options(), languages)
+    translations = translate_texts(load, texts, how, glossary=glossary, workers=workers, convert=convert)
+    return translations, seconds
 
 
 def count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:

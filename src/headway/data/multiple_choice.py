@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,20 +54,44 @@ def read_questions(path: Path, fields: Sequence[str] = DEFAULT_FIELDS) -> list[Q
     if len(fields) != len(DEFAULT_FIELDS):
         raise ConfigError(f"fields: {len(fields)} names; expected three: question, choices and answer")
     lines = enumerate(read_lines(path), start=1)
-    questions = [_question(line, number, fields, f"{path}, line {number}") for number, line in lines if line.strip()]
+    questions = [_parsed(line, number, fields, f"{path}, line {number}") for number, line in lines if line.strip()]
     if not questions:
         raise DataError(f"{path}: no questions; expected a JSON object on each line")
     return questions
 
 
-def _question(line: str, number: int, fields: Sequence[str], where: str) -> Question:
-    example = json.dumps(dict(zip(fields, ("...", ["...", "..."], 0), strict=True)))
+def parse_questions(records: Iterable[Mapping[str, Any]]) -> list[Question]:
+    """Return the questions of objects with the keys of :data:`DEFAULT_FIELDS`.
+
+    Raises:
+        DataError: There are no questions, or an object is not one. The message has its index, counted from 0.
+    """
+    questions = [
+        _question(record, index + 1, DEFAULT_FIELDS, f"questions[{index}]") for index, record in enumerate(records)
+    ]
+    if not questions:
+        raise DataError("no questions; expected at least one")
+    return questions
+
+
+def _parsed(line: str, number: int, fields: Sequence[str], where: str) -> Question:
+    """Return the question of a line of a file."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not valid JSON ({error})", where=where, accepted=f"an object such as {example}") from None
-    if not isinstance(record, dict):
-        raise DataError("JSON, but not an object", where=where, accepted=f"an object such as {example}")
+        raise DataError(
+            f"not valid JSON ({error})", where=where, accepted=f"an object such as {_example(fields)}"
+        ) from None
+    return _question(record, number, fields, where)
+
+
+def _example(fields: Sequence[str]) -> str:
+    return json.dumps(dict(zip(fields, ("...", ["...", "..."], 0), strict=True)))
+
+
+def _question(record: Any, number: int, fields: Sequence[str], where: str) -> Question:
+    if not isinstance(record, Mapping):
+        raise DataError("JSON, but not an object", where=where, accepted=f"an object such as {_example(fields)}")
     for name in fields:
         if name not in record:
             raise DataError(f"field {name!r} is missing; {spelling_hint(name, record)}", where=where)

@@ -13,7 +13,6 @@ from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask, MaskRows, Style,
 from headway.diagrams.layers import attention_name, attention_options, mask_rows
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.recurrent_decoders import BahdanauDecoder, RecurrentAttention
-from headway.nn.scores import ScoreKind
 
 _LEFT, _RIGHT, _EDGE = -190.0, 120.0, -PAGE_WIDTH / 2 + 12  # centers of the two parts, and the left edge of the code
 _NARROW = 70.0  # width of a box for one of queries, keys and values
@@ -29,7 +28,7 @@ _PAIRS = "(query.unsqueeze(-2) + key.unsqueeze(-3){})"
 _HIDDEN = ("Linear to one number", "scores = (hidden @ score.vector.unsqueeze(-3)).squeeze(-1)")
 _PROJECTED = ("Linear for Q, linear for K", "query, key = query @ score.query, key @ score.key")
 # For each score function, its name, and the name and the line of code of each step from queries and keys to scores.
-_SCORES: dict[ScoreKind, tuple[str, list[tuple[str, str]]]] = {
+_SCORES: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "scaled_dot": ("Scaled dot-product", [_MATMUL, ("Scale by 1 / √{width}", "scores = scores / math.sqrt({width})")]),
     "dot": ("Dot-product", [_MATMUL]),
     "general": ("General (bilinear)", [("Linear for K", "key = key @ score.weight.transpose(-2, -1)"), _MATMUL]),
@@ -66,10 +65,16 @@ def attention_uses(model: nn.Module) -> dict[str, tuple[Attention, MaskRows]]:
     return uses
 
 
-def attention_steps(kind: ScoreKind, width: int, dropout: float = 0.0) -> list[tuple[str, str]]:
+def _named_steps(kind: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the name and the steps of a score function. One of another package is a single step."""
+    name = kind.replace("_", " ")
+    return _SCORES.get(kind, (name.capitalize(), [(f"Score ({name})", "scores = score(query, key)")]))
+
+
+def attention_steps(kind: str, width: int, dropout: float = 0.0) -> list[tuple[str, str]]:
     """Return name and line of code of each step from query, key, value and mask to the output."""
     return [
-        *((name.format(width=width), code.format(width=width)) for name, code in _SCORES[kind][1]),
+        *((name.format(width=width), code.format(width=width)) for name, code in _named_steps(kind)[1]),
         ("Mask", "scores = scores.masked_fill(~mask, -math.inf)"),
         ("SoftMax", "weights = scores.softmax(-1)"),
         *([(f"Dropout {dropout:g}", f"weights = F.dropout(weights, {dropout:g})")] if dropout else []),
@@ -80,8 +85,8 @@ def attention_steps(kind: ScoreKind, width: int, dropout: float = 0.0) -> list[t
 def draw_attention(uses: dict[str, tuple[Attention, MaskRows]], drawing: Drawing) -> None:
     """Draw the attention layers of a model, which differ only in their inputs and masks."""
     layer, y = next(iter(uses.values()))[0], 40.0
-    kind: ScoreKind = "scaled_dot" if layer.score is None else layer.score.kind
-    name, options = f"{_SCORES[kind][0]} attention", ""
+    kind = "scaled_dot" if layer.score is None else layer.score.kind
+    name, options = f"{_named_steps(kind)[0]} attention", ""
     if isinstance(layer, MultiHeadAttention):
         steps = attention_steps(kind, layer.d_key, layer.dropout.p)
         _draw_steps(drawing, _LEFT, name, steps)

@@ -20,8 +20,9 @@ from matplotlib.ticker import MaxNLocator
 
 from headway.errors import LengthError
 from headway.inspection.capture import Kind
+from headway.inspection.page_data import MAX_DRAWN_TOKENS
 from headway.inspection.picture_files import COLORS, figure_style, font_families
-from headway.inspection.results import KIND_NAMES, MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.results import KIND_NAMES, AttentionMap, Inspection, Side
 from headway.text.visible_tokens import make_visible
 
 _NUMBERED = 24  # up to this many rows or columns, cells show their weights as numbers

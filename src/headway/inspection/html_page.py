@@ -12,10 +12,13 @@ import html
 import json
 import re
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from headway.inspection.capture import Kind
 from headway.inspection.page_data import page_data
-from headway.inspection.results import Inspection
+
+if TYPE_CHECKING:
+    from headway.inspection.results import Inspection
 
 
 def render_html(

@@ -11,15 +11,18 @@ import base64
 import math
 import unicodedata
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from headway.inspection.capture import Kind
-from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.text.visible_tokens import make_visible
 
+if TYPE_CHECKING:
+    from headway.inspection.results import AttentionMap, Inspection, Side
+
+MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
 PAGE_WEIGHT = 65_535  # maximum weight in files, whose size matters little
 SMALL_WEIGHT = 255  # maximum weight in replies: steps of 0.4 %, half the size
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import Kind, count_attention_weights
-from headway.notebook_html import heat_map, page, paragraph
+from headway.inspection.page_data import MAX_DRAWN_TOKENS
+from headway.notebook_html import frame, heat_map, page, paragraph
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative, shortened
 
-MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
 MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
 _DRAWN_HEADS = 16  # of a map in a notebook
 _DIGITS = 6  # decimals of weights and probabilities in JSON
@@ -138,8 +138,10 @@ class Inspection:
         return f"<Inspection of {self.model}: {shortened(self.source)}{target}, {len(self.maps)} attention maps>"
 
     def _repr_html_(self) -> str:
+        from headway.inspection.html_page import render_html
+
         head = paragraph(f"<b>{escape(self.target or '')}</b>"), paragraph(escape(self.source), note=True)
-        return page(*head, *([self.select_map()._repr_html_()] if self.maps else []))
+        return page(*head, frame(render_html(self), f"attention of {self.model}"))
 
     @property
     def log_probability(self) -> float:

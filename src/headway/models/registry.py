@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast, overload
 
 from torch import Tensor, nn
 
-from headway.config import ByKind, spelling_hint
+from headway.config import ByKind, unregistered
 from headway.errors import ConfigError
 from headway.kinds import Capability, Kinds
 from headway.models.base import ArchitectureConfig, Model
@@ -31,9 +31,10 @@ from headway.models.transformer import (
     with_encoder,
 )
 
+_REGISTER = "headway.models.registry.register"
 ModelConfig = Annotated[
     ArchitectureConfig,
-    ByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class),
+    ByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class, _REGISTER),
 ]
 """The type of fields with the configuration of any architecture in the table."""
 
@@ -146,7 +147,7 @@ _ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-ARCHITECTURES: Kinds[Architecture] = Kinds("model.kind", _ARCHITECTURES)
+ARCHITECTURES: Kinds[Architecture] = Kinds("model.kind", _ARCHITECTURES, lambda entry: entry.model_class)
 
 
 def register(architecture: Architecture) -> None:
@@ -185,7 +186,7 @@ def parse_model_config(data: Any, origin: str) -> ArchitectureConfig:
     try:
         architecture = ARCHITECTURES[kind]
     except KeyError:
-        raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}") from None
+        raise ConfigError(f"{origin}: kind = {kind!r}: {unregistered(str(kind), ARCHITECTURES, _REGISTER)}") from None
     return architecture.config_class.parse_saved(data, origin)
 
 

@@ -36,7 +36,7 @@ from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
 from headway.nn.recurrent import RecurrentEncoder, RecurrentLayer
 from headway.nn.recurrent_decoders import BahdanauDecoder, FixedVectorDecoder, LuongDecoder, RecurrentAttention
-from headway.nn.scores import ScoreFunction, ScoreKind, make_score
+from headway.nn.scores import ScoreFunction, ScoreKind, make_score, register_score
 
 __all__ = [
     "AttentionPooling",
@@ -80,6 +80,7 @@ __all__ = [
     "padding_mask",
     "projected_cross_entropy",
     "record_attention",
+    "register_score",
     "scaled_dot_product_attention",
     "sinusoids",
 ]

@@ -44,7 +44,7 @@ from headway.nn.dropout import Dropout
 from headway.nn.masks import Causal, DocumentMask, Mask, check_mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
-from headway.nn.scores import ScoreKind, make_score
+from headway.nn.scores import make_score
 
 
 def attention_weights(
@@ -153,7 +153,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         output_bias: bool | None = None,
-        score: ScoreKind = "scaled_dot",
+        score: str = "scaled_dot",
         qk_projection: Literal["linear", "hidden"] = "linear",
         qk_norm_epsilon: float | None = None,
         rotary: RotaryPositions | bool | None = None,

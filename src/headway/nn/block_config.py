@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headway.config import Config
+from headway.config import Config, KindOf
 from headway.nn.positions import RotaryScaling
-from headway.nn.scores import ScoreKind
+from headway.nn.scores import SCORES
 
 Norm = Literal["post", "pre", "none"]
 Projection = Literal["linear", "hidden"]
@@ -82,7 +82,7 @@ class BlockConfig(Config):
     residual: bool = Field(
         True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
     )
-    score: ScoreKind = Field(
+    score: Annotated[str, KindOf(lambda: SCORES, "headway.nn.register_score")] = Field(
         "scaled_dot",
         description="Score of a query and a key: their dot product over sqrt(d_key) (paper), the dot product itself, a "
         "bilinear form (general), one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",

@@ -20,7 +20,8 @@ arrive one after the other. Calling the module performs both steps.
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -29,6 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from headway.errors import ConfigError
+from headway.kinds import Kinds
 from headway.nn.arguments import Size, check_floats
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
@@ -38,32 +40,35 @@ _LARGEST = 1 << 24  # maximum number of hidden units in memory at a time; 64 MiB
 _SCALE = 10.0  # initial scale of a cosine: a temperature of 0.1 (Liu et al. 2022)
 
 
-def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int | None = None) -> ScoreFunction:
+def make_score(kind: str, width: int, num_heads: int = 1, *, hidden: int | None = None) -> ScoreFunction:
     """Return the score function ``kind`` for ``num_heads`` heads whose queries and keys have ``width`` units.
 
     ``hidden`` is the width of the hidden layer of additive and feed_forward. None means ``width``, but at most 64.
+
+    Raises:
+        ConfigError: There is no score function of this name.
     """
-    if kind not in get_args(ScoreKind):
-        raise ConfigError(f"{kind!r} is no score function", accepted=" or ".join(map(repr, get_args(ScoreKind))))
-    score = _new_score(kind, width, num_heads, hidden or min(width, _HIDDEN))
+    if kind not in SCORES:
+        raise ConfigError(f"{kind!r} is no score function", accepted=" or ".join(map(repr, SCORES)))
+    score = SCORES[kind](width, num_heads, hidden or min(width, _HIDDEN))
     score.kind, score.width = kind, width
     return score
 
 
-def _new_score(kind: ScoreKind, width: int, num_heads: int, units: int) -> ScoreFunction:
-    match kind:
-        case "scaled_dot":
-            return _DotScore(width**-0.5)
-        case "dot":
-            return _DotScore(1.0)
-        case "general":
-            return _GeneralScore(width, num_heads)
-        case "cosine":
-            return _CosineScore(num_heads)
-        case "additive":
-            return _AdditiveScore(width, num_heads, units)
-        case "feed_forward":
-            return _FeedForwardScore(width, num_heads, units)
+def register_score(kind: str, make: MakeScore) -> None:
+    """Add a score function, which recipes and model folders can then have as ``model.score``.
+
+    Models with it train and search in plain PyTorch, and cannot be exported. Whoever loads them must register it first.
+
+    Args:
+        kind: The name.
+        make: The class, a subclass of :class:`ScoreFunction`, or a function that returns an object of it. It is called
+            with the number of units of queries and keys, the number of heads, and the width of a hidden layer.
+
+    Raises:
+        ConfigError: The name is registered already, for another function.
+    """
+    SCORES.register(kind, make)
 
 
 class ScoreFunction(nn.Module):
@@ -74,7 +79,7 @@ class ScoreFunction(nn.Module):
         width: The number of units of queries and keys.
     """
 
-    kind: ScoreKind
+    kind: str
     width: int
 
     def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
@@ -212,3 +217,17 @@ def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
     """Return one matrix per head, each Xavier-uniform for its own shape."""
     bound = math.sqrt(6 / (inputs + outputs))
     return nn.Parameter(torch.empty(num_heads, inputs, outputs).uniform_(-bound, bound))
+
+
+MakeScore = Callable[[int, int, int], ScoreFunction]
+SCORES: Kinds[MakeScore] = Kinds(
+    "model.score",
+    {
+        "scaled_dot": lambda width, _heads, _units: _DotScore(width**-0.5),
+        "dot": lambda _width, _heads, _units: _DotScore(1.0),
+        "additive": _AdditiveScore,
+        "general": lambda width, num_heads, _units: _GeneralScore(width, num_heads),
+        "cosine": lambda _width, num_heads, _units: _CosineScore(num_heads),
+        "feed_forward": _FeedForwardScore,
+    },
+)

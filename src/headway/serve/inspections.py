@@ -1,7 +1,7 @@
 """Inspections that the service offers. They run in a worker, and return JSON, so that the front process only sends it.
 
-Texts are short enough to be drawn (:data:`headway.inspection.results.MAX_DRAWN_TOKENS`), so that a worker is never busy
-with an inspection for long: only its searches end early if the client disconnects.
+Texts are short enough to be drawn (:data:`headway.inspection.page_data.MAX_DRAWN_TOKENS`), so that a worker is never
+busy with an inspection for long: only its searches end early if the client disconnects.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headway.errors import LengthError
 from headway.inspection.diagram import diagram, outline_of
 from headway.inspection.forced_word import force_word
 from headway.inspection.inspect_translator import inspect_translation
-from headway.inspection.page_data import SMALL_WEIGHT, page_data, step_data
-from headway.inspection.results import MAX_DRAWN_TOKENS, Inspection
+from headway.inspection.page_data import MAX_DRAWN_TOKENS, SMALL_WEIGHT, page_data, step_data
+from headway.inspection.results import Inspection
 from headway.predict import Translator
 
 

@@ -15,6 +15,7 @@ from headway.config import apply_overrides, read_toml
 from headway.errors import ConfigError
 from headway.interop.hub import model_folder
 from headway.kinds import Kinds
+from headway.predict.presentation import PresentedModel
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
 from headway.tasks.masked_language_model import MaskedLanguageModelTask
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _TASKS = (TranslationTask(), ClassificationTask(), LanguageModelTask(), MaskedLanguageModelTask())
-TASKS: Kinds[Task[Any, Any, Any]] = Kinds("task.kind", {task.kind: task for task in _TASKS})
+TASKS: Kinds[Task[Any, Any, Any]] = Kinds("task.kind", {task.kind: task for task in _TASKS}, type)
 
 
 def register(task: Task[Any, Any, Any]) -> None:
@@ -117,4 +118,7 @@ def load(folder: str | Path, *, revision: str | None = None, **settings: Any) ->
         HubError: The model of the Hub does not exist, may not be read, is damaged, or cannot be reached.
     """
     folder = model_folder(folder, revision)
-    return TASKS[read_config(folder).task.kind].load_predictor(folder, **settings)
+    model = TASKS[read_config(folder).task.kind].load_predictor(folder, **settings)
+    if isinstance(model, PresentedModel):
+        model.folder = folder
+    return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from headway.corpus.labels import read_labeled_file
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from headway.calls.measurements import Convert
     from headway.evaluation import ComparisonTable
-    from headway.predict import ScoredText
     from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.EVALUATE
@@ -73,9 +73,9 @@ def compare(
     with the first.
     """
     from headway.bundle import read_config
+    from headway.calls.measurements import compare_outputs, unsuitable_tokenization
     from headway.decode.request import DecodingOptions
-    from headway.evaluation import compare_labels, compare_translations, tokenization_for
-    from headway.evaluation.translation import are_too_short_for_bleu
+    from headway.evaluation import compare_labels
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
@@ -138,17 +138,12 @@ def compare(
             read[str(system)] = [translation.text for translation in translations]
         assert reference is not None
         language = to or (read_config(models[0]).target_language if models else language_of_file(reference))
-        metrics, tokenization = metric or ("bleu", "chrf", "ter"), tokenization_for(language)
-        table = compare_translations(
-            {name: read[name] for name in names},
-            references,
-            metrics=metrics,
-            tokenization=tokenization,
-            trials=trials,
-            **tests,
-            max_differences=differences,
+        metrics = metric or ("bleu", "chrf", "ter")
+        outputs = {name: read[name] for name in names}
+        table = compare_outputs(
+            outputs, references, language, metrics=metrics, trials=trials, **tests, max_differences=differences
         )
-        if "bleu" in metrics and are_too_short_for_bleu(references, tokenization):
+        if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
             typer.echo(
                 f"hardly any line of {reference} has the four tokens in a row that BLEU counts (tokenization "
                 f"{tokenization}). If spaces do not separate the words of its language, name it with --to (--to zh)",
@@ -168,37 +163,29 @@ def _compare_language_models(
     precision: options.Precision,
     tests: dict[str, int],
 ) -> ComparisonTable:
-    from headway.evaluation import compare_language_models
+    from headway.calls.measurements import compare_on_texts
 
     texts = list(read_text_documents(data, fields, documents))
-    log_probabilities: dict[str, list[float]] = {}
-    signatures: dict[str, str] = {}
-    for system in systems:
-        model = open_language_model(system, device, precision)
-        signatures[str(system)] = model.signature(stride, "auto")
+    loaders = {str(system): partial(open_language_model, system, device, precision) for system in systems}
 
-        def total(batch: Sequence[str], score: Callable[..., list[ScoredText]] = model.score) -> list[float]:
-            return [scored.log_probability for scored in score(batch, stride=stride, precision="auto")]
+    def convert(name: str) -> Convert:
+        return partial(convert_all, job=f"scoring with {name}", source=data, unit="document")
 
-        log_probabilities[str(system)] = convert_all(
-            texts, total, job=f"scoring with {system}", source=data, unit="document"
-        )
-    return compare_language_models(log_probabilities, [len(text.encode()) for text in texts], signatures, **tests)
+    return compare_on_texts(loaders, texts, stride=stride, convert=convert, **tests)
 
 
 def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:
     """Return the labels in a file (the first column of each line), or the labels that a model predicts."""
+    from headway.calls.measurements import predicted_labels, read_labels
     from headway.predict import load_classifier
-    from headway.text.normalization import normalize
 
     if not system.is_dir():
-        labels = [normalize(line.partition("\t")[0]) for line in input_lines(system)]
+        labels = read_labels(input_lines(system))
         if len(labels) != len(texts):
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
-    classify = load_classifier(system, device=device).classify_each
-    classifications = convert_all(texts, classify, job=f"classifying with {system}", source=data, unit="example")
-    return [normalize(classification.label) for classification in classifications]
+    convert = partial(convert_all, job=f"classifying with {system}", source=data, unit="example")
+    return predicted_labels(load_classifier(system, device=device), texts, convert)
 
 
 def _as_text(table: ComparisonTable) -> str:

@@ -39,29 +39,25 @@ def distill(
     trained on these translations. If either part is interrupted, running the same command again resumes.
     """
     use_huge_pages()
-    from headway.cli.progress import ProgressListener
-    from headway.distillation import distill as translate_corpora
+    from headway.calls.progress import ProgressListener
+    from headway.calls.recipes import distill_recipe
     from headway.hardware import keep_freed_memory
-    from headway.tasks import load_recipe, train
-    from headway.training.fine_tuning import complete_recipe
-    from headway.training.previous_run import move_previous_run_aside
+    from headway.tasks import load_recipe
 
     loaded = load_recipe(recipe, with_device(assignments, device))
     keep_freed_memory()
-    folder = run or Path("runs") / f"{recipe.stem}-distilled"
-    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say) as earlier:
+    with ProgressListener() as listener:
         try:
-            student = translate_corpora(
+            result = distill_recipe(
                 teacher,
-                complete_recipe(loaded, folder),
-                folder,
+                loaded,
+                run or Path("runs") / f"{recipe.stem}-distilled",
                 beam_size=beam_size,
                 keep_original=keep_original,
+                fresh=fresh,
                 listener=listener,
-                reused_run=earlier,
             )
         except KeyboardInterrupt:
             listener.say(f"stopped; finished translations are kept, resume with: {resume_command()}")
             raise typer.Exit(130) from None
-        result = train(student, folder, listener=listener)
     print_next_command(result)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,15 +20,18 @@ from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
 from headway.corpus.labels import format_label_line, read_labeled_file
 from headway.corpus.lines import one_line
-from headway.errors import ConfigError, DataError, HeadwayError
+from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.predict import LanguageModel, ScoredText
+    from collections.abc import Mapping
+
+    from headway.calls.evaluation import Evaluation
+    from headway.kinds import Capability
+    from headway.predict import LanguageModel
     from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.EVALUATE
 COMMAND_CLASS = DecodingCommand
-_QUESTIONS_AT_ONCE = 256
 
 
 def evaluate(
@@ -99,7 +100,6 @@ def evaluate(
     """
     from headway.bundle import read_config
     from headway.calls.evaluation import score_translations
-    from headway.decode.request import DecodingOptions
     from headway.predict import Glossary, load_translator
     from headway.predict.translation.quality import translation_flags
     from headway.tasks import load
@@ -110,39 +110,15 @@ def evaluate(
         "--data": data, "--fields": fields, "--confusion": confusion, "--output": output, "--pairs": pairs,
         "--documents": documents, "--stride": stride, "--choices": choices, "--examples": examples,
     }  # fmt: skip
-    of_text = {"--data", "--fields", "--pairs", "--documents", "--stride", "--choices", "--examples"}
-    of_labels = {"--data", "--fields", "--confusion", "--output"}
-    of_translation = given.keys() - (of_text | of_labels) | {"--output"}
     capability = read_config(model).capability
-    does, wants, accepted = {
-        "translates": ("translates", "--source F --reference F", of_translation),
-        "labels": ("classifies texts", "--data F.tsv", of_labels),
-        "continues": ("continues texts", "--data F, --pairs F for minimal pairs, or --choices F.jsonl", of_text),
-        "fills": ("fills in hidden words", "--pairs F for minimal pairs", {"--pairs", "--fields"}),
-    }[capability]
-    if wrong := [name for name, value in given.items() if value and name not in accepted]:
-        raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
-    search = decoding_options()  # refuses invalid options before a model is loaded
-    if capability != "translates":
-        if search != DecodingOptions() or (precision != "float32" and capability != "continues"):
-            raise ConfigError(f"{model} is a model that {does}, without a search; leave out search options")
-        if data is None and pairs is None and choices is None:
-            raise ConfigError(f"{model} is a model that {does}; evaluate it with {wants}")
-    if examples and choices is None:
-        raise ConfigError("--examples has no effect without --choices; add --choices, or leave it out")
+    wants = _refuse_wrong_options(model, capability, given, precision)
     if choices is not None:
-        if other := [name for name in ("--data", "--pairs", "--documents", "--stride") if given[name]]:
-            raise ConfigError(f"{other[0]} does not apply to --choices; leave one out")
         _evaluate_choices(open_language_model(model, device, precision), choices, fields, examples, format_)
         return
     if pairs is not None:
-        if other := [name for name in ("--data", "--documents", "--stride") if given[name]]:
-            raise ConfigError(f"{other[0]} does not apply to --pairs; leave one out")
-        if capability == "continues":
-            opened = open_language_model(model, device, precision)
-            _evaluate_pairs(partial(opened.score, precision="auto"), opened.precision, pairs, fields, format_)
-        else:
-            _evaluate_pairs(load(model, device=device).score, "float32", pairs, fields, format_)
+        continues = capability == "continues"
+        opened = open_language_model(model, device, precision) if continues else load(model, device=device)
+        _evaluate_pairs(opened, pairs, fields, format_)
         return
     if data is not None:
         if capability == "labels":
@@ -153,7 +129,7 @@ def evaluate(
             )
         return
     if source is None or reference is None:
-        raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
+        raise ConfigError(f"{model} is a model that translates; give a test set with {wants}")
     terms = None if glossary is None else Glossary.load(glossary)
     device = device_for_workers(device, workers)
     first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
@@ -168,29 +144,62 @@ def evaluate(
     translations, seconds = translate_file(open_translator, sources, source, workers, languages, "translating", terms)
     report = LineReport(input_name(source), "stop", translation_flags, "headway translate --format json")
     report.add_results(translations)
-    hypotheses = [translation.text for translation in translations]
+    language = to or read_config(model).target_language
+    evaluation = score_translations(translations, references, metrics=metric or ("bleu", "chrf"), language=language)
     if output is not None:
         with output_file(output) as file:
-            file.writelines(one_line(text) + "\n" for text in hypotheses)
-    language = to or read_config(model).target_language
-    scores = score_translations(hypotheses, references, metrics=metric or ("bleu", "chrf"), language=language).scores
+            file.writelines(one_line(text) + "\n" for text in evaluation.outputs)
+    _print_translation_scores(evaluation, seconds, format_, with_terms=terms is not None)
+    report.finish()
+
+
+def _refuse_wrong_options(
+    model: Path, capability: Capability, given: Mapping[str, object], precision: options.Precision
+) -> str:
+    """Refuse options that do not fit the model or each other. Return the options that select its test set."""
+    from headway.decode.request import DecodingOptions
+
+    of_text = {"--data", "--fields", "--pairs", "--documents", "--stride", "--choices", "--examples"}
+    of_labels = {"--data", "--fields", "--confusion", "--output"}
+    of_translation = given.keys() - (of_text | of_labels) | {"--output"}
+    does, wants, accepted = {
+        "translates": ("translates", "--source F --reference F", of_translation),
+        "labels": ("classifies texts", "--data F.tsv", of_labels),
+        "continues": ("continues texts", "--data F, --pairs F for minimal pairs, or --choices F.jsonl", of_text),
+        "fills": ("fills in hidden words", "--pairs F for minimal pairs", {"--pairs", "--fields"}),
+    }[capability]
+    if wrong := [name for name, value in given.items() if value and name not in accepted]:
+        raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
+    search, test_sets = decoding_options(), [name for name in ("--choices", "--pairs", "--data") if given[name]]
+    if capability != "translates":
+        if search != DecodingOptions() or (precision != "float32" and capability != "continues"):
+            raise ConfigError(f"{model} is a model that {does}, without a search; leave out search options")
+        if not test_sets:
+            raise ConfigError(f"{model} is a model that {does}; evaluate it with {wants}")
+    if given["--examples"] and not given["--choices"]:
+        raise ConfigError("--examples has no effect without --choices; add --choices, or leave it out")
+    with_texts = [*test_sets[1:], *(name for name in ("--documents", "--stride") if given[name])]
+    if test_sets and test_sets[0] != "--data" and with_texts:
+        raise ConfigError(f"{with_texts[0]} does not apply to {test_sets[0]}; leave one out")
+    return wants
+
+
+def _print_translation_scores(evaluation: Evaluation, seconds: float, format_: str, *, with_terms: bool) -> None:
+    """Print the scores, and with a glossary how many of its entries are met."""
+    translations = evaluation.translations
     used = count_terms(term for translation in translations for term in translation.glossary or ())
     forced = sum("forced" in translation.flags for translation in translations)
     if format_ == "json":
-        whole = {
-            "sentences": len(sources),
-            "seconds": seconds,
-            "scores": [asdict(metric_score) for metric_score in scores],
-        }
-        if terms is not None:
+        scores = [asdict(score) for score in evaluation.scores]
+        whole: dict[str, object] = {"sentences": len(translations), "seconds": seconds, "scores": scores}
+        if with_terms:
             whole["glossary"] = {"terms": used.total(), "met": num_met(used), "forced_translations": forced}
         print(json.dumps(whole))
-    else:
-        print(*scores, sep="\n")
-        if terms is not None:
-            print(f"{terms_summary(used)}\ntranslations flagged forced: {forced:,} of {len(sources):,}")
-        typer.echo(f"{len(sources):,} sentences translated in {seconds:.1f} s", err=True)
-    report.finish()
+        return
+    print(*evaluation.scores, sep="\n")
+    if with_terms:
+        print(f"{terms_summary(used)}\ntranslations flagged forced: {forced:,} of {len(translations):,}")
+    typer.echo(f"{len(translations):,} sentences translated in {seconds:.1f} s", err=True)
 
 
 def _evaluate_classifier(
@@ -202,7 +211,8 @@ def _evaluate_classifier(
     output: Path | None,
     format_: str,
 ) -> None:
-    from headway.evaluation import class_table, confusion_table, evaluate_classes
+    from headway.calls.measurements import classify_texts, score_classifications
+    from headway.evaluation import class_table, confusion_table
     from headway.predict import load_classifier
 
     if confusion is not None:
@@ -212,10 +222,10 @@ def _evaluate_classifier(
     classifier = load_classifier(model, device=device)
     texts, truth = read_labeled_file(data, fields, classifier.labels)
     begin = time.perf_counter()
-    results = convert_all(texts, classifier.classify_each, job="classifying", source=data, unit="example")
+    convert = partial(convert_all, job="classifying", source=data, unit="example")
+    results = classify_texts(classifier, texts, convert)
     seconds = time.perf_counter() - begin
-    predicted, confidences = [result.label for result in results], [result.probability for result in results]
-    report = evaluate_classes(predicted, truth, classifier.labels, confidences=confidences)
+    report = score_classifications(results, truth, classifier.labels)
     truncated = sum(result.truncated for result in results)
     if format_ == "json":
         counts = {"texts": len(results), "truncated": truncated, "seconds": seconds}
@@ -256,26 +266,12 @@ def _evaluate_language_model(
     typer.echo(f"{counts}, {result.num_bytes:,} bytes", err=True)
 
 
-def _evaluate_pairs(
-    score: Callable[[Sequence[str]], list[ScoredText]], precision: str, pairs: Path, fields: str | None, format_: str
-) -> None:
-    from headway.data.readers import Corpus, read_examples
-    from headway.evaluation import evaluate_pairs
+def _evaluate_pairs(model: Any, pairs: Path, fields: str | None, format_: str) -> None:
+    from headway.calls.measurements import read_minimal_pairs, score_minimal_pairs
 
-    corpus = Corpus.parse({"files": [str(pairs)], "fields": fields and fields.split(",")}, "--pairs")
-    names = ("good", "bad", "group")[: max(len(corpus.fields or ()), 2)]
-    examples = list(read_examples(corpus, Path(), names))
-    if not examples:
-        raise DataError(f"{pairs}: no pairs; expected at least one")
-    good, bad, *groups = zip(*examples, strict=True)
-
-    def total(texts: Sequence[str]) -> list[float]:
-        return [math.fsum(scored.token_log_probabilities) for scored in score(texts)]
-
-    # A good and a bad text of equal length are computed in one batch.
-    texts = [text for pair in zip(good, bad, strict=True) for text in pair]
-    scores = convert_all(texts, total, job="scoring", source=pairs)
-    report = evaluate_pairs(scores[::2], scores[1::2], *groups, precision=precision)
+    report = score_minimal_pairs(
+        model, read_minimal_pairs(pairs, fields), partial(convert_all, job="scoring", source=pairs)
+    )
     if format_ == "json":
         print(json.dumps(asdict(report), ensure_ascii=False))
         return
@@ -286,26 +282,14 @@ def _evaluate_pairs(
 
 
 def _evaluate_choices(model: LanguageModel, path: Path, fields: str | None, num_examples: int, format_: str) -> None:
-    from headway.data.multiple_choice import DEFAULT_FIELDS, prompts_with_examples, read_questions
-    from headway.evaluation import evaluate_choices
-    from headway.predict import score_answers
+    from headway.calls.measurements import answer_questions
+    from headway.data.multiple_choice import DEFAULT_FIELDS, read_questions
 
     questions = read_questions(path, fields.split(",") if fields else DEFAULT_FIELDS)
-    prompts = prompts_with_examples(questions, num_examples)
-    scores: list[Sequence[Sequence[float]]] = []
     with show_progress("answering", path) as count_lines:
-        for start in range(0, len(questions), _QUESTIONS_AT_ONCE):
-            batch = slice(start, start + _QUESTIONS_AT_ONCE)
-            answers = [question.answers for question in questions[batch]]
-            for question, result in zip(
-                questions[batch], score_answers(model, prompts[batch], answers, precision="auto"), strict=True
-            ):
-                if isinstance(result, HeadwayError):
-                    raise result.with_location(f"{path}, line {question.line}")
-                scores.append(result)
-            count_lines(len(answers), 0)
-    truth = [question.right for question in questions]
-    report = evaluate_choices(scores, truth, num_examples=num_examples, precision=model.precision)
+        report = answer_questions(
+            model, questions, num_examples, origin=str(path), count=lambda number: count_lines(number, 0)
+        )
     if format_ == "json":
         print(json.dumps(asdict(report)))
         return

@@ -3,74 +3,22 @@
 from __future__ import annotations
 
 import json
-import shlex
-from typing import TYPE_CHECKING, cast
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.errors import escape_unprintable
-
-if TYPE_CHECKING:
-    from headway.bundle import LanguageModelBundle
-    from headway.engine.int8_check import Int8Check
 
 GROUP = CommandGroup.UNDERSTAND
 
 
 def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
-    from headway.bundle import load_bundle, read_config
-    from headway.engine import describe_search_form
-    from headway.engine.accelerate import describe_forward_form
-    from headway.engine.int8_check import read_int8_check
-    from headway.predict.translation.calibration import read_calibration
+    from headway.calls.description import model_facts
 
-    bundle = load_bundle(model)
-    task = bundle.task.as_dict()
-    if bundle.capability != "translates":
-        del task["source_language"], task["target_language"]
-    facts: dict[str, object] = {
-        "folder": str(model),
-        **{f"task.{key}": value for key, value in task.items()},
-        **{f"model.{key}": value for key, value in bundle.model.config.as_dict().items()},
-    }
-    if bundle.labels:
-        facts["labels"] = ", ".join(bundle.labels)
-    for side, tokenizer in bundle.tokenizers.items():
-        name = f"{side} tokenizer" if len(bundle.tokenizers) > 1 else "tokenizer"
-        facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
-    if (quantization := read_config(model).quantization) is not None:
-        facts["stored weights"] = quantization.describe()
-    facts["forward pass"] = describe_forward_form(bundle.model)
-    if bundle.capability in ("translates", "continues"):
-        facts["search"] = describe_search_form(bundle.model)
-    if settings := bundle.search.model_dump(mode="json", exclude_unset=True):
-        facts["search settings"] = ", ".join(f"{name} = {value}" for name, value in settings.items())
-    if bundle.capability == "continues":
-        facts["precision on a CPU"] = _cpu_precision(cast("LanguageModelBundle", bundle), read_int8_check(model))
-    if bundle.capability == "translates":
-        stored_calibration = read_calibration(bundle, model)
-        facts["unlikely flag"] = (
-            f"calibrated on {stored_calibration.texts:,} texts" if stored_calibration else "not calibrated"
-        )
-    facts["drawing"] = f"headway diagram {shlex.quote(str(model))} -o model.svg"
-    facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())
-    facts["bytes"] = sum(file.stat().st_size for file in model.iterdir())
+    facts = model_facts(model)
     if format_ == "json":
         print(json.dumps(facts, ensure_ascii=False))
         return
     width = max(map(len, facts))
     for key, value in facts.items():
         print(f"{key:<{width}}  {f'{value:,}' if type(value) is int else escape_unprintable(str(value))}")
-
-
-def _cpu_precision(bundle: LanguageModelBundle, check: Int8Check | None) -> str:
-    """Return the precision in which a language model generates on a CPU, and why. Nothing is checked for this."""
-    from headway.predict import LanguageModel
-
-    model = LanguageModel(bundle, device="cpu", precision="auto", int8_check=check)
-    if model.awaits_int8_check:
-        return "int8 if it agrees with float32, which has not been checked yet"
-    if (known := model.int8_check) is not None:
-        return f"{model.precision}: {known.describe()}"
-    return f"{model.precision}: not compared with float32" if model.precision == "int8" else model.precision

@@ -11,7 +11,6 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.training_runs import say_cleaning_hint
 
 GROUP = CommandGroup.TRAIN
 
@@ -30,23 +29,16 @@ def prepare(
     Running the same command again resumes after an interruption. With --shard, several machines that share the run
     folder prepare one part each. The machine that finishes last joins the parts; if none has, training joins them.
     """
-    from headway.cli.progress import ProgressListener
+    from headway.calls.progress import ProgressListener
+    from headway.calls.recipes import prepare_recipe
     from headway.data.store_builder import Shard
-    from headway.tasks import load_recipe, task_of
-    from headway.training.fine_tuning import complete_recipe
-    from headway.training.prepare import warm_up_kernels
+    from headway.tasks import load_recipe
 
-    part = Shard.parse(shard)
-    loaded = load_recipe(recipe, assignments or [])
-    task, folder = task_of(loaded), run or Path("runs") / recipe.stem
-    begin = time.perf_counter()
+    part, folder = Shard.parse(shard), run or Path("runs") / recipe.stem
+    loaded, begin = load_recipe(recipe, assignments or []), time.perf_counter()
     with ProgressListener() as listener:
-        loaded = complete_recipe(loaded, folder)
-        say_cleaning_hint(loaded, folder, listener.say)
-        prepared = task.prepare(loaded, folder, listener, part)
-        seconds = time.perf_counter() - begin
-        if prepared is not None:
-            warm_up_kernels(task, loaded, prepared, listener)
+        prepared = prepare_recipe(loaded, folder, shard=part, listener=listener)
+    seconds = time.perf_counter() - begin
     if prepared is None:
         print(f"part {part.number} of {part.total} is done, other parts are missing ({seconds:.1f} s)", file=sys.stderr)
         return

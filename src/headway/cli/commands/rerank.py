@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headway.predict.reranking.noisy_channel import Features
 
 GROUP = CommandGroup.RUN
-_HALVES = {"tuned on odd lines": 1, "held-out even lines": 0}
 
 
 def rerank(
@@ -205,35 +204,20 @@ def _tune(
     target_language: str,
 ) -> NoisyChannelWeights:
     """Tune the weights on the odd lines, and report BLEU on both halves. The baseline is the first candidate."""
-    from headway.evaluation import bleu, paired_bootstrap, tokenization_for
-    from headway.predict import rank_by_noisy_channel, tune_noisy_channel
+    from headway.calls.reranking import tune_on_odd_lines
 
     truth = list(input_lines(references))
     if wrong := [number for number in numbers if number > len(truth)]:
         raise DataError(f"a candidate is for line {wrong[0]}, but {references} has {len(truth):,} lines")
-    halves = {
-        half: [index for index, number in enumerate(numbers) if number % 2 == odd] for half, odd in _HALVES.items()
-    }
-    if not all(halves.values()):
+    if len({number % 2 for number in numbers}) < 2:
         raise DataError(f"{references}: expected candidates for lines with odd and with even numbers")
     expected = [truth[number - 1] for number in numbers]
-    tuned = next(iter(halves.values()))
-    chosen = tune_noisy_channel(
-        [candidates[index] for index in tuned],
-        [features[index] for index in tuned],
-        [expected[index] for index in tuned],
-        target_language,
-    )
-    ranked = rank_by_noisy_channel(candidates, features, chosen)
-    tokenization, weights = tokenization_for(target_language), chosen.model_dump().values()
-    print("weights:", *(f"{name} {value:g}" for name, value in zip(names, weights, strict=True)), file=sys.stderr)
-    for half, lines in halves.items():
-        before, after = [candidates[index][0] for index in lines], [ranked[index][0].text for index in lines]
-        right = [expected[index] for index in lines]
-        values = [bleu(texts, right, tokenization=tokenization).value for texts in (before, after)]
-        difference = paired_bootstrap(before, after, right, tokenization=tokenization)
-        print(f"{half}: BLEU {values[0]:.2f} -> {values[1]:.2f}; difference {difference}", file=sys.stderr)
-    return chosen
+    tuned = tune_on_odd_lines(numbers, candidates, features, expected, target_language)
+    values = tuned.weights.model_dump().values()
+    print("weights:", *(f"{name} {value:g}" for name, value in zip(names, values, strict=True)), file=sys.stderr)
+    for name, half in {"tuned on odd lines": tuned.odd, "held-out even lines": tuned.even}.items():
+        print(f"{name}: BLEU {half.before:.2f} -> {half.after:.2f}; difference {half.difference}", file=sys.stderr)
+    return tuned.weights
 
 
 def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[float], list[str]]]:

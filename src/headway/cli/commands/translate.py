@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,10 @@ from headway.cli.translations import count_terms, report_terms
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Translation, Translator
+    from headway.corpus.translation import TranslationSettings
+    from headway.predict import Glossary, Translation, Translator
     from headway.predict.translation.options import TranslateKeywords
+    from headway.predict.translation.text_translator import TextTranslator
 
 GROUP = CommandGroup.RUN
 COMMAND_CLASS = DecodingCommand
@@ -109,31 +111,20 @@ def translate(
     is_marked = markup is not None or input_format != "text"
     if document_format != "auto" and (text is not None or is_marked):
         raise ConfigError("--document-format does not apply to TEXT, --markup or --input-format jsonl; leave it out")
-    found_format = document_format_name(LINES if text is not None or is_marked else document_format, source, output)
-    if found_format is not None:
-        refuse_line_options(
-            found_format,
-            {
-                "--n-best": search.n_best > 1,
-                "--alignment": alignment,
-                "--prefix": bool(prefix),
-                "--include": bool(include),
-                "--ban": bool(ban),
-                "--format json": format_ == "json",
-                "--no-protect": not protect,
-                "--on-error": on_error != "stop",
-                "--shard": shard is not None,
-            },
-        )
-    elif encoding is not None or text_syntax is not None:
-        raise ConfigError(
-            f"{'--encoding' if encoding is not None else '--text-syntax'} applies to documents only",
-            hint="--document-format txt makes a text file a document",
-        )
+    line_options = {
+        "--n-best": search.n_best > 1, "--alignment": alignment, "--prefix": bool(prefix), "--include": bool(include),
+        "--ban": bool(ban), "--format json": format_ == "json", "--no-protect": not protect,
+        "--on-error": on_error != "stop", "--shard": shard is not None,
+    }  # fmt: skip
+    document_options = {"--encoding": encoding is not None, "--text-syntax": text_syntax is not None}
+    is_lines = text is not None or is_marked
+    found_format = _checked_format(
+        LINES if is_lines else document_format, source, output, line_options, document_options
+    )
     if trace:
         given = {"--pivot": pivot is not None, "--workers": workers > 1, "--mbr": mbr, "--alignment": alignment}
         refuse_with_trace({"a document": found_format is not None, **given})
-    from headway.corpus.translation import TranslationSettings, TranslationWriter
+    from headway.corpus.translation import TranslationSettings
 
     settings = TranslationSettings(
         model=str(model),
@@ -190,7 +181,6 @@ def translate(
     keep_freed_memory()
     load = partial(settings.load, say_in_main_process)
     report = LineReport(name, on_error, translation_flags, first_line=first_line)
-    used: Counter[tuple[str, bool]] = Counter()
     languages: TranslateKeywords = {"target_language": to, "source_language": from_}
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         if found_format is not None:
@@ -209,22 +199,59 @@ def translate(
             )
             report_terms(count_terms(document_report.glossary))
             return
-        how, writer = settings.options(), TranslationWriter(translator, settings)
-        translate_each: Callable[..., list[Translation | HeadwayError]] = translator.translate_each
-        if trace:
-            from headway.cli.traced_translations import TracedTranslations
+        _translate_lines(translator, settings, batches, report, terms, name, trace=trace, source=source, output=output)
 
-            writer = tracer = TracedTranslations(cast("Translator", translator), settings)
-            translate_each = tracer.translate_each
-        lines = process_lines(
-            batches, settings.reader(name).parse, report, writer.lines, job="translating", source=source, output=output
+
+def _checked_format(
+    chosen: str,
+    source: Path | None,
+    output: Path | None,
+    line_options: Mapping[str, bool],
+    document_options: Mapping[str, bool],
+) -> str | None:
+    """Return the format of a document, or None for lines. Refuse the options of the other one that are given."""
+    found_format = document_format_name(chosen, source, output)
+    if found_format is not None:
+        refuse_line_options(found_format, line_options)
+    elif given := [name for name, is_given in document_options.items() if is_given]:
+        raise ConfigError(
+            f"{given[0]} applies to documents only", hint="--document-format txt makes a text file a document"
         )
-        with closing(lines):
-            for sources, results in lines:
-                results += map(settings.choose, translate_each(sources, how, terms))
-                if terms is not None:
-                    for result in results:
-                        used += count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())
+    return found_format
+
+
+def _translate_lines(
+    translator: TextTranslator,
+    settings: TranslationSettings,
+    batches: Iterable[Sequence[bytes | str]],
+    report: LineReport,
+    terms: Glossary | None,
+    name: str,
+    *,
+    trace: bool,
+    source: Path | None,
+    output: Path | None,
+) -> None:
+    """Translate lines, write the results, and report which glossary terms are met. ``name`` is that of the input."""
+    from headway.corpus.translation import TranslationWriter
+
+    how, writer = settings.options(), TranslationWriter(translator, settings)
+    translate_each: Callable[..., list[Translation | HeadwayError]] = translator.translate_each
+    if trace:
+        from headway.cli.traced_translations import TracedTranslations
+
+        writer = tracer = TracedTranslations(cast("Translator", translator), settings)
+        translate_each = tracer.translate_each
+    used: Counter[tuple[str, bool]] = Counter()
+    lines = process_lines(
+        batches, settings.reader(name).parse, report, writer.lines, job="translating", source=source, output=output
+    )
+    with closing(lines):
+        for sources, results in lines:
+            results += map(settings.choose, translate_each(sources, how, terms))
+            if terms is not None:
+                for result in results:
+                    used += count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())
     report_terms(used)
 
 

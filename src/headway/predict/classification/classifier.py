@@ -19,6 +19,7 @@ from headway.errors import ConfigError, DataError, HeadwayError
 from headway.interop.hub import model_folder
 from headway.notebook_html import page, table
 from headway.predict.classification.attribution import Explanation, attribute
+from headway.predict.presentation import PresentedModel
 from headway.predict.results import process_lines, raise_first_error
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import EOS, PAD, refuse_surrogates
@@ -54,7 +55,7 @@ class Classification:
         return page(table(("label", "probability"), rows, numbers=(1,)))
 
 
-class Classifier:
+class Classifier(PresentedModel):
     """A trained classifier with its tokenizer. Several threads may call it at the same time.
 
     A text that is empty or only white space is an error. If a text is too long for the model, only its beginning is
@@ -69,6 +70,8 @@ class Classifier:
             the model's current device.
         max_batch_tokens: Maximum size of a batch: number of texts x tokens of the longest text.
     """
+
+    bundle: ClassifierBundle
 
     def __init__(
         self,

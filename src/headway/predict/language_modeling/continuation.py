@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from headway.predict.results import TokenAlternative
+from headway.notebook_html import DOUBT, page, paragraph, shaded, text
+from headway.predict.results import TokenAlternative, shortened
+from headway.text.visible_tokens import make_visible
 
 PartT = TypeVar("PartT")
 
@@ -30,6 +33,14 @@ class Continuation:
     token_log_probabilities: tuple[float, ...]
     finish_reason: Literal["end", "stop", "length"]
     ids: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"<Continuation: {shortened(self.text)}, {len(self.tokens):,} tokens, ended by {self.finish_reason}>"
+
+    def _repr_html_(self) -> str:
+        probabilities = zip(self.tokens, map(math.exp, self.token_log_probabilities), strict=True)
+        words = [(make_visible(token), 1 - value, f"probability {value:.3f}") for token, value in probabilities]
+        return page(paragraph(text(self.text)), paragraph(shaded(words, DOUBT), note=True) if words else "")
 
 
 @dataclass(frozen=True)

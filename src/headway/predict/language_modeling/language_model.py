@@ -49,6 +49,7 @@ from headway.predict.language_modeling.sequence_scores import (
     score_sequences_with_state,
 )
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
+from headway.predict.presentation import PresentedModel
 from headway.predict.results import Source, TokenAlternative
 from headway.predict.shared_weights import Once, with_own_model
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
@@ -60,7 +61,7 @@ _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maxima of a batch
 
 
-class LanguageModel:
+class LanguageModel(PresentedModel):
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
     The model that is given does not change: this object has a copy, which shares the weights unless it is on another
@@ -79,6 +80,8 @@ class LanguageModel:
     Raises:
         ConfigError: The model or the machine does not support the precision.
     """
+
+    bundle: LanguageModelBundle
 
     def __init__(
         self,

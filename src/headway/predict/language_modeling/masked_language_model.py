@@ -27,6 +27,7 @@ from headway.decode import give_way
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.interop.hub import model_folder
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
+from headway.predict.presentation import PresentedModel
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
@@ -72,7 +73,7 @@ class _Partial:
         return math.fsum(self.log_probs)
 
 
-class MaskedLanguageModel:
+class MaskedLanguageModel(PresentedModel):
     """A trained masked language model with its tokenizer. Several threads may call it at the same time.
 
     The model that is given does not change: this object has a copy, which shares the weights unless it is on another
@@ -86,6 +87,8 @@ class MaskedLanguageModel:
     Attributes:
         mask_id: The id of hidden tokens.
     """
+
+    bundle: MaskedLanguageModelBundle
 
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
         from headway.engine.accelerate import accelerate  # imported here: translators do not need it

@@ -7,6 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from headway.data.documents import divided
 from headway.engine import Precision
 from headway.errors import ConfigError, DataError
+from headway.notebook_html import page, paragraph, table
 from headway.text.base import UNK, TextTokenizer
 from headway.version import __version__
 
@@ -50,6 +52,22 @@ class Perplexity:
     num_bytes: int
     num_unknown: int
     signature: str
+
+    def __repr__(self) -> str:
+        return f"<Perplexity: {self.perplexity:.4g} per token, {self.bits_per_byte:.4f} bits per byte, {self._counts}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("loss, nats per token", f"{self.loss:.4f}"),
+            ("perplexity per token", f"{self.perplexity:.4g}"),
+            ("perplexity per word", f"{self.word_perplexity:.4g}"),
+            ("bits per byte", f"{self.bits_per_byte:.4f}"),
+        ]
+        return page(table((), rows, numbers=(1,)), paragraph(f"{self._counts}; {escape(self.signature)}", note=True))
+
+    @property
+    def _counts(self) -> str:
+        return f"{self.num_texts:,} texts, {self.num_tokens:,} tokens"
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,9 @@ class TranslatorPool(TextTranslator):
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        return f"<TranslatorPool: {self._workers} processes{', closed' if self._closed else ''}>"
+
     def translate_each(
         self,
         texts: Sequence[str | Source],

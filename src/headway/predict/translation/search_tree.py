@@ -6,11 +6,17 @@ dropped, the last token is a leaf that ends nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.decode import Hypothesis
+from headway.notebook_html import page, paragraph, table, tree
+from headway.predict.results import shortened
 from headway.text.base import EOS, TextTokenizer
+from headway.text.visible_tokens import make_visible
+
+_DRAWN_NODES = 400
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,27 @@ class SearchTree:
     beam_size: int
     nodes: tuple[SearchNode, ...]
     ends: tuple[SearchEnd, ...]
+
+    def __repr__(self) -> str:
+        best = f", best {shortened(self.ends[0].text)} with score {self.ends[0].score:.2f}" if self.ends else ""
+        return f"<SearchTree: beam {self.beam_size}, {len(self.nodes):,} tokens, {len(self.ends):,} finished{best}>"
+
+    def _repr_html_(self) -> str:
+        ends = table(
+            ("finished hypothesis", "score"), [(end.text, f"{end.score:.2f}") for end in self.ends], numbers=(1,)
+        )
+        if len(self.nodes) > _DRAWN_NODES:
+            return page(ends, paragraph(f"{len(self.nodes):,} tokens: too many to draw", note=True))
+        best, node = set[int](), self.ends[0].node if self.ends else None
+        while node is not None:
+            best.add(node)
+            node = self.nodes[node].parent
+        drawn = [
+            (make_visible(node.token), node.parent, f"probability {math.exp(node.log_probability):.3f}")
+            for node in self.nodes
+        ]
+        note = paragraph("Tokens that the beam has kept; the best hypothesis is bold.", note=True)
+        return page(ends, tree(drawn, best), note)
 
     @classmethod
     def of(

@@ -40,6 +40,7 @@ from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
+from headway.predict.presentation import PresentedModel
 from headway.predict.results import (
     Candidate,
     ScoredTarget,
@@ -71,7 +72,7 @@ _SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call t
 _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
 
 
-class Translator(TextTranslator):
+class Translator(PresentedModel, TextTranslator):
     """Translates text with a trained model.
 
     The model that is given does not change: the translator has a copy, which shares the weights unless it is on another
@@ -105,6 +106,8 @@ class Translator(TextTranslator):
     Raises:
         ConfigError: The model or the machine does not support the precision or the shortlist.
     """
+
+    bundle: Bundle
 
     def __init__(
         self,

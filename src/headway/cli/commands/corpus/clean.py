@@ -149,7 +149,7 @@ class _ActivityBar:
     def shown(self) -> Iterator[None]:
         """Show the bar until the end of the block."""
         if sys.stderr.isatty():
-            from headway.cli.progress import progress_bar
+            from headway.calls.progress import progress_bar
 
             self._bar = progress_bar(redirect_stdout=False, transient=True)
             self._task = self._bar.add_task("reading", total=None, numbers="")

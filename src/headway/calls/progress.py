@@ -1,10 +1,13 @@
-"""Progress on standard error: a bar if it is a terminal, otherwise plain lines, which only training prints."""
+"""Progress of long work, by rich: a bar in a terminal or in a notebook's cell, or plain lines elsewhere."""
 
 from __future__ import annotations
 
+import io
 import sys
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
@@ -21,8 +24,14 @@ from rich.progress import (
 )
 
 from headway.errors import escape_unprintable
+from headway.notebook_html import page
 from headway.torchrun import is_main_process
 from headway.training.report import Listener, shown_number
+
+_LINES = 4  # of the newest messages below the bar of a notebook
+_UPDATE_S = 0.2  # time between two pictures of this bar
+_WIDTH = 100  # of this bar, in characters
+_BOX = '<pre style="line-height:1.4;overflow-x:auto;background:none;color:inherit;margin:0">{code}</pre>'
 
 
 class ProgressListener(Listener):
@@ -60,11 +69,8 @@ class ProgressListener(Listener):
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Show loss, speed and time left."""
-        loss = record["loss"]
-        shown = f"{loss:.3f}" if abs(loss) < 1000 else shown_number(loss)
-        numbers = f"loss {shown}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
+        numbers = self._show_step(step, total_steps, record)
         if self._console.is_terminal:
-            self._bar.update(self._task, description="training", completed=step, total=total_steps, numbers=numbers)
             return
         elapsed, eta = record["elapsed_s"], ""
         if self._last is not None and step > self._last[0]:
@@ -75,6 +81,14 @@ class ProgressListener(Listener):
             f"step {step:,}/{total_steps:,}  {numbers}  lr {record['learning_rate']:.2e}  "
             f"elapsed {timedelta(seconds=round(elapsed))}{eta}"
         )
+
+    def _show_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> str:
+        """Show a step in the bar, and return its loss and speed as text."""
+        loss = record["loss"]
+        shown = f"{loss:.3f}" if abs(loss) < 1000 else shown_number(loss)
+        numbers = f"loss {shown}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
+        self._bar.update(self._task, description="training", completed=step, total=total_steps, numbers=numbers)
+        return numbers
 
     def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Show the time left."""
@@ -87,6 +101,74 @@ class ProgressListener(Listener):
             f"{name} {shown_number(value)}" for name, value in record.items() if isinstance(value, float)
         )
         self.say(f"dev after step {step:,}: {scores}")
+
+
+class NotebookListener(ProgressListener):
+    """Shows the progress of a training run in one output of a notebook's cell, which is replaced again and again.
+
+    rich itself updates outputs only if ipywidgets is installed, and these do not appear in exported notebooks.
+    """
+
+    def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
+        super().__init__(unit)  # whose bar does not show itself, because this is no terminal
+        self._lines = deque[str](maxlen=_LINES)
+        self._output: Any = None  # IPython's handle of the cell's output
+        self._updated = 0.0
+
+    def __enter__(self) -> NotebookListener:
+        from IPython.display import HTML, display
+
+        self._output = display(HTML(self._repr_html_()), display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop_task(self._task)
+        self._update()
+
+    def say(self, message: str) -> None:
+        """Show one line below the bar."""
+        self._lines.append(escape_unprintable(message))
+        self._update()
+
+    def progress(self, activity: str, num_done: int) -> None:
+        """Show a count and its rate in the bar."""
+        super().progress(activity, num_done)
+        self._update_now_and_then()
+
+    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+        """Show loss, speed and time left."""
+        self._show_step(step, total_steps, record)
+        self._update_now_and_then()
+
+    def _update_now_and_then(self) -> None:
+        if time.monotonic() - self._updated >= _UPDATE_S:
+            self._update()
+
+    def _update(self) -> None:
+        from IPython.display import HTML
+
+        self._updated = time.monotonic()
+        self._output.update(HTML(self._repr_html_()))
+
+    def _repr_html_(self) -> str:
+        console = Console(file=io.StringIO(), record=True, width=_WIDTH, force_jupyter=False, highlight=False)
+        console.print(self._bar.get_renderable())
+        for line in self._lines:
+            console.print(line, markup=False, soft_wrap=True)
+        return page(console.export_html(inline_styles=True, code_format=_BOX))
+
+
+@contextmanager
+def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
+    """Show the progress of a training run where a person can see it: in a terminal, or below a notebook's cell."""
+    console = Console(file=sys.stderr)
+    if not (wanted and is_main_process() and (console.is_jupyter or console.is_terminal)):
+        yield Listener()
+        return
+    with NotebookListener(unit) if console.is_jupyter else ProgressListener(unit) as listener:
+        yield listener
 
 
 def progress_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:

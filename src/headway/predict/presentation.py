@@ -1,0 +1,71 @@
+"""How models show themselves: one line as text, and their card, sizes and languages in a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from headway.bundle import AnyBundle
+from headway.notebook_html import details, page, paragraph, table, text
+
+_SHOWN = 6  # languages or labels in one line
+
+
+class PresentedModel:
+    """Base class of objects with a model, which shows the model when the object is printed.
+
+    Attributes:
+        bundle: The model with its tokenizers.
+        device: Where it computes.
+        folder: The folder that it was loaded from, or None.
+    """
+
+    bundle: AnyBundle
+    device: torch.device
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        kind, weights = self.bundle.model.config.kind, _num_weights(self.bundle)
+        return f"<{_title(self)}: {kind}, {weights:,} weights, {_vocabulary(self.bundle)}, on {self.device}>"
+
+    def _repr_html_(self) -> str:
+        config = self.bundle.model.config.as_dict()
+        sizes = [(name, str(value)) for name, value in config.items() if type(value) is int and value]
+        rows = [
+            ("architecture", str(config["kind"])),
+            ("weights", f"{_num_weights(self.bundle):,}"),
+            ("vocabulary", _vocabulary(self.bundle)),
+            *sizes,
+            ("device", str(self.device)),
+        ]
+        card = None if self.folder is None else self.folder / "README.md"
+        return page(
+            paragraph(f"<b>{text(_title(self))}</b>"),
+            table((), rows),
+            details("Model card", card.read_text(encoding="utf-8")) if card is not None and card.is_file() else "",
+        )
+
+
+def _title(model: PresentedModel) -> str:
+    """Return the name of the class, and the languages or labels of the model."""
+    facts, name, labels = model.bundle.describe(), type(model).__name__, model.bundle.labels
+    sources, targets = facts.get("source_languages", ()), facts.get("target_languages", ())
+    if sources and targets:
+        return f"{name} {_some(sources)} → {_some(targets)}"
+    return f"{name} of {_some(labels)}" if labels else name
+
+
+def _vocabulary(bundle: AnyBundle) -> str:
+    """Return the sizes of the vocabularies: one, or that of the source and that of the target."""
+    sizes = [f"{tokenizer.vocab_size:,}" for tokenizer in bundle.tokenizers.values()]
+    return f"{' and '.join(dict.fromkeys(sizes))} tokens"
+
+
+def _num_weights(bundle: AnyBundle) -> int:
+    return sum(parameter.numel() for parameter in bundle.model.parameters())
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown, rest = [*names[:_SHOWN]], len(names) - _SHOWN
+    return ", ".join([*shown, *([f"{rest:,} more"] if rest > 0 else [])])
