@@ -59,6 +59,8 @@ _VALUES: dict[str, list[Any]] = {
         {"kind": "llama3", "factor": 8.0, "original_length": 16},
         {"kind": "yarn", "factor": 4.0, "original_length": 32},
     ],
+    "relative_buckets": [4, 12],
+    "relative_max_distance": [18],
     "d_key": [6, 32],
     "d_value": [5],
     "d_ff": [37, 64],
@@ -102,7 +104,11 @@ PLAIN_SEARCH: dict[str, tuple[Any, ...]] = {
     "score": ("dot", "additive", "general", "cosine", "feed_forward"),
     "qk_projection": ("hidden",),
 }
-_ROTARY = ("rotary_base", "rotary_fraction", "rotary_scaling")  # need rotary positions
+# Options that need positions of one kind.
+_NEED_POSITIONS = {
+    **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling"), "rotary"),
+    **dict.fromkeys(("relative_buckets", "relative_max_distance"), "relative_bias"),
+}
 # Values of other fields that a field needs in order to be valid or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (TransformerConfig, "max_length"): {"positions": "learned"},
@@ -116,9 +122,9 @@ _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (RecurrentConfig, "d_embedding"): {"tie": "all"},
     (DecoderOnlyConfig, "parallel"): {"norm": "pre"},
     **{
-        (config, name): {"positions": "rotary"}
+        (config, name): {"positions": positions}
         for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig, MaskedConfig)
-        for name in _ROTARY
+        for name, positions in _NEED_POSITIONS.items()
     },
     **{
         (config, "num_kv_heads"): {"num_heads": 4}
@@ -155,8 +161,13 @@ def random_config(config: type[Config], seed: int) -> Config:
         drawn = {name: choose.choice(_values(config, name)) for name in names}
         companions = [_COMPANIONS.get((config, name), {}) for name in names]
         keys = functools.reduce(operator.or_, (_BASE[config], *companions, drawn))
-        if drawn.get("positions", "rotary") != "rotary":
-            keys = {name: value for name, value in keys.items() if name not in _ROTARY}
+        if needed := [_NEED_POSITIONS[name] for name in drawn if name in _NEED_POSITIONS]:
+            keys["positions"] = drawn.get("positions", choose.choice(needed))
+            keys = {
+                name: value
+                for name, value in keys.items()
+                if _NEED_POSITIONS.get(name, keys["positions"]) == keys["positions"]
+            }
         with contextlib.suppress(ConfigError):  # a combination that is refused
             return config.parse(keys, "random")
 

@@ -60,6 +60,7 @@ from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
+from headway.interop.huggingface.t5_importing import T5_FAMILIES
 from headway.models.registry import ARCHITECTURES
 from headway.storage import checksum
 from headway.tasks import load_recipe, train
@@ -82,6 +83,15 @@ ROTARY: dict[str, Any] = {
     "rotary_base": 100.0,
     "rotary_fraction": 0.5,
     "rotary_scaling": {"kind": "llama3", "factor": 4.0, "original_length": 8},
+}
+RELATIVE: Sections = {
+    "model": {
+        "positions": "relative_bias",
+        "relative_buckets": 8,
+        "relative_max_distance": 9,
+        "activation": "geglu_tanh",
+        "norm": "pre",
+    },
 }
 
 TRANSFORMERS: dict[str, Sections] = {
@@ -131,6 +141,7 @@ TRANSFORMERS: dict[str, Sections] = {
     },
     "words": {"tokenizer": {"kind": "words", "vocab_size": 300}},
     "inputs-tied": {"model": {"tie": "inputs"}},
+    "relative": {"model": {**RELATIVE["model"], "tie": "inputs"}},
 }
 RECURRENT: dict[str, Sections] = {
     "default": {},
@@ -192,6 +203,7 @@ CLASSIFIERS: dict[str, Sections] = {
     },
     "swiglu": {"model": {"activation": "swiglu", "score": "feed_forward", "encoder_layers": 2}},
     "no-block": {"model": {"encoder_layers": 0}},
+    "relative": RELATIVE,
     "grouped-rms-gelu-tanh": {
         "model": {**ROTARY, "num_kv_heads": 1, "norm_kind": "rms", "norm_epsilon": 1e-4, "bias": "none"},
     },
@@ -220,6 +232,7 @@ LANGUAGE_MODELS: dict[str, Sections] = {
     "glu-general": {"model": {"activation": "glu", "score": "general", "qk_projection": "hidden"}},
     "reglu-cosine": {"model": {"activation": "reglu", "score": "cosine", "residual": False}},
     "geglu-feed-forward": {"model": {"activation": "geglu", "score": "feed_forward", "norm": "pre"}},
+    "relative": RELATIVE,
     "swiglu-dropouts": {
         "model": {
             "activation": "swiglu",
@@ -673,6 +686,7 @@ def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
         yield f"store-{name}", partial(record_store, name=name, changes=changes)
     for name in [
         *FAMILIES,
+        *T5_FAMILIES,
         *CAUSAL_FAMILIES,
         *MASKED_FAMILIES,
         *(f"classifier-{name}" for name in CLASSIFIER_FAMILIES),
@@ -704,6 +718,7 @@ def _foreign(name: str, folder: Path) -> Path:
         trainer.train = partial(trainer.train, normalization_rule_name="identity")
     foreign.SIZES.update(d_model=8, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
     foreign.SIZES.update(encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=64)
+    foreign.T5_SIZES.update(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     if name in CAUSAL_FAMILIES:
         changes = {"n_embd": 16, "n_layer": 1, "n_head": 2} if name == "gpt2" else {**sizes}

@@ -27,6 +27,7 @@ from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
+from headway.interop.huggingface.t5_importing import T5_FAMILIES
 from headway.models.registry import ARCHITECTURES
 from headway.storage import checksum
 from headway.tasks import TASKS
@@ -273,7 +274,7 @@ def test_every_kind_is_recorded(tmp_path: Path) -> None:
     assert tokenizers == {*get_args(TokenizerKind), *imported_tokenizers()}
     imports = {name.removeprefix("import-") for name in names if name.startswith("import-")}
     classifiers = {f"classifier-{family}" for family in CLASSIFIER_FAMILIES}
-    assert imports == {*FAMILIES, *CAUSAL_FAMILIES, *MASKED_FAMILIES, *classifiers}
+    assert imports == {*FAMILIES, *T5_FAMILIES, *CAUSAL_FAMILIES, *MASKED_FAMILIES, *classifiers}
 
 
 @pytest.mark.slow_but_every(8)

@@ -34,7 +34,7 @@ from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import ARCHITECTURES, build_model
 from headway.models.transformer import TransformerConfig
-from headway.nn.attention import MultiHeadAttention, attention_weights
+from headway.nn.attention import MultiHeadAttention, masked_softmax
 from headway.nn.scores import ScoreKind, make_score
 
 NAMED = [
@@ -109,13 +109,13 @@ def test_the_drawn_lines_of_code_compute_what_the_layer_computes() -> None:
     mask = torch.rand(4, 5) < 0.7
     mask[:, 0] = True
     kinds: tuple[ScoreKind, ...] = get_args(ScoreKind)
-    for kind in kinds:
-        score = make_score(kind, 6, 3)
-        names = {"query": query, "key": key, "value": value, "mask": mask, "score": score}
-        names |= {"math": math, "F": F}
-        for _, code in attention_steps(kind, 6):
+    for kind, has_bias in product(kinds, (False, True)):
+        score, bias = make_score(kind, 6, 3), torch.randn(3, 4, 5) * has_bias
+        names: dict[str, Any] = {"query": query, "key": key, "value": value, "mask": mask, "score": score}
+        names |= {"bias": bias, "math": math, "F": F}
+        for _, code in attention_steps(kind, 6, has_bias=has_bias):
             exec(code, names)
-        expected = attention_weights(query, key, mask, score) @ value
+        expected = masked_softmax(score(query, key) + bias, mask) @ value
         torch.testing.assert_close(names["output"], expected)
 
 

@@ -53,9 +53,19 @@ SENTENCES = [
 ]
 
 
+T5_IDS = (("pad_id", 0), ("eos_id", 1), ("unk_id", 2), ("bos_id", -1))
+
+
 @cache
-def spm(model_type: str = "unigram", seed: int = 0, *, byte_fallback: bool = False, vocab_size: int = 220) -> bytes:
-    """Train a SentencePiece model with the default normalization (nmt_nfkc)."""
+def spm(
+    model_type: str = "unigram",
+    seed: int = 0,
+    *,
+    byte_fallback: bool = False,
+    vocab_size: int = 220,
+    options: tuple[tuple[str, Any], ...] = (),
+) -> bytes:
+    """Train a SentencePiece model with the default normalization (nmt_nfkc), and further ``options`` of the trainer."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus()[seed * 100 :]),
@@ -65,6 +75,7 @@ def spm(model_type: str = "unigram", seed: int = 0, *, byte_fallback: bool = Fal
         byte_fallback=byte_fallback,
         hard_vocab_limit=False,
         minloglevel=2,
+        **dict(options),
     )
     return written.getvalue()
 
@@ -89,16 +100,18 @@ SIZES: dict[str, Any] = {
 }
 
 
-def taught(model: Any, tokenizer: Any, seed: int, steps: int = 30) -> Any:
-    """Train ``model`` for some steps to copy: a random model would repeat itself and never end."""
+def taught(model: Any, tokenizer: Any, seed: int, steps: int = 30, prompts: Sequence[str] = ("",)) -> Any:
+    """Train ``model`` for some steps to copy a text after a prompt: a random one would repeat itself and never end."""
     torch.manual_seed(seed)
     model.apply(lambda layer: _redraw(layer, 0.1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     draw = random.Random(seed)
     model.train()
     for _ in range(steps):
-        batch: Any = tokenizer(list(draw.sample(corpus(), 8)), return_tensors="pt", padding=True)
-        labels = batch.input_ids.masked_fill(batch.attention_mask == 0, -100)
+        lines = draw.sample(corpus(), 8)
+        sources = [prompts[number % len(prompts)] + line for number, line in enumerate(lines)]
+        batch, targets = (tokenizer(texts, return_tensors="pt", padding=True) for texts in (sources, lines))
+        labels = targets.input_ids.masked_fill(targets.attention_mask == 0, -100)
         loss = model(**batch, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()
@@ -275,3 +288,77 @@ def pegasus(folder: Path, seed: int = 0) -> Path:
     config = transformers.PegasusConfig(**SIZES, vocab_size=len(tokenizer))
     model = taught(transformers.PegasusForConditionalGeneration(config), tokenizer, seed, steps=100)
     return saved(model, tokenizer, folder)
+
+
+T5_SIZES: dict[str, Any] = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,  # generate() of transformers needs the same number in the decoder
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+}
+
+
+def untied(model: Any) -> Any:
+    """Give a model an output projection of its own: new models of `transformers` 5 have a tied one."""
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def t5(folder: Path, seed: int = 0) -> Path:
+    """Write a folder like those of T5 v1.1: tokenizer.json with SentencePiece's pieces, <extra_id_0> and so on."""
+    folder.mkdir(parents=True)
+    (folder / "spiece.model").write_bytes(spm(options=T5_IDS))
+    tokenizer = transformers.T5Tokenizer.from_pretrained(folder)
+    config = transformers.T5Config(vocab_size=len(tokenizer) + 28, **T5_SIZES)
+    model = untied(transformers.T5ForConditionalGeneration(config))
+    return saved(taught(model, tokenizer, seed, steps=40), tokenizer, folder)
+
+
+def mt5(folder: Path, seed: int = 0) -> Path:
+    """Write a folder like those of mT5: only the SentencePiece model, which contains all tokens."""
+    folder.mkdir(parents=True)
+    (folder / "spiece.model").write_bytes(spm(options=T5_IDS))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 0, "additional_special_tokens": []})
+    )
+    tokenizer = transformers.T5Tokenizer.from_pretrained(folder, extra_ids=0, additional_special_tokens=[])
+    config = transformers.MT5Config(vocab_size=len(pieces(spm(options=T5_IDS))) + 12, **T5_SIZES)
+    model = untied(transformers.MT5ForConditionalGeneration(config))
+    taught(model, tokenizer, seed, steps=30).save_pretrained(folder)
+    return folder
+
+
+MADLAD_LANGUAGES = ["de", "en", "zh_Latn"]
+
+
+def madlad(folder: Path, seed: int = 0) -> Path:
+    """Write a folder like those of MADLAD-400: SentencePiece's own ids, and a token for each target language.
+    The model copies a text with the token before it.
+    """
+    folder.mkdir(parents=True)
+    symbols = [*(f"<2{language}>" for language in MADLAD_LANGUAGES), "<2translate>"]
+    model_proto = spm(options=(("user_defined_symbols", ",".join(symbols)),))
+    (folder / "spiece.model").write_bytes(model_proto)
+    settings = {"tokenizer_class": "T5Tokenizer", "pad_token": "<s>", "extra_ids": 0, "additional_special_tokens": []}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = transformers.T5Tokenizer.from_pretrained(folder)
+    special = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+    config = transformers.T5Config(**{**T5_SIZES, **special, "vocab_size": len(tokenizer)})
+    model = untied(transformers.T5ForConditionalGeneration(config))
+    prompts = [f"<2{language}> " for language in MADLAD_LANGUAGES]
+    return saved(taught(model, tokenizer, seed, steps=40, prompts=prompts), tokenizer, folder)
+
+
+def byt5(folder: Path, seed: int = 0) -> Path:
+    """Write a folder like those of ByT5, which contains no vocabulary."""
+    tokenizer = transformers.ByT5Tokenizer()
+    config = transformers.T5Config(vocab_size=384, **T5_SIZES, tokenizer_class="ByT5Tokenizer")
+    model = untied(transformers.T5ForConditionalGeneration(config))
+    return saved(taught(model, tokenizer, seed, steps=30), tokenizer, folder)

@@ -16,8 +16,9 @@ from headway.interop.huggingface.checkpoint import ModelFamily, read_checkpoint_
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
+from headway.interop.huggingface.t5_importing import T5_FAMILIES
 
-TABLES: list[Mapping[str, Any]] = [FAMILIES, CAUSAL_FAMILIES, MASKED_FAMILIES, CLASSIFIER_FAMILIES]
+TABLES: list[Mapping[str, Any]] = [FAMILIES, T5_FAMILIES, CAUSAL_FAMILIES, MASKED_FAMILIES, CLASSIFIER_FAMILIES]
 each_family = pytest.mark.parametrize(
     ("table", "name"),
     [(table, name) for table in TABLES for name in table],
@@ -106,6 +107,18 @@ _OLD_BART = {
     "unk_token_id": 3,
     "xla_device": True,
 }
+_T5 = {
+    "decoder_start_token_id": 0,
+    "dense_act_fn": "gelu_new",
+    "feed_forward_proj": "gated-gelu",
+    "gradient_checkpointing": False,
+    "initializer_factor": 1.0,
+    "is_encoder_decoder": True,
+    "is_gated_act": True,
+    "n_positions": 512,
+    "output_past": True,
+    "tie_word_embeddings": False,
+}
 # Further keys of published models of each family, with their values.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "marian": {
@@ -123,6 +136,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "bart": _OLD_BART,
     "mbart": {**_OLD_BART, "add_final_layer_norm": True, "normalize_before": True, "save_step": 5},
     "fsmt": {"decoder": {"vocab_size": 42024, "model_type": "fsmt_decoder"}, "langs": ["en", "de"], "init_std": 0.02},
+    "t5": _T5,
+    "mt5": _T5,
     "pegasus": {
         **_OLD_BART,
         "add_final_layer_norm": True,
@@ -153,7 +168,7 @@ def test_what_the_installed_version_writes_is_accepted(table: Mapping[str, Any],
 
 @each_family
 def test_what_older_versions_wrote_is_accepted(table: Mapping[str, Any], name: str, tmp_path: Path) -> None:
-    published = PUBLISHED[name] if table is FAMILIES else {}
+    published = PUBLISHED.get(name, {})
     read(tmp_path, table, name, **{**VERSION_4, **published})
     for key, value in published.items():
         read(tmp_path, table, name, **{key: value})

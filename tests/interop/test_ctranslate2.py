@@ -90,7 +90,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"norm": "pre"},
     {"activation": "gelu", "tie": "none"},
     {"activation": "silu", "scale_embedding": False, "output_bias": True},
-    *({"activation": gate} for gate in ("glu", "reglu", "geglu", "swiglu")),
+    *({"activation": gate} for gate in ("glu", "reglu", "geglu", "geglu_tanh", "swiglu")),
     {"positions": "learned", "max_length": 16, "embedding_norm": True},
     {"norm": "pre", "embedding_norm": True, "output_bias": True},
     {"sinusoid_layout": "halves", "sinusoid_spacing": "inclusive", "position_offset": 2},

@@ -1,4 +1,4 @@
-"""Damaged, truncated and malicious files of CTranslate2, Argos Translate and Marian are refused in one line.
+"""Damaged, truncated and malicious files of CTranslate2, Argos Translate, Marian and T5 are refused in one line.
 
 Nothing is written, and nothing outside a temporary folder is read or unpacked.
 """
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from argos_packages import packed
 from ctranslate2_models import Entry, Model, file_content, read_file
+from foreign import t5
 
 from headway.errors import BundleError, HeadwayError
 from headway.interop.importing import import_from
@@ -54,7 +55,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     (ct2 / "vmap.txt").write_text("\ta b\na\tb c\na b\tc\n")
     marian = marian_models.write(home / "marian", enc_depth=1, dec_depth=1).parent
-    return {"ct2": ct2, "marian": marian, "argos": packed("sentencepiece")}
+    return {"ct2": ct2, "marian": marian, "argos": packed("sentencepiece"), "t5": t5(home / "t5")}
 
 
 def refused(path: Path) -> str | None:
@@ -74,6 +75,7 @@ def refused(path: Path) -> str | None:
     [
         *(("ct2", file) for file in ("model.bin", "config.json", "shared_vocabulary.json", "vmap.txt")),
         *(("marian", file) for file in ("model.npz", "source.yml", "decoder.yml")),
+        *(("t5", file) for file in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json")),
         ("argos", ""),
     ],
 )

@@ -73,7 +73,9 @@ def decided(family: str, seed: int = 1) -> Any:
     return model
 
 
-def found_by_transformers(model: Any, sources: list[list[int]], **settings: Any) -> list[list[int]]:
+def found_by_transformers(
+    model: Any, sources: list[list[int]], unknown: int = UNKNOWN, **settings: Any
+) -> list[list[int]]:
     """Return the targets that generate() finds, without the special tokens around them."""
     config = model.config
     source = padded(sources, config.pad_token_id)
@@ -86,7 +88,7 @@ def found_by_transformers(model: Any, sources: list[list[int]], **settings: Any)
             early_stopping=True,
             max_new_tokens=LIMIT + 1,
             suppress_tokens=sorted(
-                {config.pad_token_id, config.decoder_start_token_id, UNKNOWN} - {config.eos_token_id}
+                {config.pad_token_id, config.decoder_start_token_id, unknown} - {config.eos_token_id}
             ),
             forced_eos_token_id=None,
             logits_processor=transformers.LogitsProcessorList([EndAtLimit(config.eos_token_id)]),
@@ -96,7 +98,12 @@ def found_by_transformers(model: Any, sources: list[list[int]], **settings: Any)
 
 
 def found_by_headway(
-    imported: ImportedModel, sources: list[list[int]], beam_size: int, alpha: float, prefix: tuple[int, ...] = ()
+    imported: ImportedModel,
+    sources: list[list[int]],
+    beam_size: int,
+    alpha: float,
+    prefix: tuple[int, ...] = (),
+    unknown: int = UNKNOWN,
 ) -> list[list[int]]:
     """Return the targets that Headway finds, in foreign ids."""
     ids = imported.target_vocabulary
@@ -106,7 +113,7 @@ def found_by_headway(
     ]
     options = DecodingOptions(beam_size=beam_size, length_penalty=alpha, normalization="average", stopping="first")
     found = search(
-        imported.model, requests, options, SearchVocabulary(1, 2, banned=(0, 1, *ids.to_headway_ids([UNKNOWN])))
+        imported.model, requests, options, SearchVocabulary(1, 2, banned=(0, 1, *ids.to_headway_ids([unknown])))
     )
     return [[ids.order[token] for token in hypotheses[0].tokens] for hypotheses in found]
 

@@ -16,6 +16,7 @@ from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
+from headway.interop.huggingface.t5_importing import T5_FAMILIES
 from headway.interop.onnx import OnnxModel
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "interop.md").read_text(encoding="utf-8")
@@ -29,7 +30,7 @@ def first_cells(heading: str) -> list[str]:
 
 def test_its_tables_of_families_are_complete() -> None:
     kinds: dict[str, Mapping[str, object]] = {
-        "family": FAMILIES,
+        "family": {**FAMILIES, **T5_FAMILIES},
         "language model": CAUSAL_FAMILIES,
         "masked model": MASKED_FAMILIES,
         "classifier": CLASSIFIER_FAMILIES,

@@ -106,12 +106,17 @@ class TestReferenceForm:
         assert (model(rows(*TEXTS)) - before).abs().min() > 1e-4
 
 
+RELATIVE = {"pooling": "first", "positions": "relative_bias"}  # the bias depends on the position that is computed
+
+
 class TestOnePosition:
     """If only one position is used, the last block computes only this position, with the same result."""
 
     @pytest.mark.parametrize("layers", [1, 2])
     @pytest.mark.parametrize("norm", ["pre", "post", "none"])
-    @pytest.mark.parametrize("changes", [{"pooling": "first"}, {"pooling": "last"}, AS_WRITTEN, AS_CODED], ids=str)
+    @pytest.mark.parametrize(
+        "changes", [{"pooling": "first"}, {"pooling": "last"}, RELATIVE, AS_WRITTEN, AS_CODED], ids=str
+    )
     def test_it_is_that_of_the_whole_stack(self, changes: dict[str, Any], norm: str, layers: int) -> None:
         model = make(**{**changes, "norm": norm, "encoder_layers": layers, "score": "general"})
         source = rows(*TEXTS)

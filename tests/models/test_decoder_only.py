@@ -101,6 +101,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "activation": "swiglu"},
     {"decoder_window": 3},
     {"decoder_window": 3, "positions": "rotary", "d_value": 5},
+    {"positions": "relative_bias", "relative_buckets": 4, "relative_max_distance": 4, "parallel": True},
     {"norm": "post", "tie": "none", "output_bias": True},
     {"score": "additive"},
 ]

@@ -35,7 +35,12 @@ def test_each_position_sees_both_sides() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"norm": "pre", "positions": "rotary", "encoder_window": 3, "num_segments": 2}]
+    "options",
+    [
+        {},
+        {"norm": "pre", "positions": "rotary", "encoder_window": 3, "num_segments": 2},
+        {"positions": "relative_bias", "relative_buckets": 8, "relative_max_distance": 6},
+    ],
 )
 def test_padding_changes_nothing(options: dict[str, Any]) -> None:
     model, tokens = build(**options), random_tokens(2, 7)

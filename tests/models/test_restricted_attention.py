@@ -27,6 +27,7 @@ from headway.nn import MultiHeadAttention, record_attention
 from headway.nn.block_config import BlockConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import causal_mask
+from headway.nn.positions import RelativeBias
 from headway.text.tokenizer import Tokenizer
 
 V = 11
@@ -162,8 +163,9 @@ def test_long_sequences_are_divided_and_short_ones_are_not(monkeypatch: pytest.M
 @pytest.mark.parametrize("shape", [None, (2, 150, 150), (1, 150, 150), (2, 1, 150), (150, 150), (150,), (2, 150, 1)])
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "cosine"])
 def test_blocks_follow_every_mask(shape: tuple[int, ...] | None, score: Any) -> None:
-    attention = accelerate(MultiHeadAttention(8, 2, window=(5, 2), score=score, rotary=True)).train()
-    x = torch.randn(2, 150, 8, requires_grad=True)
+    bias = RelativeBias(2, num_buckets=8, max_distance=5) if score == "cosine" else None
+    layer = MultiHeadAttention(8, 2, window=(5, 2), score=score, rotary=True, relative_bias=bias)
+    attention, x = accelerate(layer).train(), torch.randn(2, 150, 8, requires_grad=True)
     mask = None if shape is None else torch.rand(shape) < 0.5
     found, expected = attention(x, mask=mask), MultiHeadAttention.forward(attention, x, mask=mask)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

@@ -31,6 +31,13 @@ VARIANTS: list[dict[str, Any]] = [
     {"positions": "none", "score": "cosine"},
     {"encoder_window": 3, "decoder_window": 4},
     {"decoder_window": 2, "positions": "rotary", "score": "additive"},
+    {
+        "decoder_window": 4,
+        "positions": "relative_bias",
+        "relative_buckets": 6,
+        "relative_max_distance": 5,
+        "norm": "pre",
+    },
 ]
 
 
@@ -45,7 +52,7 @@ def transformer(**changes: Any) -> Transformer:
 
 @pytest.fixture(
     params=VARIANTS,
-    ids=["paper", "pre-norm", "learned", "foreign", "rotary", "no positions", "windows", "rotary window"],
+    ids=["paper", "pre-norm", "learned", "foreign", "rotary", "no positions", "windows", "rotary window", "relative"],
 )
 def model(request: pytest.FixtureRequest) -> Transformer:
     return transformer(**request.param)
@@ -245,7 +252,7 @@ def test_learned_positions_limit_both_sides() -> None:
         model.step(state, random_tokens(1)).logits()
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative_bias"])
 def test_other_positions_let_decoding_pass_any_table(positions: str) -> None:
     model = transformer(encoder_layers=1, decoder_layers=1, positions=positions)
     assert model.max_length is None
@@ -353,6 +360,19 @@ def test_the_output_bias_is_added_to_the_logits() -> None:
             "max_length = 60 has no effect with positions = 'none'; leave it out, or set positions to 'learned'",
         ),
         ({"activation": "tanh"}, "activation = 'tanh': input should be 'relu', 'gelu'"),
+        (
+            {"positions": "rotary", "relative_buckets": 8},
+            "relative_buckets has no effect with positions = 'rotary'; leave it out, or set positions to 'relative_b",
+        ),
+        ({"positions": "relative_bias", "max_length": 60}, "max_length = 60 has no effect with positions = 'relative_"),
+        (
+            {"positions": "relative_bias", "relative_buckets": 7},
+            "relative_buckets = 7: input should be a multiple of 2",
+        ),
+        (
+            {"positions": "relative_bias", "relative_max_distance": 16},
+            "relative_max_distance = 16 must be more than half of relative_buckets = 32",
+        ),
     ],
 )
 def test_mistakes_are_explained(keys: dict[str, Any], message: str) -> None:

@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from headway.nn import (
     causal_mask,
     padding_mask,
 )
-from headway.nn.block_config import Activation, Norm
+from headway.nn.block_config import Activation, Gate, Norm
 from headway.nn.blocks import NoNorm
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
@@ -93,12 +93,11 @@ def test_activations_by_formula(
         ("glu", lambda x: 1 / (1 + (-x).exp())),
         ("reglu", lambda x: x.clamp(min=0)),
         ("geglu", lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2),
+        ("geglu_tanh", lambda x: x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2),
         ("swiglu", lambda x: x / (1 + (-x).exp())),
     ],
 )
-def test_gates_by_formula(
-    activation: Literal["glu", "reglu", "geglu", "swiglu"], gate: Callable[[Tensor], Tensor]
-) -> None:
+def test_gates_by_formula(activation: Gate, gate: Callable[[Tensor], Tensor]) -> None:
     layer = randomised(GatedFeedForward(D, F_INNER, activation=activation))
     x = torch.randn(2, 5, D)
     inner = gate(x @ layer.gate.weight.T + layer.gate.bias) * (x @ layer.inner.weight.T + layer.inner.bias)
@@ -127,7 +126,7 @@ def test_feed_forward_starts_by_xaviers_rule(activation: Activation) -> None:
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"])
 def test_options_choose_the_feed_forward_layer(activation: Activation) -> None:
     layer = EncoderBlock(BlockConfig(d_model=4, num_heads=1, d_ff=8, activation=activation)).feed_forward
-    assert isinstance(layer, GatedFeedForward if activation.endswith("glu") else FeedForward)
+    assert isinstance(layer, GatedFeedForward if activation in get_args(Gate) else FeedForward)
 
 
 # Residual connections.

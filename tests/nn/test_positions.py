@@ -9,7 +9,10 @@ from torch import Tensor
 
 from headway.errors import ConfigError, LengthError
 from headway.nn import LearnedPositions, SinusoidalPositions, sinusoids
-from headway.nn.positions import NoPositions, RotaryPositions, RotaryScaling
+from headway.nn.attention import MultiHeadAttention, attention_weights, record_attention
+from headway.nn.block_config import BlockConfig
+from headway.nn.blocks import DecoderStack, EncoderStack
+from headway.nn.positions import NoPositions, RelativeBias, RotaryPositions, RotaryScaling
 
 
 def by_formula(position: int, dimension: int, d_model: int) -> float:
@@ -244,3 +247,83 @@ def test_scaling_slows_only_long_wavelengths(kind: Any) -> None:
 def test_scaling_without_its_context_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs original_length"):
         RotaryScaling.parse({"kind": "yarn", "factor": 2}, "test")
+
+
+# Relative biases.
+
+
+def buckets(bias: RelativeBias, distances: list[int]) -> list[int]:
+    """Return the bucket of each distance: the numbers in its table, of which each row contains its own index."""
+    with torch.no_grad():
+        bias.table.copy_(torch.arange(len(bias.table)).unsqueeze(1).expand_as(bias.table))
+        found: list[int] = bias(torch.tensor([distances]))[0, 0].long().tolist()
+    return found
+
+
+def test_buckets_by_hand() -> None:
+    # Of 8 buckets, 4 contain one distance. Bucket 4 + k begins at 4 * (16 / 4)^(k / 4): 4, 5.7, 8, 11.3.
+    causal = RelativeBias(1, num_buckets=8, max_distance=16, bidirectional=False)
+    expected = [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7]
+    assert buckets(causal, [-distance for distance in range(18)]) == expected
+    assert buckets(causal, [1, 2, 50, -1000]) == [0, 0, 0, 7]
+    # In both directions there are 4 each, 2 of one distance. Bucket 2 + k begins at 2 * 8^(k / 2): 2, 5.7.
+    both = RelativeBias(1, num_buckets=8, max_distance=16)
+    assert buckets(both, [0, -1, -2, -5, -6, -99]) == [0, 1, 2, 2, 3, 3]
+    assert buckets(both, [1, 2, 5, 6, 99]) == [5, 6, 6, 7, 7]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_buckets_of_t5_follow_its_formula(bidirectional: bool) -> None:
+    exact = 8 if bidirectional else 16  # half of the buckets of one direction
+    distances = range(exact, 300)
+    # The slack is for distances with which a bucket begins exactly, such as 16, 32 and 64.
+    places = [math.log(distance / exact) / math.log(128 / exact) * exact + 1e-9 for distance in distances]
+    expected = [min(exact + math.floor(place), 2 * exact - 1) for place in places]
+    assert buckets(RelativeBias(1, bidirectional=bidirectional), [-distance for distance in distances]) == expected
+
+
+@torch.no_grad()
+def test_biases_are_added_to_scores_by_distance() -> None:
+    torch.manual_seed(0)
+    bias = RelativeBias(2, num_buckets=4, max_distance=3)
+    attention, x = MultiHeadAttention(8, 2, relative_bias=bias), torch.randn(3, 5, 8)
+    with record_attention(attention) as weights:
+        attention(x)
+    query, kv = attention.project(x)
+    scores = query @ kv.keys.mT / math.sqrt(4)
+    for t in range(5):
+        for s in range(5):
+            # Each direction has two buckets: distance 0 and 1 or more before; distance 1 or more after, but never 0.
+            scores[:, :, t, s] += bias.table[0 if s == t else 1 if s < t else 3]
+    torch.testing.assert_close(weights[0], scores.softmax(-1))
+    assert not torch.allclose(weights[0], attention_weights(query, kv.keys))
+
+
+def test_the_biases_of_a_sequence_are_those_of_its_distances() -> None:
+    bias, positions = RelativeBias(3, num_buckets=8, max_distance=7, bidirectional=False), torch.arange(20)
+    assert torch.equal(bias.of_sequence(20), bias(positions - positions.unsqueeze(1)))
+    assert bias.of_sequence(1).shape == (3, 1, 1)
+
+
+@pytest.mark.parametrize("stack", [EncoderStack, DecoderStack])
+def test_all_blocks_of_a_stack_share_one_table(stack: type[EncoderStack] | type[DecoderStack]) -> None:
+    config = BlockConfig(d_model=8, num_heads=2, d_ff=8, positions="relative_bias")
+    model = stack(3, config)
+    tables = [name for name, _ in model.named_parameters() if "relative_bias" in name]
+    assert tables == ["blocks.0.attention.relative_bias.table"]
+    model.blocks[2].get_parameter("attention.relative_bias.table").data.fill_(3)
+    assert bool((model.blocks[0].get_parameter("attention.relative_bias.table") == 3).all())
+    assert model.blocks[0].get_submodule("attention.relative_bias").bidirectional == (stack is EncoderStack)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_buckets": 2}, "relative_buckets = 2: expected an even number of at least 4"),
+        ({"num_buckets": 9}, "relative_buckets = 9: expected an even number"),
+        ({"max_distance": 16}, "relative_max_distance = 16 with relative_buckets = 32: expected more than 16"),
+    ],
+)
+def test_buckets_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RelativeBias(2, **options)  # type: ignore[arg-type]

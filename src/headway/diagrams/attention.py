@@ -71,10 +71,16 @@ def _named_steps(kind: str) -> tuple[str, list[tuple[str, str]]]:
     return _SCORES.get(kind, (name.capitalize(), [(f"Score ({name})", "scores = score(query, key)")]))
 
 
-def attention_steps(kind: str, width: int, dropout: float = 0.0) -> list[tuple[str, str]]:
-    """Return name and line of code of each step from query, key, value and mask to the output."""
+def attention_steps(
+    kind: str, width: int, dropout: float = 0.0, *, has_bias: bool = False
+) -> list[tuple[str, str]]:
+    """Return name and line of code of each step from query, key, value and mask to the output.
+
+    If it ``has_bias``, the bias by distance is a tensor, too.
+    """
     return [
         *((name.format(width=width), code.format(width=width)) for name, code in _named_steps(kind)[1]),
+        *([("Add bias by distance", "scores = scores + bias")] if has_bias else []),
         ("Mask", "scores = scores.masked_fill(~mask, -math.inf)"),
         ("SoftMax", "weights = scores.softmax(-1)"),
         *([(f"Dropout {dropout:g}", f"weights = F.dropout(weights, {dropout:g})")] if dropout else []),
@@ -88,7 +94,7 @@ def draw_attention(uses: dict[str, tuple[Attention, MaskRows]], drawing: Drawing
     kind = "scaled_dot" if layer.score is None else layer.score.kind
     name, options = f"{_named_steps(kind)[0]} attention", ""
     if isinstance(layer, MultiHeadAttention):
-        steps = attention_steps(kind, layer.d_key, layer.dropout.p)
+        steps = attention_steps(kind, layer.d_key, layer.dropout.p, has_bias=layer.relative_bias is not None)
         _draw_steps(drawing, _LEFT, name, steps)
         _draw_heads(drawing, layer, name)
         options = ", ".join(attention_options(layer))
@@ -137,7 +143,13 @@ def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str) -> None:
     for column in columns:
         column.rise(column.y - bottom)
     joined = Column(drawing, [_RIGHT], width=3 * _NARROW + 36, y=bottom)
-    joined.layer(f"{name}, {layer.num_heads} heads", "attention", weights_of(layer.score), gap=0.0, stacked=True)
+    joined.layer(
+        f"{name}, {layer.num_heads} heads",
+        "attention",
+        weights_of(layer.score, layer.relative_bias),
+        gap=0.0,
+        stacked=True,
+    )
     joined.layer("Concat", "feed_forward", shape=f"T × {layer.output.in_features:,}")
     joined.layer("Linear", "linear", weights_of(layer.output), shape=f"T × {layer.output.out_features:,}")
     joined.end(attention_name(layer))

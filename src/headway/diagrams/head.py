@@ -13,7 +13,7 @@ from torch import Tensor
 from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
 from headway.diagrams.text_width import shortened
 from headway.errors import ConfigError
-from headway.nn.attention import MultiHeadAttention, attention_weights
+from headway.nn.attention import MultiHeadAttention, masked_softmax
 from headway.nn.blocks import CausalStack, EncoderStack, PreNorm
 
 _CELL = 38.0  # width of a number
@@ -66,8 +66,10 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     query, kv = attention.project(x[None])
     kv = kv.for_queries(attention.queries_per_key)
     score = None if attention.score is None else attention.score.compare
-    weights = attention_weights(query, kv.keys, head.mask, score)[0, 0]
     scores = (query * query.size(-1) ** -0.5 @ kv.keys.mT if score is None else score(query, kv.keys))[0, 0]
+    if attention.relative_bias is not None:
+        scores = scores + attention.relative_bias.of_sequence(len(x))[0]
+    weights = masked_softmax(scores, head.mask)
     source = _matrix(drawing, 0.0, -10.0, "X: input of the layer", x, tokens, "embedding")
     shown = []
     for place, (name, part) in enumerate((("Q", query[0, 0]), ("K", kv.keys[0, 0]), ("V", kv.values[0, 0])), start=-1):
@@ -78,6 +80,7 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
         drawing.arrow(matrix.center, matrix.top, box.bottom)
         shown.append(box)
     title, center = f"Scores: Q Kᵀ / √{attention.d_key}" if score is None else "Scores of Q and K", -_APART / 2
+    title += "" if attention.relative_bias is None else " + bias"
     compared = _matrix(drawing, center, shown[0].top - 44, title, scores, tokens, "attention", heading=LINE_HEIGHT)
     for box in shown[:2]:
         _elbow(drawing, box, compared)

@@ -41,7 +41,9 @@ Residual = PostNorm | PreNorm | NoNorm
 _ACTIVATIONS: dict[Any, str] = {
     F.relu: "ReLU", F.gelu: "GELU", gelu_tanh: "GELU (tanh)", F.silu: "SiLU", F.sigmoid: "sigmoid",
 }  # fmt: skip
-_GATES: dict[Any, str] = {F.relu: "ReGLU", F.gelu: "GeGLU", F.silu: "SwiGLU", F.sigmoid: "GLU"}
+_GATES: dict[Any, str] = {
+    F.relu: "ReGLU", F.gelu: "GeGLU", gelu_tanh: "GeGLU (tanh)", F.silu: "SwiGLU", F.sigmoid: "GLU",
+}  # fmt: skip
 _POOLING = {
     "mean": "Mean over positions", "max": "Maximum over positions", "mean_max": "Mean and maximum over positions",
     "first": "State of the first token", "last": "State of the last token",
@@ -174,6 +176,8 @@ def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
         yield f"{which} serves {attention.queries_per_key} query heads"
     if attention.rotary is not None:
         yield "rotary positions"
+    if (bias := attention.relative_bias) is not None:
+        yield f"bias by distance: {bias.num_buckets} buckets up to {bias.max_distance:,}"
     if attention.query_outer is not None:
         yield "hidden layer for Q and K"
     if attention.query_norm is not None:

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import headway.kernels as kernels
-from headway.engine.attention import KernelMultiHeadAttention, has_separate_scores, separate_training_parts
+from headway.engine.attention import KernelMultiHeadAttention, separate_scores_part, separate_training_parts
 from headway.engine.int8_weights import StoredLinear
 from headway.engine.layers import (
     ACTIVATIONS,
@@ -50,7 +50,7 @@ from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.dropout import Dropout
 from headway.nn.norms import RMSNorm
-from headway.nn.positions import RotaryPositions
+from headway.nn.positions import RelativeBias, RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 from headway.storage import user_cache_folder
@@ -128,6 +128,7 @@ _ATTENTION = {
     "query_norm": is_type(type(None), RMSNorm, KernelRMSNorm),
     "key_norm": is_type(type(None), RMSNorm, KernelRMSNorm),
     "rotary": is_type(type(None), RotaryPositions),
+    "relative_bias": is_type(type(None), RelativeBias),
     "dropout": _DROPOUT,
 }
 
@@ -250,10 +251,12 @@ def describe_forward_form(model: nn.Module) -> str:
     if plain:
         described.append(f"plain: {', '.join(f'{count} {name}' for name, count in plain.items())}")
     attention = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
-    if separate := sum(map(has_separate_scores, attention)):
-        described.append(f"{separate} MultiHeadAttention compute scores and weights separately (score)")
+    separate = Counter(filter(None, map(separate_scores_part, attention)))
+    described += [
+        f"{count} MultiHeadAttention compute scores and weights separately ({part})" for part, count in separate.items()
+    ]
     in_training = Counter(
-        ", ".join(separate_training_parts(layer)) for layer in attention if not has_separate_scores(layer)
+        ", ".join(separate_training_parts(layer)) for layer in attention if separate_scores_part(layer) is None
     )
     described += [
         f"{count} MultiHeadAttention train in several operations ({parts})"

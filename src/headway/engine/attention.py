@@ -68,16 +68,20 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         return joined
 
     def attend(
-        self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
+        self,
+        query: Float[Tensor, "B H T K"],
+        kv: KeysValues,
+        mask: Mask | None = None,
+        bias: Float[Tensor, "*#B H T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         if isinstance(mask, Tensor):
             mask = add_head_dim(mask, query)
-        needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
+        needs_weights = self.score is not None or bias is not None or (self.training and self.dropout.p > 0)
         if needs_weights or attention_is_observed():
             repeated = kv.for_queries(self.queries_per_key)
             score = None if self.score is None else self.score.compare
-            weights = attention_weights(query, repeated.keys, mask, score)
+            weights = attention_weights(query, repeated.keys, mask, score, bias)
             used = apply_observers(self, weights)
             if used is not weights or needs_weights or not _fused_is_faster(query, kv.keys):
                 return self.merge_heads(self.dropout(used) @ repeated.values)
@@ -89,7 +93,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             self.training
             and kernels_support(x)
             and kernels_support(source)
-            and not has_separate_scores(self)
+            and separate_scores_part(self) is None
             and not separate_training_parts(self)
             and not attention_is_observed()
             and not has_hooks(self.projection, self.dropout)
@@ -99,9 +103,9 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         )
 
 
-def has_separate_scores(layer: MultiHeadAttention) -> bool:
-    """Return whether a layer computes scores and weights one after the other, because its score is a function."""
-    return layer.score is not None
+def separate_scores_part(layer: MultiHeadAttention) -> str | None:
+    """Return the part because of which a layer computes scores and weights one after the other, or None."""
+    return next((name for name in ("score", "relative_bias") if getattr(layer, name) is not None), None)
 
 
 def separate_training_parts(layer: MultiHeadAttention) -> list[str]:
@@ -126,11 +130,18 @@ def attention_weights(
     key: Float[Tensor, "*b S _"],
     mask: Mask | None = None,
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T S"]:
-    """Compute :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads."""
-    if mask is None:
+    """Compute :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads.
+
+    ``bias`` is added to the scores.
+    """
+    if mask is None and bias is None:
         return plain.attention_weights(query, key, None, score)
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
+    scores = scores if bias is None else scores + bias
+    if mask is None:
+        return scores.softmax(-1)
     if not isinstance(mask, Tensor):
         if kernels_support(scores):
             arguments = (scores.contiguous(), _mask_for_kernels(mask, len(scores), scores.size(2)))

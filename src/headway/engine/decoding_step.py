@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from headway.decode.ranking import NextTokens
@@ -68,6 +68,7 @@ class DecodingStep:
         memory_kv: Keys and values of the memory; None for language models.
         memory_entries: The entries of the memory to which each row may attend.
         rotation: Rotates queries and keys (R, 1, H, K) to the position of each row. None if positions are not rotary.
+        relative_bias: Added to the scores of self-attention, for each row and each entry of ``prefix_kv``, or None.
     """
 
     rows: StepRows
@@ -76,6 +77,7 @@ class DecodingStep:
     memory_kv: KVCache | None = None
     memory_entries: Any = None
     rotation: Callable[[Tensor], Tensor] | None = None
+    relative_bias: Float[Tensor, "B H W C"] | None = None
 
 
 @lru_cache(maxsize=1024)

@@ -43,6 +43,7 @@ from headway.nn import blocks
 from headway.nn.blocks import PostNorm
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.norms import RMSNorm
+from headway.nn.positions import RelativeBias
 
 Array = npt.NDArray[np.float32]
 
@@ -140,8 +141,14 @@ class Int8Backend(TorchBackend):
         return first_entries(cache.slots.numpy(), cache.lengths.numpy(), cache.keys.size(2))
 
     def self_attention(  # noqa: D102
-        self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
+        self,
+        rows: Rows,
+        layout: HeadLayout,
+        sources: SourceRows,
+        window: tuple[int, int] | None = None,
+        relative_bias: RelativeBias | None = None,
     ) -> Rows:
+        assert relative_bias is None, "search_support.py lists no relative bias for int8"
         if window is not None:
             return super().self_attention(rows, layout, sources, window)
         rows[:, : layout.widths[0]] *= np.float32((layout.widths[0] // layout.num_heads) ** -0.5)
@@ -168,8 +175,14 @@ class Int8Backend(TorchBackend):
         _attend(rows, layout, keys, values, spans, entries, out)
 
     def causal_attention(  # noqa: D102
-        self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
+        self,
+        rows: Rows,
+        layout: HeadLayout,
+        prompts: PromptRows,
+        window: tuple[int, int] | None,
+        relative_bias: RelativeBias | None = None,
     ) -> Rows:
+        assert relative_bias is None, "search_support.py lists no relative bias for int8"
         # Compute in blocks even if prompts share no beginning, so that sharing does not change the rounding.
         query, key, value = (part.squeeze(1) for part in layout.split(torch.from_numpy(rows).unsqueeze(1)))
         return prompt_attention(query, key, value, prompts, window).flatten(1).numpy()

@@ -24,7 +24,13 @@ from headway.torch_internals import has_hooks
 
 # The activations that kernels compute, with their names there.
 ACTIVATIONS: dict[Any, str] = {F.gelu: "gelu", gelu_tanh: "gelu_tanh", F.silu: "silu"}
-GATES: dict[Any, str] = {F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
+GATES: dict[Any, str] = {
+    F.sigmoid: "glu",
+    F.relu: "reglu",
+    F.gelu: "geglu",
+    gelu_tanh: "geglu_tanh",
+    F.silu: "swiglu",
+}
 
 
 class KernelFeedForward(FeedForward):

@@ -12,7 +12,7 @@ Dimensions: N blocks, C queries in a block, J = C + before + after keys of a blo
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -52,7 +52,8 @@ class LocalMultiHeadAttention(KernelMultiHeadAttention):
         ):
             return super().forward(x, mask=restrict_to_window(mask, self.window, x))
         query, kv = self.project(x)
-        attended = self.attend(*_divide(query, kv, mask, self.window))
+        bias = None if self.relative_bias is None else self.relative_bias(_distances(self.window, x.device))
+        attended = self.attend(*_divide(query, kv, mask, self.window), bias)
         return torch.unflatten(attended, 0, (len(x), -1)).flatten(1, 2)[:, :length]
 
 
@@ -71,6 +72,12 @@ def local_attention(
 
 def _block_size(window: tuple[int, int]) -> int:
     return max(_MIN_BLOCK, sum(window))
+
+
+def _distances(window: tuple[int, int], device: torch.device) -> Int[Tensor, "C J"]:
+    """Return the distances from the queries of a block to its keys."""
+    queries = torch.arange(_block_size(window), device=device).unsqueeze(1)
+    return torch.arange(-window[0], len(queries) + window[1], device=device) - queries
 
 
 def _divide(

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.nn.embedding import pad_sequences
+from headway.nn.positions import RelativeBias
 
 _MIN_SHARED = 32  # shorter common beginnings are computed for each prompt
 _MIN_SAVING = 0.25  # share of the tokens; attention uses threads less well for single prompts than for a batch
@@ -119,6 +120,7 @@ def prompt_attention(
     value: Float[Tensor, "R G U"],
     prompts: PromptRows,
     window: tuple[int, int] | None,
+    relative_bias: RelativeBias | None = None,
 ) -> Float[Tensor, "R H U"]:
     """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
 
@@ -128,7 +130,9 @@ def prompt_attention(
     heads, groups = query.size(1), key.size(1)
     length = -(-prompts.max_length // _QUERIES) * _QUERIES
     out = query.new_zeros(len(query), heads, value.size(2))
-    bias = _causal_bias(length, window, query.dtype)
+    bias, by_distance = _causal_bias(length, window, query.dtype), None
+    if relative_bias is not None:
+        by_distance = torch.unflatten(relative_bias.of_sequence(length).to(query.dtype), 0, (groups, -1))
     # The rows of a span stay in these buffers for the next one, which shares the first of them.
     queries, keys, values = (part.new_empty(part.size(1), length, part.size(2)) for part in (query, key, value))
     by_group, filled = torch.unflatten(queries, 0, (groups, -1)), length
@@ -147,6 +151,8 @@ def prompt_attention(
                 buffer[:, None, first:end].expand(-1, heads // groups, -1, -1) for buffer in (keys, values)
             )
             mask = bias[: end - start, length + first - start : length + end - start]
+            if by_distance is not None:
+                mask = mask + by_distance[:, :, start:end, first:end]
             attended = F.scaled_dot_product_attention(
                 by_group[:, :, start:end], own_keys, own_values, mask, scale=1.0
             ).flatten(0, 1)

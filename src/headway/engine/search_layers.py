@@ -45,6 +45,7 @@ class _SelfAttentionLayer:
     def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
         self.layout = _layout(module)
         self.rotary, self.window, self._backend = module.rotary, module.window, backend
+        self._relative_bias = module.relative_bias
         weight, bias = _scaled_projection(module, backend) if scaled else backend.parameters_of(module.projection)
         self.norm, self.projection = norm_and_linear(backend, norm_before(wrapper), weight, bias)
         self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
@@ -54,8 +55,8 @@ class _SelfAttentionLayer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but a scale is applied to queries and keys between the projection and attention."""
-        return self.rotary is None and self._query_norm is None
+        """Whether nothing but a scale is applied to queries, keys and scores between the projection and attention."""
+        return self.rotary is None and self._query_norm is None and self._relative_bias is None
 
     def encode(self, x: Rows, sources: SourceRows) -> Rows:
         """Attend from all positions of each sequence to all of them."""
@@ -64,7 +65,8 @@ class _SelfAttentionLayer:
             rotary.reserve(max(sources.lengths))
             rotation = lambda heads: rotary.rotate_at(heads, sources.positions)  # noqa: E731
         rows = self._transform(self.projection(apply_norm(self.norm, x)), 1, rotation)
-        return self.output(self._backend.self_attention(rows, self.layout, sources, self.window), x)
+        bias = self._relative_bias
+        return self.output(self._backend.self_attention(rows, self.layout, sources, self.window, bias), x)
 
     def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
@@ -78,7 +80,7 @@ class _SelfAttentionLayer:
         backend.write_prompts(rows, self.layout, prompts, prefix_kv, layer)
         if only_store:
             return x
-        return self.output(backend.causal_attention(rows, self.layout, prompts, self.window), x)
+        return self.output(backend.causal_attention(rows, self.layout, prompts, self.window, self._relative_bias), x)
 
     def step(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
         """Attend from one new position of each row."""

@@ -54,7 +54,7 @@ from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import CausalBlock, DecoderBlock, EncoderBlock
 from headway.nn.cache import KVCache
 from headway.nn.embedding import pad_sequences
-from headway.nn.positions import RotaryPositions
+from headway.nn.positions import RelativeBias, RotaryPositions
 
 ModelT = TypeVar("ModelT", bound=Transformer | DecoderOnly)
 StateT = TypeVar("StateT", bound=PrefixState)
@@ -103,6 +103,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         self._decoder: Callable[[Rows, DecodingStep], Rows]
         self._decoder_norm: Layer | None
         self._rotary: RotaryPositions | None
+        self._relative_bias: RelativeBias | None
 
     @property
     def device(self) -> torch.device:
@@ -145,8 +146,11 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         rotation = _rotation(self._rotary, positions, prefix)
         x = self._backend.to_rows(self._embed(step_rows.distinct(tokens), positions))
         prefix.advance(step_rows.num_new)
-        entries = self._backend.prefix_entries(prefix, step_rows)
-        x = self._decoder(x, DecodingStep(step_rows, prefix, entries, *self._memory(state), rotation))
+        entries, bias = self._backend.prefix_entries(prefix, step_rows), None
+        if self._relative_bias is not None:
+            newest = (prefix.lengths - 1).view(-1, 1, 1)
+            bias = self._relative_bias(prefix.entry_positions - newest).to(self._backend.dtype)
+        x = self._decoder(x, DecodingStep(step_rows, prefix, entries, *self._memory(state), rotation, bias))
         return self._predict(apply_norm(self._decoder_norm, x), step_rows, state)
 
     @in_inference_mode
@@ -252,7 +256,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
             self.projection = backend.output_projection(projection)
             self._shortlist = shortlist
             self.shortlist_projection = backend.shortlist_projection(projection) if shortlist else None
-        self._rotary = decoder[0].attention.rotary
+        self._rotary, self._relative_bias = decoder[0].attention.rotary, decoder[0].attention.relative_bias
 
     @property
     def vocabulary_size(self) -> int:
@@ -374,7 +378,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
             self._decoder = backend.decoder(self._layers)
             self._decoder_norm, projection = norm_and_projection(backend, model.decoder.norm, model.projection)
             self._projection = backend.output_projection(projection)
-        self._rotary = blocks[0].attention.rotary
+        self._rotary, self._relative_bias = blocks[0].attention.rotary, blocks[0].attention.relative_bias
 
     def _new_state(self) -> PrefixState:
         decoder = self._model.decoder

@@ -40,7 +40,7 @@ from headway.nn.blocks import (
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
-from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
+from headway.nn.positions import LearnedPositions, NoPositions, RelativeBias, RotaryPositions, SinusoidalPositions
 from headway.torch_internals import has_forward_hooks, hooks_are_visible
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
@@ -52,16 +52,17 @@ _OPTIONS: Mapping[str, Sequence[Any] | None] = dict.fromkeys(
         *("encoder_layers", "decoder_layers", "max_length", "encoder_window", "decoder_window"),
         *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),  # only training uses them
         *("activation", "norm", "norm_kind", "norm_epsilon", "bias", "qk_norm", "parallel", "residual"),
-        *("positions", "rotary_base", "rotary_fraction", "rotary_scaling"),
+        *("rotary_base", "rotary_fraction", "rotary_scaling"),
         *("sinusoid_layout", "sinusoid_spacing", "position_offset"),
         *("scale_embedding", "embedding_norm", "output_bias", "tie"),
     ),
     ANY_VALUE,
 )
+_IN_FLOATS = dict(_OPTIONS) | dict.fromkeys(("positions", "relative_buckets", "relative_max_distance"), ANY_VALUE)
 SUPPORTED: dict[Precision, Mapping[str, Sequence[Any] | None]] = {
-    "float32": _OPTIONS,
-    "bfloat16": _OPTIONS,
-    "int8": _OPTIONS,
+    "float32": _IN_FLOATS,
+    "bfloat16": _IN_FLOATS,
+    "int8": {**_OPTIONS, "positions": ("sinusoidal", "learned", "rotary", "none")},
 }
 """The supported values of each option, by precision. An option that is not listed must have its inert value."""
 
@@ -70,7 +71,7 @@ _MODULES: frozenset[type[nn.Module]] = frozenset(
         *(Transformer, EncoderStack, DecoderStack, EncoderBlock, DecoderBlock, MultiHeadAttention),
         *(DecoderOnly, CausalStack, CausalBlock),
         *(FeedForward, GatedFeedForward, PostNorm, PreNorm, NoNorm, Dropout, TokenEmbedding),
-        *(LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions),
+        *(LearnedPositions, NoPositions, RelativeBias, RotaryPositions, SinusoidalPositions),
         *(nn.Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.ModuleList),
     }
 )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, topk_ordered
-from headway.engine.attention import scaled_dot_product_attention
+from headway.engine.attention import attention_weights, scaled_dot_product_attention
 from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.local_attention import local_attention
 from headway.engine.prompts import PromptRows, prompt_attention
@@ -28,6 +28,7 @@ from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.masks import causal_mask
 from headway.nn.norms import RMSNorm
+from headway.nn.positions import RelativeBias
 from headway.text.base import PAD
 
 Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
@@ -235,7 +236,12 @@ class TorchBackend:
         return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill_(~mask, -math.inf).unsqueeze(1)
 
     def self_attention(
-        self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
+        self,
+        rows: Rows,
+        layout: HeadLayout,
+        sources: SourceRows,
+        window: tuple[int, int] | None = None,
+        relative_bias: RelativeBias | None = None,
     ) -> Rows:
         """Return the self-attention of each position, restricted to its ``window`` if there is one.
 
@@ -247,14 +253,24 @@ class TorchBackend:
         if window is not None or sources.places is not None:
             positions = torch.arange(key.size(2), device=key.device)
             mask = (positions < torch.tensor(sources.lengths, device=key.device).unsqueeze(1))[:, None, None]
-        if window is not None and mask is not None:
+        if relative_bias is not None:
+            inside = restrict_to_window(None, window, query[:, 0])
+            visible = mask if mask is None or inside is None else mask & inside
+            bias = relative_bias.of_sequence(key.size(2)).to(query.dtype)
+            attended = (attention_weights(query, key, visible, bias=bias) @ value).transpose(1, 2)
+        elif window is not None and mask is not None:
             attended = local_attention(query, KeysValues(key, value), mask.squeeze(1), window)
         else:
             attended = scaled_dot_product_attention(query, key, value, mask).transpose(1, 2)
         return self.to_rows(sources.unpad(attended.flatten(2).flatten(0, 1)))
 
     def causal_attention(
-        self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
+        self,
+        rows: Rows,
+        layout: HeadLayout,
+        prompts: PromptRows,
+        window: tuple[int, int] | None,
+        relative_bias: RelativeBias | None = None,
     ) -> Rows:
         """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
 
@@ -262,11 +278,13 @@ class TorchBackend:
         """
         if prompts.positions is not None:
             query, key, value = (part.squeeze(1) for part in layout.split(rows.unsqueeze(1)))
-            return prompt_attention(query, key, value, prompts, window).flatten(1)
+            return prompt_attention(query, key, value, prompts, window, relative_bias).flatten(1)
         query, key, value = layout.split_by_head(torch.unflatten(rows, 0, (len(prompts.spans), -1)))
         length, mask = key.size(2), None
-        if window is not None and length > window[0] + 1:
+        if relative_bias is not None or (window is not None and length > window[0] + 1):
             mask = restrict_to_window(causal_mask(length, key.device), window, query[:, 0])
+        if relative_bias is not None and mask is not None:
+            mask = relative_bias.of_sequence(length).to(query.dtype).masked_fill(~mask, -math.inf)
         attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, scale=1.0)
         return attended.transpose(1, 2).reshape(len(rows), -1)
 
@@ -292,7 +310,8 @@ class TorchBackend:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""
         cache = step.prefix_kv
         query, key, value = layout.split(torch.unflatten(rows, 0, (cache.num_sequences, cache.beams)))
-        return _attend(query, *cache.append(layer, key.transpose(1, 2), value.transpose(1, 2)), step.prefix_entries)
+        stored = cache.append(layer, key.transpose(1, 2), value.transpose(1, 2))
+        return _attend(query, *stored, step.prefix_entries, step.relative_bias)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:
         """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
@@ -335,8 +354,9 @@ def _attend(
     keys: Float[Tensor, "BG C K"],
     values: Float[Tensor, "BG C U"],
     bias: Float[Tensor, "B 1 #W C"] | None,
+    relative_bias: Float[Tensor, "B H W C"] | None = None,
 ) -> Float[Tensor, "R HU"]:
-    """Return softmax(Q K^T + bias) V for all beams of each sequence, with the heads concatenated.
+    """Return softmax(Q K^T + bias + relative_bias) V for all beams of each sequence, with the heads concatenated.
 
     The queries must already be scaled. PyTorch's fused kernels are slow for so few queries per sequence, but two
     batched products of contiguous matrices are fast.
@@ -348,6 +368,8 @@ def _attend(
     scores = torch.bmm(grouped.reshape(len(keys), -1, width), keys.transpose(1, 2))
     if bias is not None:
         scores.view(*grouped.shape[:4], -1).add_(bias.unsqueeze(3))
+    if relative_bias is not None:
+        scores.view(*grouped.shape[:4], -1).add_(torch.unflatten(relative_bias, 1, (kv_heads, -1)).transpose(2, 3))
     attended = torch.bmm(scores.softmax(-1), values)
     return attended.view(*grouped.shape[:4], -1).transpose(1, 2).reshape(sequences * beams, -1)
 

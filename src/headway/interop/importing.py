@@ -23,9 +23,10 @@ from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, read_checkpoint_config, read_json
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
-from headway.interop.huggingface.families import FAMILIES, Family
+from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.masked_importing import import_masked, import_sequence_classifier
+from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
 from headway.interop.search_settings import ARGOS_SEARCH, search_of_transformers
@@ -40,6 +41,7 @@ from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 ImportFormat = Literal["huggingface", "ctranslate2", "argos", "marian"]
+_TRANSLATION_FAMILIES: Mapping[str, ModelFamily] = {**FAMILIES, **T5_FAMILIES}
 _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
 
@@ -159,7 +161,7 @@ def _import_huggingface_folder(
 ) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle | ImportedClassifierBundle:
     classifies = _is_classifier(folder)
     checkpoint = check_supported(folder)
-    if checkpoint["model_type"] in FAMILIES:
+    if checkpoint["model_type"] in _TRANSLATION_FAMILIES:
         return import_huggingface(folder, **languages)
     if any(language is not None for language in languages.values()):
         what = "classifier" if classifies else "language model"
@@ -350,8 +352,8 @@ def check_supported(folder: Path) -> Checkpoint[ModelFamily]:
         BundleError: The model is not supported; the message says why.
     """
     is_classifier = _is_classifier(folder)
-    families = CLASSIFIER_FAMILIES if is_classifier else {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
-    return read_checkpoint_config(folder, families)
+    others = {**_TRANSLATION_FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
+    return read_checkpoint_config(folder, CLASSIFIER_FAMILIES if is_classifier else others)
 
 
 def _is_classifier(folder: Path) -> bool:
@@ -385,17 +387,19 @@ def import_huggingface(
         ConfigError: The model does not have a given language; the message lists its languages.
     """
     folder = Path(folder)
-    checkpoint = read_checkpoint_config(
-        folder, FAMILIES
-    )  # first, so that an unsupported model is reported before its tokenizer
+    # First, so that an unsupported model is reported before its tokenizer.
+    checkpoint = read_checkpoint_config(folder, _TRANSLATION_FAMILIES)
     sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
-    start = _start(checkpoint, sides, target_language)
-    imported = import_model(
-        folder, decoder_start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id)
-    )
-    if start is not None:
-        asked["target_language"] = None
+    if checkpoint["model_type"] in T5_FAMILIES:
+        imported = import_t5(folder, unknown_id=sides.source.unknown_id)
+    else:
+        start = _start(checkpoint, sides, target_language)
+        imported = import_model(
+            folder, decoder_start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id)
+        )
+        if start is not None:
+            asked["target_language"] = None
     template = _template(folder, imported, sides, asked)
     source = sides.source.make_tokenizer(imported.source_vocabulary)
     target = source if sides.target is sides.source else sides.target.make_tokenizer(imported.target_vocabulary)
@@ -410,7 +414,7 @@ def import_huggingface(
     return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, imported.family, _license(folder)))
 
 
-def _start(checkpoint: Checkpoint[Family], sides: ForeignVocabularies, target_language: str | None) -> int | None:
+def _start(checkpoint: Checkpoint[ModelFamily], sides: ForeignVocabularies, target_language: str | None) -> int | None:
     """Return the first decoder token of an mBART model that does not define it: the target language's code.
 
     None for other models.
@@ -439,12 +443,13 @@ def _template(
 ) -> SpecialTokenTemplate:
     """Return the family's special-token template with the tokenizer's languages added.
 
-    OPUS-MT models with several target languages expect the code of the target language before the source. Only their
-    vocabulary shows this.
+    OPUS-MT models with several target languages and MADLAD-400 expect the code of the target language before the
+    source. Only their vocabulary shows this.
     """
     template, languages = imported.token_template, sides.source.languages
-    if languages and imported.family == "MarianMT":
-        prefix = ("target_language", *template.source_prefix)
+    if languages and imported.family in ("MarianMT", *(family.title for family in T5_FAMILIES.values())):
+        before = imported.source_vocabulary.to_headway_ids(sides.source.before_language)
+        prefix = (*before, "target_language", *template.source_prefix)
         template = template.model_copy(update={"source_prefix": prefix})
     for side, language in asked.items():
         if language is not None:

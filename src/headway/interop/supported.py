@@ -36,7 +36,7 @@ ANY = ANY_VALUE
 _HEAD_WIDTH = "d_model / num_heads"  # in an exporter's list, stands for this quotient
 SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
 EQUAL_HEADS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
-GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
+GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 """The function that each gated activation applies to its gate."""
 _TRAINING = (
     *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),

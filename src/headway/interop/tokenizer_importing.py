@@ -7,6 +7,8 @@ The families differ in their files and in the ids of pieces:
     mBART              tokenizer.json; or sentencepiece.bpe.model with fairseq's ids: <s> <pad> </s> <unk>, then the
                        model's pieces from the fourth on, the languages, <mask>
     BART               tokenizer.json; or vocab.json and merges.txt of byte-level BPE
+    T5, mT5            tokenizer.json; or spiece.model of SentencePiece, with its own ids
+    ByT5               none: its tokens are bytes
     FSMT               vocab-src.json, vocab-tgt.json, merges.txt; Moses tokenization before the merges
     GPT-2              tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     Llama, Mistral     tokenizer.json; or tokenizer.model of SentencePiece
@@ -21,19 +23,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.t5_tokenizers import before_language, byt5_library, is_byt5
 from headway.interop.tokenizer_overrides import apply_overrides, bert_normalizer
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.added_tokens import AddedToken
 from headway.text.base import TextTokenizer
-from headway.text.huggingface import FastTokenizer, tokens_by_id
+from headway.text.huggingface import FastTokenizer, library_ids, tokens_by_id
 from headway.text.moses import MosesTokenizer
-from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
+from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_ids, sentencepiece_pieces
 
 _SPM = "sentencepiece.bpe.model"
 _FILES = {  # files of each family's own tokenizer; for Marian and FSMT they take precedence over tokenizer.json
@@ -42,6 +45,8 @@ _FILES = {  # files of each family's own tokenizer; for Marian and FSMT they tak
     "m2m_100": (_SPM, "vocab.json"),
     "mbart": (_SPM,),
     "bart": ("vocab.json", "merges.txt"),
+    "t5": ("spiece.model",),
+    "mt5": ("spiece.model",),
 }
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
 # The languages of M2M-100's vocabularies in the order of their ids, because its tokenizer files do not list them. The
@@ -61,6 +66,7 @@ _CODES = {
     "marian": re.compile(r">>(.+)<<"),
     "m2m_100": re.compile(r"__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),
     "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
+    **dict.fromkeys(("t5", "mt5"), re.compile(r"<2([a-z]{2,3}(?:[-_][A-Za-z0-9]+)*)>")),  # MADLAD-400
 }
 
 
@@ -72,11 +78,13 @@ class ForeignVocabulary:
         unknown_id: The id of the unknown token.
         languages: The id of each language code.
         make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
+        before_language: In families whose texts begin with a language code: the ids before that of the code.
     """
 
     unknown_id: int
     languages: Mapping[str, int]
     make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
+    before_language: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -298,6 +306,9 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
         return _opus(folder, config)
     if complete and family == "fsmt":
         return _moses(folder, config)
+    if family == "t5" and is_byt5(folder, config):
+        side = _fast(byt5_library(folder, config), family, config, folder / "tokenizer_config.json")
+        return side, side
     if (library := read_json(folder / "tokenizer.json")) is not None:
         _add_tokens(library, folder, config)
         apply_overrides(library, config, family, folder / "tokenizer.json")
@@ -312,6 +323,8 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
         side = _m2m(folder, config)
     elif family == "mbart":
         side = _fairseq(folder, config)
+    elif family in ("t5", "mt5"):
+        side = _t5_pieces(folder, config, family)
     else:
         side = _fast(_byte_level(folder, config), family, config, folder / "vocab.json")
     return side, side
@@ -387,6 +400,18 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
     return _pieces(folder / _SPM, vocabulary, language_codes("mbart", codes), folder / _SPM)
 
 
+def _t5_pieces(folder: Path, config: dict[str, Any], family: str) -> ForeignVocabulary:
+    model = folder / "spiece.model"
+    vocabulary = {piece: index for index, piece in enumerate(sentencepiece_pieces(_bytes(model), str(model)))}
+    languages = language_codes(family, vocabulary)
+    side = _pieces(model, vocabulary, languages, model, _found_in_text(folder, config))
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return sentencepiece_ids(_bytes(model), str(model), texts)
+
+    return replace(side, before_language=before_language(encode, languages, model))
+
+
 def _pieces(
     model: Path,
     vocabulary: Mapping[str, int],
@@ -446,7 +471,10 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
         reserved = vocabulary.to_headway_ids(index for index in languages.values() if index in vocabulary.headway_ids)
         return FastTokenizer(library, vocabulary.order, reserved, str(origin))
 
-    return ForeignVocabulary(ids[unknown], languages, tokenizer)
+    before: tuple[int, ...] = ()
+    if languages and family in ("t5", "mt5"):
+        before = before_language(lambda texts: library_ids(library, texts, str(origin)), languages, origin)
+    return ForeignVocabulary(ids[unknown], languages, tokenizer, before)
 
 
 def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

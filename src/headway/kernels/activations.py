@@ -11,7 +11,6 @@ Arrays are contiguous, and float32 or uint16 (the bits of bfloat16). Results are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,15 +21,13 @@ from llvmlite import ir
 from numba import types
 
 from headway.kernels.float_bits import emit_cast, emit_read_float32
-from headway.kernels.gates import Emitted, emit_geglu, emit_sigmoid, emit_swiglu
+from headway.kernels.gates import Emitted, emit_geglu, emit_geglu_tanh, emit_swiglu
 from headway.kernels.jit import Array, jit_serial_and_parallel
-from headway.kernels.llvm import Builder, constant, intrinsic
+from headway.kernels.llvm import Builder, intrinsic
 
 KINDS = ("gelu", "gelu_tanh", "silu")
 CHUNK = 8192  # elements that a thread processes at a time
 _ROWS = 64  # rows whose gradients are summed first; then these partial sums are added
-_LINEAR = 2 * math.sqrt(2 / math.pi)
-_CUBIC = 0.044715 * _LINEAR
 
 
 def gelu_tanh(x: Float32[Array, "R K"]) -> Float32[Array, "R K"]:
@@ -54,16 +51,6 @@ def bias_activation_backward(
     _backward(KINDS.index(kind), gradient, x, bias, out, sums)
     total: Array = sums.sum(0)
     return total
-
-
-def _emit_gelu_tanh(builder: Builder, x: ir.Value) -> Emitted:
-    kind, square = x.type, builder.fmul(x, x)
-    slope = builder.fadd(builder.fmul(square, constant(kind, _CUBIC)), constant(kind, _LINEAR))
-    inner_slope = builder.fadd(builder.fmul(square, constant(kind, 3 * _CUBIC)), constant(kind, _LINEAR))
-    sigmoid = emit_sigmoid(builder, builder.fmul(x, slope))
-    value = builder.fmul(x, sigmoid)
-    rest = builder.fmul(builder.fsub(constant(kind, 1.0), sigmoid), inner_slope)
-    return value, builder.fadd(sigmoid, builder.fmul(value, rest))
 
 
 def _functions(emit_activation: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, Any]:
@@ -103,7 +90,7 @@ def _functions(emit_activation: Callable[[Builder, ir.Value], Emitted]) -> tuple
 
 
 _gelu, _gelu_backward = _functions(emit_geglu)
-_gelu_tanh, _gelu_tanh_backward = _functions(_emit_gelu_tanh)
+_gelu_tanh, _gelu_tanh_backward = _functions(emit_geglu_tanh)
 _silu, _silu_backward = _functions(emit_swiglu)
 
 
@@ -139,7 +126,7 @@ def _backward(kind: int, gradient: Array, x: Array, bias: Array, out: Array, sum
 @intrinsic(types.void(types.uintp, types.intp))
 def _gelu_tanh_in_place(builder: Builder, address: ir.Value, count: ir.Value) -> None:
     def emit(kind: ir.Type, i: ir.Value) -> None:
-        builder.write(_emit_gelu_tanh(builder, builder.read(address, kind, i))[0], address, i)
+        builder.write(emit_geglu_tanh(builder, builder.read(address, kind, i))[0], address, i)
 
     builder.for_elements(count, emit)
 

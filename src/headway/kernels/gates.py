@@ -1,10 +1,11 @@
 """The activations of gated feed-forward layers (Shazeer 2020), gate(g) * x, and their gradients, each in one pass.
 
-    glu       sigmoid(g)
-    reglu     max(0, g)
-    geglu     g Phi(g)             Phi is the normal distribution function, computed from equation 7.1.26 of Abramowitz
-                                   and Stegun 1964 (error at most 1e-7)
-    swiglu    g sigmoid(g)
+    glu          sigmoid(g)
+    reglu        max(0, g)
+    geglu        g Phi(g)            Phi is the normal distribution function, computed from equation 7.1.26 of
+                                     Abramowitz and Stegun 1964 (error at most 1e-7)
+    geglu_tanh   g / 2 (1 + tanh(u)) u = sqrt(2 / pi) (g + 0.044715 g^3), as in T5; equal to g sigmoid(2 u)
+    swiglu       g sigmoid(g)
 
 Arrays are contiguous (N,), float32 or uint16 (the bits of bfloat16), all of the same type. Results are computed in
 float32 and rounded once.
@@ -25,8 +26,10 @@ from headway.kernels.float_bits import emit_cast, emit_read_float32
 from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import Builder, constant, intrinsic
 
-KINDS = ("glu", "reglu", "geglu", "swiglu")
+KINDS = ("glu", "reglu", "geglu", "geglu_tanh", "swiglu")
 _CHUNK = 8192  # elements that a thread processes at a time
+_LINEAR = 2 * math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
 _ERF_SCALE = 0.3275911
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
@@ -85,6 +88,17 @@ def emit_geglu(builder: Builder, g: ir.Value) -> Emitted:
     return builder.fmul(g, below), builder.fadd(below, builder.fmul(g, density))
 
 
+def emit_geglu_tanh(builder: Builder, g: ir.Value) -> Emitted:
+    """Return g sigmoid(2 u), where u = sqrt(2 / pi) (g + 0.044715 g^3), and its derivative."""
+    kind, square = g.type, builder.fmul(g, g)
+    slope = builder.fadd(builder.fmul(square, constant(kind, _CUBIC)), constant(kind, _LINEAR))
+    inner_slope = builder.fadd(builder.fmul(square, constant(kind, 3 * _CUBIC)), constant(kind, _LINEAR))
+    sigmoid = emit_sigmoid(builder, builder.fmul(g, slope))
+    value = builder.fmul(g, sigmoid)
+    rest = builder.fmul(builder.fsub(constant(kind, 1.0), sigmoid), inner_slope)
+    return value, builder.fadd(sigmoid, builder.fmul(value, rest))
+
+
 def emit_swiglu(builder: Builder, g: ir.Value) -> Emitted:
     """Return g sigmoid(g) and its derivative."""
     sigmoid, one = emit_sigmoid(builder, g), constant(g.type, 1.0)
@@ -129,6 +143,7 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, 
 _glu, _glu_backward = _functions(_emit_glu)
 _reglu, _reglu_backward = _functions(_emit_reglu)
 _geglu, _geglu_backward = _functions(emit_geglu)
+_geglu_tanh, _geglu_tanh_backward = _functions(emit_geglu_tanh)
 _swiglu, _swiglu_backward = _functions(emit_swiglu)
 
 
@@ -144,6 +159,8 @@ def _apply(kind: int, gate: Array, x: Array, out: Array) -> None:
             _reglu(like, *addresses, count)
         elif kind == 2:
             _geglu(like, *addresses, count)
+        elif kind == 3:
+            _geglu_tanh(like, *addresses, count)
         else:
             _swiglu(like, *addresses, count)
 
@@ -161,5 +178,7 @@ def _apply_backward(kind: int, gradient: Array, gate: Array, x: Array, gate_grad
             _reglu_backward(like, *inputs, *outputs, count)
         elif kind == 2:
             _geglu_backward(like, *inputs, *outputs, count)
+        elif kind == 3:
+            _geglu_tanh_backward(like, *inputs, *outputs, count)
         else:
             _swiglu_backward(like, *inputs, *outputs, count)

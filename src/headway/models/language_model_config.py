@@ -20,7 +20,7 @@ from headway.nn.block_config import (
 )
 from headway.nn.blocks import CausalBlock, EncoderBlock
 from headway.nn.embedding import TokenEmbedding
-from headway.nn.positions import LearnedPositions
+from headway.nn.positions import LearnedPositions, RelativeBias
 
 _INITIAL_STD = 0.02
 
@@ -49,7 +49,7 @@ def initialize_weights(model: nn.Module, scaled_blocks: Iterable[nn.Module]) -> 
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | TokenEmbedding):
             nn.init.normal_(module.weight, std=_INITIAL_STD)
-        elif isinstance(module, LearnedPositions):
+        elif isinstance(module, LearnedPositions | RelativeBias):
             nn.init.normal_(module.table, std=_INITIAL_STD)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)

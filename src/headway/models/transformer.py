@@ -5,8 +5,8 @@ Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, 
 sqrt(d_model), positions are added, and dropout is applied to the sum (sections 3.4, 3.5, 5.4). By default, source
 embedding, target embedding and output projection share one matrix (section 3.4).
 
-Options cover the paper's own variants and variants from later work: positions (learned, rotary, none), ``norm``,
-``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
+Options cover the paper's own variants and variants from later work: positions (learned, rotary, relative bias, none),
+``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 
 The encoder can be that of a masked language model (:func:`with_encoder`; Rothe et al. 2020, "Leveraging Pre-trained
 Checkpoints for Sequence Generation Tasks", the model BERT2RND), and the decoder that of a decoder-only language model
@@ -74,8 +74,10 @@ class TransformerConfig(BlockConfig, ArchitectureConfig):
     @model_validator(mode="after")
     def _refuse_options_without_effect(self) -> TransformerConfig:
         unused = {
-            "rotary": ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"),
-            "none": ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"),
+            **dict.fromkeys(
+                ("rotary", "relative_bias", "none"),
+                ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"),
+            ),
             "learned": ("sinusoid_layout", "sinusoid_spacing"),
         }
         for name in unused.get(self.positions, ()):

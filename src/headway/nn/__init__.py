@@ -33,7 +33,14 @@ from headway.nn.embedding import TokenEmbedding
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 from headway.nn.masks import Causal, DocumentMask, causal_mask, padding_mask
 from headway.nn.pooling import AttentionPooling, Pooling
-from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
+from headway.nn.positions import (
+    LearnedPositions,
+    NoPositions,
+    RelativeBias,
+    RotaryPositions,
+    SinusoidalPositions,
+    sinusoids,
+)
 from headway.nn.recurrent import RecurrentEncoder, RecurrentLayer
 from headway.nn.recurrent_decoders import BahdanauDecoder, FixedVectorDecoder, LuongDecoder, RecurrentAttention
 from headway.nn.scores import ScoreFunction, ScoreKind, make_score, register_score
@@ -66,6 +73,7 @@ __all__ = [
     "RecurrentAttention",
     "RecurrentEncoder",
     "RecurrentLayer",
+    "RelativeBias",
     "ResidualConvolution",
     "RotaryPositions",
     "ScoreFunction",

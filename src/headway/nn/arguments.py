@@ -27,7 +27,7 @@ def check_floats(name: str, x: Tensor, *sizes: Size | EllipsisType) -> None:
         raise ShapeError(described(x), where=name, accepted=f"floating-point numbers of the shape {shown_sizes(sizes)}")
 
 
-def check_integers(name: str, x: Tensor, *sizes: Size) -> None:
+def check_integers(name: str, x: Tensor, *sizes: Size | EllipsisType) -> None:
     """Raise :class:`ShapeError` unless ``x`` has integers of 32 or 64 bits, such as token ids, and these sizes."""
     if not is_traced() and not (
         isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32) and _fits(x.shape, sizes)

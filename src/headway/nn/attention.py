@@ -14,9 +14,10 @@ queries and keys from the encoder; the paper does not, and neither do we.
 A query that may attend to no key yields zeros, not NaN.
 
 Variants, all off by default: score functions other than the scaled product (:mod:`headway.nn.scores`), a hidden layer
-in the projections of queries and keys, rotary positions (:mod:`headway.nn.positions`), and restricted self-attention
-(section 4), which considers "only a neighborhood of size r in the input sequence centered around the respective output
-position". A window (before, after) is such a neighborhood of r = before + 1 + after positions.
+in the projections of queries and keys, rotary positions and biases by distance (:mod:`headway.nn.positions`), and
+restricted self-attention (section 4), which considers "only a neighborhood of size r in the input sequence centered
+around the respective output position". A window (before, after) is such a neighborhood of r = before + 1 + after
+positions.
 
 Attention weights can be observed or replaced while a model computes: each layer passes its weights through
 :func:`apply_observers`, which does nothing unless the calling thread is inside :func:`observe_attention` or
@@ -43,7 +44,7 @@ from headway.nn.arguments import check_floats, input_width
 from headway.nn.dropout import Dropout
 from headway.nn.masks import Causal, DocumentMask, Mask, check_mask
 from headway.nn.norms import RMSNorm
-from headway.nn.positions import RotaryPositions
+from headway.nn.positions import RelativeBias, RotaryPositions
 from headway.nn.scores import make_score
 
 
@@ -69,8 +70,10 @@ def _attention_weights(
     key: Float[Tensor, "*b S _"],
     mask: Bool[Tensor, "..."] | None,
     score: Callable[[Tensor, Tensor], Tensor] | None,
+    bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T S"]:
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
+    scores = scores if bias is None else scores + bias
     return scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
 
 
@@ -138,6 +141,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm_epsilon: If given, the queries and the keys of each head pass through an RMSNorm (Henry et al. 2020; as
             in Qwen3), which adds this to mean squares.
         rotary: Rotates queries and keys of self-attention to their positions. Cross-attention is never rotary.
+        relative_bias: Added to the scores of self-attention. Cross-attention has no positions.
         window: (before, after): the number of preceding and of following positions that a position may attend to in
             self-attention, in addition to itself. None means all. Cross-attention is never restricted.
     """
@@ -157,6 +161,7 @@ class MultiHeadAttention(nn.Module):
         qk_projection: Literal["linear", "hidden"] = "linear",
         qk_norm_epsilon: float | None = None,
         rotary: RotaryPositions | bool | None = None,
+        relative_bias: RelativeBias | None = None,
         window: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
@@ -183,6 +188,7 @@ class MultiHeadAttention(nn.Module):
         self.query_norm = None if qk_norm_epsilon is None else RMSNorm(self.d_key, qk_norm_epsilon)
         self.key_norm = None if qk_norm_epsilon is None else RMSNorm(self.d_key, qk_norm_epsilon)
         self.rotary = RotaryPositions(self.d_key) if rotary is True else rotary or None
+        self.relative_bias = relative_bias
         self.window = window
         self.dropout = Dropout(dropout)
         self.register_state_dict_post_hook(_split_projection)  # type: ignore[no-untyped-call]
@@ -201,7 +207,7 @@ class MultiHeadAttention(nn.Module):
     @property
     def is_positional(self) -> bool:
         """Whether a query's attention weights depend on its position in the sequence, apart from the mask."""
-        return self.rotary is not None or self.window is not None
+        return self.rotary is not None or self.relative_bias is not None or self.window is not None
 
     def forward(
         self,
@@ -213,7 +219,7 @@ class MultiHeadAttention(nn.Module):
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         self.check_arguments(x, memory, mask=mask)
         if memory is None:
-            return self.attend(*self.project(x), restrict_to_window(mask, self.window, x))
+            return self.attend_to_itself(*self.project(x), restrict_to_window(mask, self.window, x))
         return self.attend(self.queries(x), self.keys_values(memory), mask)
 
     def check_arguments(self, x: Tensor, memory: Tensor | None = None, **masks: Mask | None) -> None:
@@ -257,15 +263,29 @@ class MultiHeadAttention(nn.Module):
         key, value = torch.split(joined, list(self.widths[1:]), dim=-1)
         return KeysValues(self._prepared(self._key_heads(key)), _split_heads(value, self.num_kv_heads))
 
-    def attend(
+    def attend_to_itself(
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Attend from projected queries to keys and values, concatenate the heads and project them."""
+        """Call :meth:`attend` for the result of :meth:`project`, with the biases by distance if there are any."""
+        bias = None if self.relative_bias is None else self.relative_bias.of_sequence(query.size(2))
+        return self.attend(query, kv, mask, bias)
+
+    def attend(
+        self,
+        query: Float[Tensor, "B H T K"],
+        kv: KeysValues,
+        mask: Mask | None = None,
+        bias: Float[Tensor, "*#B H T S"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Attend from projected queries to keys and values, concatenate the heads and project them.
+
+        ``bias`` is added to the scores.
+        """
         check_mask("mask", mask, query.size(0), query.size(2), kv.keys.size(2))
         mask = None if mask is None else add_head_dim(mask, query)
         kv = kv.for_queries(self.queries_per_key)
         score = None if self.score is None else self.score.compare
-        weights = apply_observers(self, _attention_weights(query, kv.keys, mask, score))
+        weights = apply_observers(self, _attention_weights(query, kv.keys, mask, score, bias))
         return self.merge_heads(self.dropout(weights) @ kv.values)
 
     def merge_heads(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:

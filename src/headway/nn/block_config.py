@@ -12,10 +12,10 @@ from headway.nn.scores import SCORES
 
 Norm = Literal["post", "pre", "none"]
 Projection = Literal["linear", "hidden"]
-Positions = Literal["sinusoidal", "learned", "rotary", "none"]
+Positions = Literal["sinusoidal", "learned", "rotary", "relative_bias", "none"]
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
-Gate = Literal["glu", "reglu", "geglu", "swiglu"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"]
+Gate = Literal["glu", "reglu", "geglu", "geglu_tanh", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "geglu_tanh", "swiglu"]
 
 # Fields whose defaults differ between models.
 ModelWidth = Annotated[int, Field(ge=1, description="Width of the residual stream, in units.")]
@@ -41,15 +41,22 @@ BiasKind = Annotated[
     ),
 ]
 ActivationKind = Annotated[
-    Activation, Field(description="Activation of the feed-forward layers. glu, reglu, geglu and swiglu are gated.")
+    Activation,
+    Field(description="Activation of the feed-forward layers. glu, reglu, geglu, geglu_tanh and swiglu are gated."),
 ]
 PositionKind = Annotated[
     Positions,
     Field(
         description="Encoding of positions: vectors added to embeddings (sinusoidal, learned), rotation of the queries "
-        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none."
+        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), a learned "
+        "number that is added to each score of self-attention and depends on the distance (relative_bias; T5), or none."
     ),
 ]
+
+_OPTIONS_OF_POSITIONS = {
+    **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling"), "rotary"),
+    **dict.fromkeys(("relative_buckets", "relative_max_distance"), "relative_bias"),
+}
 
 
 class BlockConfig(Config):
@@ -106,6 +113,20 @@ class BlockConfig(Config):
     rotary_scaling: RotaryScaling | None = Field(
         None, description="Change of the wavelengths of rotary positions for contexts longer than the trained ones."
     )
+    relative_buckets: int = Field(
+        32,
+        ge=4,
+        le=1024,
+        multiple_of=2,
+        description="Number of buckets of distances with a bias each, for relative_bias. Half of them contain one "
+        "distance. An encoder has half of them for each direction.",
+    )
+    relative_max_distance: int = Field(
+        128,
+        ge=3,
+        le=1_000_000,
+        description="For relative_bias: the distance from which on all distances have one bucket.",
+    )
     encoder_window: int | None = Field(
         None,
         ge=1,
@@ -146,10 +167,15 @@ class BlockConfig(Config):
                 f"num_kv_heads = {self.num_kv_heads} needs score = 'scaled_dot': other scores have weights for each "
                 "head; leave one of them out"
             )
-        for name in ("rotary_base", "rotary_fraction", "rotary_scaling"):
-            if self.positions != "rotary" and getattr(self, name) != type(self).model_fields[name].default:
+        if self.positions == "relative_bias" and self.relative_max_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                f"relative_max_distance = {self.relative_max_distance} must be more than half of relative_buckets = "
+                f"{self.relative_buckets}, because half of the buckets contain one distance each"
+            )
+        for name, positions in _OPTIONS_OF_POSITIONS.items():
+            if self.positions != positions and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
                     f"{name} has no effect with positions = {self.positions!r}; leave it out, or set positions to "
-                    "'rotary'"
+                    f"{positions!r}"
                 )
         return self

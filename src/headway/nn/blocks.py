@@ -33,7 +33,7 @@ from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.masks import Causal, DocumentMask, Mask
 from headway.nn.norms import RMSNorm
-from headway.nn.positions import RotaryPositions
+from headway.nn.positions import RelativeBias, RotaryPositions
 
 
 def gelu_tanh(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
@@ -47,11 +47,30 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
 }
-_GATES: dict[str, Callable[[Tensor], Tensor]] = {"glu": F.sigmoid, "reglu": F.relu, "geglu": F.gelu, "swiglu": F.silu}
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "glu": F.sigmoid,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "geglu_tanh": gelu_tanh,
+    "swiglu": F.silu,
+}
 
 
-def _attention(config: BlockConfig, *, to_itself: bool, window: tuple[int, int] | None = None) -> MultiHeadAttention:
-    """Return a new attention sub-layer: self-attention, or attention to a memory, which has no rotary positions."""
+def _self_attention(config: BlockConfig, *, causal: bool, window: tuple[int, int] | None) -> MultiHeadAttention:
+    """Return a new sub-layer of self-attention."""
+    bias = None
+    if config.positions == "relative_bias":
+        bias = RelativeBias(
+            config.num_heads,
+            num_buckets=config.relative_buckets,
+            max_distance=config.relative_max_distance,
+            bidirectional=not causal,
+        )
+    return _attention(config, rotary=_rotary(config), relative_bias=bias, window=window)
+
+
+def _attention(config: BlockConfig, **positions: Any) -> MultiHeadAttention:
+    """Return a new attention sub-layer. Attention to a memory has no ``positions``."""
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
@@ -64,8 +83,7 @@ def _attention(config: BlockConfig, *, to_itself: bool, window: tuple[int, int] 
         score=config.score,
         qk_projection=config.qk_projection,
         qk_norm_epsilon=config.norm_epsilon if config.qk_norm else None,
-        rotary=_rotary(config) if to_itself else None,
-        window=window,
+        **positions,
     )
 
 
@@ -128,7 +146,10 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """(gate(x W_1 + b_1) * (x V + c)) W_2 + b_2, where gate is sigmoid, ReLU, GELU or SiLU (Shazeer 2020)."""
+    """(gate(x W_1 + b_1) * (x V + c)) W_2 + b_2, where gate is sigmoid, ReLU, GELU or SiLU (Shazeer 2020).
+
+    GELU can be its approximation by tanh, as in T5.
+    """
 
     def __init__(
         self,
@@ -233,9 +254,10 @@ class NoNorm(nn.Module):
 class _SelfAttentionBlock(nn.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, config: BlockConfig, window: tuple[int, int] | None) -> None:
+    def __init__(self, config: BlockConfig, *, causal: bool, window: tuple[int, int] | None) -> None:
         super().__init__()
-        self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
+        self.attention = _self_attention(config, causal=causal, window=window)
+        self.attention_residual = _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
     def forward(self, x: Float[Tensor, "B T D"], mask: Mask | None = None) -> Float[Tensor, "B T D"]:
@@ -255,7 +277,7 @@ class EncoderBlock(_SelfAttentionBlock):
 
     def __init__(self, config: BlockConfig) -> None:
         size = config.encoder_window
-        super().__init__(config, None if size is None else (size // 2, (size - 1) // 2))
+        super().__init__(config, causal=False, window=None if size is None else (size // 2, (size - 1) // 2))
 
 
 class CausalBlock(_SelfAttentionBlock):
@@ -267,7 +289,7 @@ class CausalBlock(_SelfAttentionBlock):
     """
 
     def __init__(self, config: BlockConfig, *, parallel: bool = False) -> None:
-        super().__init__(config, _causal_window(config))
+        super().__init__(config, causal=True, window=_causal_window(config))
         self.parallel = parallel
 
     def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
@@ -289,7 +311,7 @@ class CausalBlock(_SelfAttentionBlock):
         def attend(x: Tensor) -> Tensor:
             query, kv = self.attention.project(x)
             stored.append(kv)
-            return self.attention.attend(query, kv, restrict_to_window(mask, self.attention.window, x))
+            return self.attention.attend_to_itself(query, kv, restrict_to_window(mask, self.attention.window, x))
 
         return self._run(x, attend), stored[0]
 
@@ -314,7 +336,11 @@ def _attend_to_prefix(
     query, new = attention.project(x, prefix_kv.lengths - 1)
     stored = prefix_kv.append(layer, new.keys, new.values)
     keys, values = (torch.unflatten(tensor, 0, (len(x), -1)) for tensor in stored)
-    return attention.attend(query, KeysValues(keys, values), prefix_kv.mask)
+    bias = None
+    if attention.relative_bias is not None:
+        newest = (prefix_kv.lengths - 1).view(-1, 1, 1)
+        bias = attention.relative_bias(prefix_kv.entry_positions - newest)
+    return attention.attend(query, KeysValues(keys, values), prefix_kv.mask, bias)
 
 
 class DecoderBlock(nn.Module):
@@ -322,9 +348,9 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        window = _causal_window(config)
-        self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
-        self.cross_attention = _attention(config, to_itself=False)
+        self.attention = _self_attention(config, causal=True, window=_causal_window(config))
+        self.attention_residual = _residual(config)
+        self.cross_attention = _attention(config)
         self.cross_attention_residual = _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
@@ -363,11 +389,16 @@ class DecoderBlock(nn.Module):
 
 
 class _Stack(nn.Module):
-    """Blocks applied one after the other. A norm follows pre-norm blocks, because their outputs are not normalized."""
+    """Blocks applied one after the other. A norm follows pre-norm blocks, because their outputs are not normalized.
 
-    def __init__(self, blocks: Sequence[nn.Module], config: BlockConfig) -> None:
+    All blocks have the relative bias of the first one.
+    """
+
+    def __init__(self, blocks: Sequence[_SelfAttentionBlock | DecoderBlock], config: BlockConfig) -> None:
         super().__init__()
         self.layer_dropout = config.layer_dropout
+        for block in blocks:
+            block.attention.relative_bias = blocks[0].attention.relative_bias
         self.blocks = nn.ModuleList(blocks)
         self.norm = make_norm(config) if config.norm == "pre" else nn.Identity()
 

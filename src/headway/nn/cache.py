@@ -103,6 +103,7 @@ class KVCache:
         self._has_same_free = True  # whether all sequences have the same free entries, after all that are in use
         self._num_used_before = 0  # largest number of entries in use by a sequence when the free entries were listed
         self._mask: Bool[Tensor, "B W C"] | None = None
+        self._entry_positions: Int[Tensor, "B W C"] | None = None
         self._converted: Any = None
 
     @property
@@ -123,6 +124,16 @@ class KVCache:
         if self._mask is None:
             self._mask = self._reachable(self.num_entries)
         return self._mask
+
+    @property
+    def entry_positions(self) -> Int[Tensor, "B W C"]:
+        """The position that each entry holds in the prefix of each beam; 0 for entries that :attr:`mask` excludes."""
+        if self._entry_positions is None:
+            reached = self._reached(self.num_entries)
+            held = reached.new_zeros(*reached.shape[:2], self.num_entries + 1)
+            positions = torch.arange(reached.size(2), device=reached.device).expand_as(reached)
+            self._entry_positions = held.scatter_(2, reached, positions)[:, :, : self.num_entries]
+        return self._entry_positions
 
     def converted(self, convert: Callable[[Tensor, Tensor], T]) -> T:
         """Return ``convert(keys, values)``, which must always be the same function.
@@ -170,7 +181,7 @@ class KVCache:
         self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
         self.current_max_length = max(self.current_max_length, longest)
         self.num_new = count if not before else self.num_new + count
-        self._in_order, self._mask = not before, None
+        self._in_order, self._mask, self._entry_positions = not before, None, None
         self._free, self._num_taken = self._free.new_empty(before + count, 0), 0
 
     def newest_slots(self, count: int) -> Int[Tensor, " N"]:
@@ -204,7 +215,8 @@ class KVCache:
         self.current_max_length += 1
         is_long = self.window is not None and self.current_max_length > self.window
         self.is_unmasked = self.is_unmasked and self.beams == 1 and not is_long
-        self.num_new, self._mask, self._has_advanced = 0, None, True
+        self.num_new, self._has_advanced = 0, True
+        self._mask = self._entry_positions = None
 
     def append(
         self, layer: int, keys: Float[Tensor, "B H W K"], values: Float[Tensor, "B H W U"]
@@ -236,7 +248,7 @@ class KVCache:
         count = self.num_sequences if sequences is None else len(sequences)
         beams = len(rows) // max(1, count)
         self.table = self.table.flatten(0, 1)[rows].view(count, beams, self.table.size(2))
-        self._mask = None
+        self._mask = self._entry_positions = None
         if sequences is not None:
             self.slots, self.lengths, self._free = (x[sequences] for x in (self.slots, self.lengths, self._free))
             self.current_max_length = int(self.lengths.max()) if count else 0
@@ -282,14 +294,18 @@ class KVCache:
 
     def _reachable(self, num_entries: int) -> Bool[Tensor, "B W C"]:
         """Return which of the first ``num_entries`` entries each beam may attend to."""
+        reached = self._reached(num_entries)
+        reachable = torch.zeros(*reached.shape[:2], num_entries + 1, dtype=torch.bool, device=reached.device)
+        return reachable.scatter_(2, reached, True)[:, :, :num_entries]
+
+    def _reached(self, num_entries: int) -> Int[Tensor, "B W T"]:
+        """Return the entry of each position that a beam may attend to, and ``num_entries`` for the other positions."""
         positions = torch.arange(self.current_max_length, device=self.table.device)
         lengths = self.lengths.unsqueeze(1)
         is_hidden = positions >= lengths
         if self.window is not None:
             is_hidden |= positions < lengths - self.window
-        reached = self.table[:, :, : self.current_max_length].masked_fill(is_hidden.unsqueeze(1), num_entries)
-        reachable = torch.zeros(*reached.shape[:2], num_entries + 1, dtype=torch.bool, device=reached.device)
-        return reachable.scatter_(2, reached, True)[:, :, :num_entries]
+        return self.table[:, :, : self.current_max_length].masked_fill(is_hidden.unsqueeze(1), num_entries)
 
     def _find_free(self) -> None:
         """List the entries of each sequence that no beam can reach, and replace the buffers if there are too few.

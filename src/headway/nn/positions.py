@@ -11,6 +11,9 @@ dimensions is rotated by its own angle per position:
 
 The dot product of a query at m and a key at n then depends on the positions only through m - n (section 3.2).
 
+A relative bias (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+Transformer", section 2.1) adds a learned number to each score, which depends on the head and on the distance n - m.
+
 Sines and cosines are computed by NumPy. PyTorch divides the work between threads, and sometimes one of them computes
 with fewer digits, so that runs that should be equal differ.
 """
@@ -18,6 +21,7 @@ with fewer digits, so that runs that should be equal differ.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
@@ -32,7 +36,7 @@ from torch.nn import functional as F
 
 from headway.config import Config
 from headway.errors import ConfigError, LengthError
-from headway.nn.arguments import Size, check_floats
+from headway.nn.arguments import Size, check_floats, check_integers
 
 _growing = Lock()  # one thread must not replace a longer table with a shorter one
 
@@ -150,7 +154,7 @@ class LearnedPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Return embeddings unchanged, for models with rotary positions or none."""
+    """Return embeddings unchanged, for models with rotary positions, a relative bias, or no positions."""
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
         """Return x."""
@@ -165,7 +169,7 @@ class NoPositions(nn.Module):
 
 
 def make_positions(
-    kind: Literal["sinusoidal", "learned", "rotary", "none"],
+    kind: Literal["sinusoidal", "learned", "rotary", "relative_bias", "none"],
     d_model: int,
     max_length: int,
     *,
@@ -173,7 +177,7 @@ def make_positions(
     offset: int = 0,
     last_exponent: bool = False,
 ) -> SinusoidalPositions | LearnedPositions | NoPositions:
-    """Return the module that adds positions to embeddings. It adds nothing if positions are rotary or none.
+    """Return the module that adds positions to embeddings. For the other kinds of positions, it adds nothing.
 
     ``max_length`` is used only by learned positions. For the other options, see :func:`sinusoids`.
     """
@@ -298,3 +302,75 @@ def _rotated(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Floa
     cosine, sine = factors.unbind(-2)
     other = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)  # swap the two units of each pair
     return (x * cosine + other * sine).to(x.dtype)
+
+
+class RelativeBias(nn.Module):
+    """Learned biases of attention scores: one for each head and each bucket of distances between query and key.
+
+    Half of the buckets contain one distance each: 0, 1, 2 and so on. The others contain more and more distances up to
+    ``max_distance``, on a logarithmic scale; the last one contains all greater distances, too. In T5, all blocks of a
+    stack share one table.
+
+    The first distance of a bucket is computed in integers. It equals that of T5's floating-point formula.
+
+    Args:
+        num_heads: Number of heads, H.
+        num_buckets: Number of buckets; even, and at least 4.
+        max_distance: Distance from which on there is only one bucket; more than half of ``num_buckets``.
+        bidirectional: Whether keys after the query have buckets of their own, half of them. Otherwise they have the
+            bucket of distance 0, for attention that masks them.
+    """
+
+    starts: Int[Tensor, " N"]
+
+    def __init__(
+        self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
+        super().__init__()
+        check_buckets(num_buckets, max_distance)
+        self.num_heads, self.bidirectional = num_heads, bidirectional
+        self.num_buckets, self.max_distance = num_buckets, max_distance
+        self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
+        nn.init.normal_(self.table, std=0.1)
+        starts = _bucket_starts(num_buckets // 2 if bidirectional else num_buckets, max_distance)
+        self.register_buffer("starts", torch.tensor(starts), persistent=False)
+
+    def forward(self, distances: Int[Tensor, "*b T S"]) -> Float[Tensor, "*b H T S"]:
+        """Return the biases for distances: the position of the key minus that of the query."""
+        check_integers("distances", distances, ..., "queries", "keys")
+        biases: Tensor = F.embedding(self._buckets(distances), self.table)
+        return biases.movedim(-1, -3)
+
+    def of_sequence(self, length: int) -> Float[Tensor, "H T T"]:
+        """Return the biases of self-attention in a sequence of ``length`` positions."""
+        distances = torch.arange(1 - length, length, device=self.table.device)
+        by_distance: Tensor = self(distances.unsqueeze(0)).squeeze(1)  # (H, 2T - 1)
+        return by_distance.unfold(1, length, 1).flip(1)  # row t begins with the distance -t
+
+    def _buckets(self, distances: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+        apart = distances.abs() if self.bidirectional else (-distances).clamp(min=0)
+        buckets = torch.bucketize(apart, self.starts, right=True)
+        return buckets + (distances > 0) * (self.num_buckets // 2) if self.bidirectional else buckets
+
+
+def check_buckets(num_buckets: int, max_distance: int) -> None:
+    """Raise :class:`ConfigError` unless there can be so many buckets of distances up to ``max_distance``."""
+    if num_buckets < 4 or num_buckets % 2:
+        raise ConfigError(f"relative_buckets = {num_buckets}: expected an even number of at least 4")
+    if max_distance <= num_buckets // 2:
+        raise ConfigError(
+            f"relative_max_distance = {max_distance} with relative_buckets = {num_buckets}: expected more than "
+            f"{num_buckets // 2}, because half of the buckets contain one distance each"
+        )
+
+
+def _bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
+    """Return the first distance of each bucket but the first, which begins at 0.
+
+    The distance d has the bucket m + floor(ln(d / m) / ln(max_distance / m) * (num_buckets - m)), where m buckets
+    contain one distance each. So bucket m + k begins with the first d for which (d / m)^(num_buckets - m) is at least
+    (max_distance / m)^k.
+    """
+    exact, shared = num_buckets // 2, num_buckets - num_buckets // 2
+    limits = [max_distance**k * exact ** (shared - k) for k in range(1, shared)]
+    return [*range(1, exact + 1), *(bisect_left(range(max_distance), x, key=lambda d: d**shared) for x in limits)]

@@ -212,6 +212,14 @@ def tokens_by_id(library: dict[str, Any], origin: str) -> dict[int, str]:
     return tokens | added
 
 
+def library_ids(library: dict[str, Any], texts: list[str], origin: str) -> list[list[int]]:
+    """Return the ids that a ``tokenizer.json`` itself gives each text. Texts may contain special tokens."""
+    with _library_errors(f"{origin}: the library `tokenizers` cannot read it"):
+        read = tokenizers.Tokenizer.from_str(json.dumps({**library, "padding": None, "truncation": None}))
+        encodings = read.encode_batch_fast(texts, add_special_tokens=False)
+    return [list(encoding.ids) for encoding in encodings]
+
+
 def special_ids(library: dict[str, Any]) -> set[int]:
     """Return the ids of the added tokens that are marked special."""
     return {int(token["id"]) for token in library.get("added_tokens") or [] if token.get("special")}

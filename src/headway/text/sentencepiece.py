@@ -139,6 +139,12 @@ def sentencepiece_pieces(model_proto: bytes, origin: str) -> list[str]:
     return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
 
 
+def sentencepiece_ids(model_proto: bytes, origin: str, texts: list[str]) -> list[list[int]]:
+    """Return the model's own ids of each text. Texts may contain special pieces."""
+    ids: list[list[int]] = _processor(model_proto, origin).encode(texts)
+    return ids
+
+
 def _processor(model: bytes, origin: str) -> Any:
     try:
         import sentencepiece

@@ -331,6 +331,11 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTES = _byte_alphabet()
 
 
+def byte_symbols() -> list[str]:
+    """Return the character that spells each byte in byte-level vocabularies, in the order of the bytes."""
+    return sorted(_BYTES, key=_BYTES.__getitem__)
+
+
 def _unspell(token: str) -> bytes:
     return bytes(_BYTES[character] for character in token)
 

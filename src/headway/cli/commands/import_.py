@@ -47,9 +47,10 @@ def import_(
 ) -> None:
     """Convert a pretrained model into a model folder.
 
-    Hugging Face: OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus for translation; GPT-2, GPT-NeoX/Pythia,
-    Llama, Mistral, Qwen2, Qwen3 as language models; BERT, RoBERTa, DistilBERT, ModernBERT as masked language models and
-    sequence classifiers. CTranslate2, packages of Argos Translate, and Marian: encoder-decoder Transformers.
+    Hugging Face: OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus, T5, mT5, MADLAD-400, ByT5 for translation;
+    GPT-2, GPT-NeoX/Pythia, Llama, Mistral, Qwen2, Qwen3 as language models; BERT, RoBERTa, DistilBERT, ModernBERT as
+    masked language models and sequence classifiers. CTranslate2, packages of Argos Translate, and Marian:
+    encoder-decoder Transformers.
     """
     from headway.diagrams.model_card import add_drawing
     from headway.engine.shortlist_file import write_shortlist

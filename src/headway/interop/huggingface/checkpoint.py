@@ -147,7 +147,10 @@ _WITHOUT_EFFECT = frozenset(
 _MAX_DEPTH = 100  # of nested JSON
 # Other checks name what is wrong with sizes for which any computer has the memory.
 _SMALL, _FEW_LAYERS = 4096, 100
-_LAYERS = ("encoder_layers", "decoder_layers", "num_hidden_layers", "n_layers", "n_layer")
+_LAYERS = (
+    *("encoder_layers", "decoder_layers", "num_hidden_layers", "n_layers", "n_layer"),
+    *("num_layers", "num_decoder_layers"),
+)
 # The fields of Headway's configs that are sizes of weights.
 _SIZES = frozenset({"d_model", "d_ff", "d_key", "d_value", "num_heads", "num_kv_heads"})
 

@@ -14,6 +14,7 @@ Shapes: B batch, S positions, D model, C classes, P pooled width. Masks are True
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
-GATES = {"glu": torch.sigmoid, "reglu": F.relu, "geglu": F.gelu, "swiglu": F.silu}
+GATES = {
+    "glu": torch.sigmoid,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
+    "swiglu": F.silu,
+}
 
 
 class HeadwayClassifierConfig(PretrainedConfig):
