@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from headway.experiments.experiment import Experiment, ExperimentRecord, Settings
 
 GROUP = CommandGroup.UNDERSTAND
+_NAME_HELP = (
+    f"One of: {', '.join(EXPERIMENT_NAMES)}; or all; or pool, which trains the models that experiments "
+    "compare, or without --data lists them."
+)
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(EXPERIMENT_NAMES)}; or all.")],
+    name: Annotated[str, typer.Argument(metavar="NAME|all|pool", help=_NAME_HELP)],
     output: Annotated[Path, typer.Option("-o", "--output", help="Output folder for the report, figures and numbers.")],
     quick: Annotated[
         bool,
@@ -65,6 +69,9 @@ def experiment(
     from headway.hardware import keep_freed_memory
 
     keep_freed_memory()
+    if name == "pool":
+        _work_on_pool(output, data, quick=quick, model=model)
+        return
     names = EXPERIMENT_NAMES if name == "all" else (name,)
     chosen = [load_experiment(current) for current in names]
     _refuse_idle_options(chosen, quick=quick, data=data, model=model)
@@ -102,6 +109,29 @@ def experiment(
             f"{len(failed)} of {len(chosen)} experiments failed: {', '.join(failed)}; the report contains the others; "
             "run the same command again to repeat only the failed ones"
         )
+
+
+def _work_on_pool(output: Path, data: Path | None, *, quick: bool, model: Path | None) -> None:
+    """Train the models of the pool, or list them if there is no data."""
+    from headway.experiments.experiment import Settings
+    from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool
+
+    if quick or model is not None:
+        raise ConfigError(
+            f"{'--quick' if quick else '--model'} has no effect on pool, which trains its own models; omit it"
+        )
+    folder = PoolFolder(output / "pool", output / "work" / "pool")
+    if data is None:
+        print(describe_pool(folder, names=True))
+        return
+    settings = Settings(
+        quick=False,
+        seeds=(),
+        data_folder=data,
+        work_folder=folder.work,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    work_on_pool(folder, settings)
 
 
 def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
