@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -28,19 +28,19 @@ _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 def code_hash(measure: Callable[..., Any]) -> str:
     """Return a hash of all code in the package of ``measure`` that it uses."""
     package, modules = measure.__module__.rpartition(".")[0] + ".", dict[str, dict[str, tuple[ast.stmt, str]]]()
-    definitions = dict[tuple[str, str], list[str]]()
+    definitions = dict[tuple[str, str], tuple[str, ...]]()
     waiting = [(measure.__module__, measure.__name__)]
     while waiting:
         module, name = waiting.pop()
         if module not in modules:
-            modules[module] = _top_level(Path(str(import_module(module).__file__)))
+            modules[module] = _top_level(Path(str(import_module(module).__file__)).read_text(encoding="utf-8"))
         node, code = modules[module].get(name, (None, ""))
         key = (module.removeprefix(package), name)
         if isinstance(node, ast.ImportFrom):
             if node.module is not None and node.module.startswith(package):
                 waiting += [(node.module, alias.name) for alias in node.names if name in (alias.name, alias.asname)]
         elif node is not None and key not in definitions:
-            definitions[key] = list(tokens_of(code))
+            definitions[key] = tokens_of(code)
             waiting += [(module, child.id) for child in ast.walk(node) if isinstance(child, ast.Name)]
     return fingerprint(sorted(definitions.items()))
 
@@ -50,28 +50,28 @@ def engine_hash() -> str:
     """Return a hash of the code that reads data, builds models, trains them and searches with them."""
     package = Path(__file__).parents[1]
     files = sorted(path for part in _ENGINE for path in (package / part).rglob("*.py"))
-    return fingerprint(
-        [(path.relative_to(package).as_posix(), list(tokens_of(path.read_text("utf-8")))) for path in files]
-    )
+    return fingerprint([(path.relative_to(package).as_posix(), tokens_of(path.read_text("utf-8"))) for path in files])
 
 
-def tokens_of(code: str) -> Iterator[str]:
-    """Yield the tokens of Python code, without comments, docstrings and line breaks; a dedent is an empty token."""
-    line = list[tokenize.TokenInfo]()
+@cache
+def tokens_of(code: str) -> tuple[str, ...]:
+    """Return the tokens of Python code, without comments, docstrings and line breaks; a dedent is an empty token."""
+    tokens, line = list[str](), list[tokenize.TokenInfo]()
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
         if token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
             if any(part.type != tokenize.STRING for part in line):  # else a docstring
-                yield from (part.string for part in line)
+                tokens += [part.string for part in line]
             line = []
         elif token.type == tokenize.DEDENT:
-            yield ""
+            tokens.append("")
         elif token.type not in _LAYOUT:
             line.append(token)
+    return tuple(tokens)
 
 
-def _top_level(path: Path) -> dict[str, tuple[ast.stmt, str]]:
+@cache
+def _top_level(code: str) -> dict[str, tuple[ast.stmt, str]]:
     """Map each top-level name of a module to the statement that defines it and to its code."""
-    code = path.read_text(encoding="utf-8")
     defined = dict[str, tuple[ast.stmt, str]]()
     for node in ast.parse(code).body:
         names = list[str]()

@@ -20,6 +20,7 @@ with tanh, the cheapest recurrent layer: an LSTM has four times as many operatio
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -28,7 +29,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
     KERNEL_SIZE,
@@ -42,10 +43,13 @@ from headway.experiments.layer_measurements import (
     table1_ops,
     time_layers,
 )
+from headway.experiments.verdicts import Verdict, decide
 
 PATH_LENGTH_KINDS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
 MEMORY_KINDS = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
 CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
+RESTRICTED = "restricted self-attention"
+LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 
 CLAIMS = (
     Claim(
@@ -65,7 +69,8 @@ CLAIMS = (
     ),
     Claim("Where n < d, table 1's self-attention is faster than recurrence in time as well.", OURS),
     Claim("Where n < d, a whole self-attention layer, with its projections, takes fewer operations as well.", OURS),
-    Claim("The memory of self-attention grows with the square of n.", f"{OURS}: a common reading of table 1"),
+    Claim("Restricted to r positions, the time and memory of self-attention grow with n, not n².", "paper, table 1"),
+    Claim("The memory of self-attention must grow with n².", f"{OURS}: a common reading of table 1"),
 )
 
 
@@ -112,7 +117,7 @@ def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
     ]
 
 
-def _exponent(values: dict[str, int]) -> float:
+def _exponent(values: Mapping[str, float]) -> float:
     """Return the exponent p of the growth n^p between the last two values."""
     (n0, v0), (n1, v1) = list(values.items())[-2:]
     return math.log(v1 / v0, int(n1) / int(n0))
@@ -127,6 +132,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         _judge_operations(counts, CORE, "table 1's layer, n²·d against n·d²,"),
         _judge_times(numbers["times"]),
         _judge_operations(counts, WHOLE, "the whole layer, 4·n·d² more for its projections,"),
+        _judge_restricted(numbers["times"], numbers["kept"]),
         _judge_memory(numbers["kept"]),
     )
 
@@ -188,12 +194,27 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     )
     if core >= 0.95 and beyond > 0.5:
         reason += ". But n = d is not the border"
-    return decide(reason, supported=core >= 0.95, refuted=core < 0.5)
+    return decide(reason, supported=core >= 0.95, refuted=core < 0.5, exact=False)
 
 
 def _faster(rows: list[dict[str, Any]], kind: str) -> float:
     """Return the share of rows in which the layer takes less time than the recurrent layer."""
     return fmean(row[kind] < row[RECURRENT] for row in rows)
+
+
+def _judge_restricted(times: list[dict[str, Any]], kept: dict[str, dict[str, int]]) -> Verdict:
+    width = max(row["d"] for row in times)
+    grows = {
+        kind: (_exponent({str(row["n"]): row[kind] for row in times if row["d"] == width}), _exponent(kept[kind]))
+        for kind in (CORE, RESTRICTED)
+    }
+    reason = "; ".join(f"{kind}: time n^{time:.2f}, memory n^{memory:.2f}" for kind, (time, memory) in grows.items())
+    return decide(
+        f"between the two largest n, with r = {WINDOW} and d = {width}: {reason}",
+        supported=max(grows[RESTRICTED]) <= LINEAR < SQUARE <= min(grows[CORE]),
+        refuted=max(grows[RESTRICTED]) >= SQUARE,
+        exact=False,
+    )
 
 
 def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
@@ -204,7 +225,7 @@ def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
     )
     least = min(plain, fused)
     if least <= 1.3:
-        reason += ": this is not a property of attention, but of one way to compute it"
+        reason += ": only if the weights are stored, which attention does not need"
     return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
 
 

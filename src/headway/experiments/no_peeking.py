@@ -25,8 +25,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import heat_map, label, subplots
+from headway.experiments.verdicts import Verdict, decide
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS, EOS

@@ -54,7 +54,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Run:
+class PoolRun:
     """A training run of the pool.
 
     Attributes:
@@ -153,12 +153,12 @@ VARIANTS = (
 """All variants, in the order in which their runs are taken."""
 
 
-def all_runs() -> list[Run]:
+def all_runs() -> list[PoolRun]:
     """Return all runs in the order in which they are taken; runs for choosing come before those that they decide."""
-    runs = list[Run]()
+    runs = list[PoolRun]()
     for variant in VARIANTS:
-        runs += [Run(variant, 0, rate) for rate in variant.rates]
-        runs += [Run(variant, seed) for seed in range(1, variant.seeds + 1)]
+        runs += [PoolRun(variant, 0, rate) for rate in variant.rates]
+        runs += [PoolRun(variant, seed) for seed in range(1, variant.seeds + 1)]
     return runs
 
 
@@ -166,7 +166,8 @@ def recipe_sections(variant: Variant, seed: int, rate: float | None) -> dict[str
     """Return the recipe of a run, without the folder and the files of its data."""
     optimizer = {} if rate is None else {"learning_rate": rate}
     sections: dict[str, dict[str, Any]] = {}
-    for part in (BASELINE, variant.changes, {"training": {"seed": seed}, "optimizer": optimizer}):
+    parts: tuple[Sections, ...] = (BASELINE, variant.changes, {"training": {"seed": seed}, "optimizer": optimizer})
+    for part in parts:
         for name, keys in part.items():
             sections[name] = {**sections.get(name, {}), **keys}
     return sections

@@ -35,7 +35,7 @@ from headway.errors import DataError, DivergenceError
 from headway.experiments.code_hash import engine_hash
 from headway.experiments.corpus import MULTI30K, TextPair, find_data, write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.pool import BASELINE, Run, all_runs, recipe_sections
+from headway.experiments.pool import BASELINE, PoolRun, all_runs, recipe_sections
 from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
 from headway.jobs.files import LocalFiles
@@ -87,7 +87,7 @@ class PoolFolder:
             raise DataError(f"{path}: damaged ({error}); restore it, or remove it to train the run again") from None
         return record
 
-    def chosen_rate(self, run: Run) -> float | None:
+    def chosen_rate(self, run: PoolRun) -> float | None:
         """Return the learning rate of a run, or None if the trials that it depends on are not done.
 
         Of the rates that were tried with seed 0, the one with the lowest loss of the development set is chosen.
@@ -99,13 +99,13 @@ class PoolFolder:
             return rate
         losses = dict[float, float]()
         for rate in run.variant.rates:
-            trial = self.read(Run(run.variant, 0, rate).name)
+            trial = self.read(PoolRun(run.variant, 0, rate).name)
             if trial is None:
                 return None
             losses[rate] = math.inf if trial["diverged"] else trial["curve"]["dev"][-1][1]
         return min(losses, key=losses.__getitem__)
 
-    def record_name(self, run: Run) -> str | None:
+    def record_name(self, run: PoolRun) -> str | None:
         """Return the name of the record of a run, or None while its learning rate is undecided.
 
         The baseline at its best rate is the baseline itself, if the best rate is the recipe's.
@@ -114,7 +114,7 @@ class PoolFolder:
         is_baseline = not run.variant.changes and run.seed and rate == _BASELINE_RATE
         return None if rate is None else f"baseline-seed{run.seed}" if is_baseline else run.name
 
-    def is_done(self, run: Run) -> bool:
+    def is_done(self, run: PoolRun) -> bool:
         """Return whether a run has a record."""
         name = self.record_name(run)
         return name is not None and self.path(name).is_file()
@@ -123,7 +123,7 @@ class PoolFolder:
 class _Leases:
     """The leases of runs, by the numbers of the runs in :func:`all_runs`."""
 
-    def __init__(self, work: Path, runs: Sequence[Run]) -> None:
+    def __init__(self, work: Path, runs: Sequence[PoolRun]) -> None:
         names = [run.name for run in runs]
         self._files = LocalFiles(work / f"leases-{fingerprint(names)[:8]}")  # another list has other numbers
         self._owner = Owner.this_process()
@@ -231,7 +231,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
         aside.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
-def _do(run: Run, folder: PoolFolder, settings: Settings) -> None:
+def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     """Train a run, examine its model, and write the record. A training that diverges is a result too."""
     rate = folder.chosen_rate(run)
     assert rate is not None

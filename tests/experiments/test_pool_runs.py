@@ -15,7 +15,7 @@ from headway.evaluation import bleu
 from headway.experiments import pool_runs
 from headway.experiments.corpus import sample_text_pair
 from headway.experiments.experiment import Settings
-from headway.experiments.pool import BASELINE, VARIANTS, Run, Variant, all_runs, recipe_sections
+from headway.experiments.pool import BASELINE, VARIANTS, PoolRun, Variant, all_runs, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
 from headway.tasks import parse_recipe
 
@@ -65,8 +65,8 @@ def test_the_baseline_is_tried_with_as_many_rates_as_each_variant() -> None:
 
 
 def test_a_rate_is_chosen_by_the_loss_of_the_development_set(folder: PoolFolder) -> None:
-    run = Run(TUNED, 1)
-    assert folder.chosen_rate(Run(TUNED, 0, 1e-3)) == 1e-3
+    run = PoolRun(TUNED, 1)
+    assert folder.chosen_rate(PoolRun(TUNED, 0, 1e-3)) == 1e-3
     write_record(folder.path("tuned-rate0.001-seed0"), trial(3.0))
     assert folder.chosen_rate(run) is None  # the other trial is missing
     write_record(folder.path("tuned-rate0.002-seed0"), trial(2.0))
@@ -79,9 +79,9 @@ def test_the_baseline_needs_no_second_runs_if_its_own_rate_is_the_best(folder: P
     tuned = Variant("baseline-tuned", rates=(5e-3, 1e-2))
     for rate, loss in ((5e-3, 2.0), (1e-2, 2.1)):
         write_record(folder.path(f"baseline-tuned-rate{rate:g}-seed0"), trial(loss))
-    assert folder.record_name(Run(tuned, 3)) == "baseline-seed3"
+    assert folder.record_name(PoolRun(tuned, 3)) == "baseline-seed3"
     write_record(folder.path("baseline-tuned-rate0.01-seed0"), trial(1.9))
-    assert folder.record_name(Run(tuned, 3)) == "baseline-tuned-seed3"
+    assert folder.record_name(PoolRun(tuned, 3)) == "baseline-tuned-seed3"
 
 
 def test_a_damaged_record_is_named(folder: PoolFolder) -> None:
@@ -104,6 +104,7 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     monkeypatch.setattr(
         "headway.experiments.pool.VARIANTS", (Variant("baseline", seeds=1), Variant("other", changes, pairs=20))
     )
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")  # which takes seconds
     work_on_pool(folder, settings, max_runs=1)
     record = folder.read("baseline-seed1")
     assert record is not None
@@ -129,7 +130,7 @@ def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_ta
 ) -> None:
     done, lock = list[str](), threading.Lock()
 
-    def finish(run: Run, folder: PoolFolder, _: Settings) -> None:
+    def finish(run: PoolRun, folder: PoolFolder, _: Settings) -> None:
         with lock:
             done.append(run.name)
         write_record(folder.path(run.name), trial(1.0))
@@ -150,4 +151,4 @@ def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_ta
         worker.start()
     for worker in workers:
         worker.join()
-    assert sorted(done) == sorted({folder.record_name(run) for run in runs} - {None})
+    assert sorted(done) == sorted({name for run in runs if (name := folder.record_name(run))})
