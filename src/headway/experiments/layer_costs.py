@@ -202,7 +202,7 @@ def _faster(rows: list[dict[str, Any]], kind: str) -> float:
     return fmean(row[kind] < row[RECURRENT] for row in rows)
 
 
-def _judge_restricted(times: list[dict[str, Any]], kept: dict[str, dict[str, int]]) -> Verdict:
+def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[str, float]]) -> Verdict:
     width = max(row["d"] for row in times)
     grows = {
         kind: (_exponent({str(row["n"]): row[kind] for row in times if row["d"] == width}), _exponent(kept[kind]))
@@ -217,7 +217,7 @@ def _judge_restricted(times: list[dict[str, Any]], kept: dict[str, dict[str, int
     )
 
 
-def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
+def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
     plain, fused = _exponent(kept["self-attention"]), _exponent(kept["fused self-attention"])
     reason = (
         f"memory grows with n^{plain:.2f} at the largest n if all weights are stored, and with n^{fused:.2f} in the "
