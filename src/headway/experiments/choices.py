@@ -257,6 +257,9 @@ def draw(numbers: Numbers) -> Figure:
         losses.plot([run["loss"] for run in rows[name]], [place] * len(rows[name]), "C1o", alpha=0.8)
     losses.set_ylim(recorded.get_ylim())
     losses.set_yticks([])
+    if not numbers["runs"]:
+        losses.set_xticks([])
+        losses.annotate("no run is recorded yet", (0.5, 0.5), xycoords="axes fraction", ha="center", color="#555555")
     label(losses, "Loss of the test set (dots: seeds)", "nats per token (lower is better)", "variant, as on the left")
     return picture
 
