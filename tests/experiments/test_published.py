@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pictures import overlapping_texts
 
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 from headway.experiments.experiment import Claim, ExperimentRecord
+from headway.experiments.figures import figure_style
 from headway.experiments.pool_runs import PoolFolder
 from headway.experiments.report import verdict_table
 from headway.experiments.verdicts import Verdict, settle
@@ -70,3 +72,11 @@ def test_records_of_the_pool_are_small_and_whole(path: Path) -> None:
     record = PoolFolder(path.parent, path.parent).read(path.name.removesuffix(".json.xz"))
     assert record is not None
     assert record["diverged"] or len(record["log_probs"]) == len(record["translations"]["4"]) == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENT_NAMES)
+def test_no_text_of_a_figure_covers_another(name: str) -> None:
+    (record,) = (record for record in records() if record.name == name)
+    with figure_style():
+        assert overlapping_texts(load_experiment(name).draw(record.numbers)) == []

@@ -49,6 +49,7 @@ PATH_LENGTH_KINDS = ("self-attention", "recurrent", "convolution", "dilated conv
 MEMORY_KINDS = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
 CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
 RESTRICTED = "restricted self-attention"
+MAPPED = (CORE, WHOLE, RECURRENT)  # layers whose times are drawn as maps
 LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 
 CLAIMS = (
@@ -230,8 +231,8 @@ def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw time over n, which layer is faster over n and d, longest path over n, and memory over n."""
-    picture, (time, faster, path, memory) = subplots("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
+    """Draw the time of three layers over n and d, and time, longest path and memory over n."""
+    picture, (*maps, time, path, memory) = subplots("What a layer costs (Table 1)", 2, 3, size=(22, 13))
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
     order = (*LAYER_KINDS, "fused self-attention", "dilated convolution")
@@ -247,23 +248,29 @@ def draw(numbers: Numbers) -> Figure:
         lengths = [int(n) for n in values[RECURRENT]]
         plot_lines(axes, lengths, {kind: list(by_length.values()) for kind, by_length in values.items()}, order=order)
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
-    _draw_faster(picture, faster, numbers["times"])
+    for axes, kind in zip(maps, MAPPED, strict=True):
+        _draw_map(axes, numbers["times"], kind)
     shared_legend(picture, time, path, memory)
     return picture
 
 
-def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> None:
-    """Draw a table of factors: blue if self-attention is faster, orange if recurrence is; bold if n < d."""
+def _draw_map(axes: Axes, times: list[dict[str, Any]], kind: str) -> None:
+    """Draw a layer's time over n and d as colors, with the line n = d, and a frame where it is the fastest."""
     lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
-    factors = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
-    logs = [[math.log2(factors[n, d]) for d in widths] for n in lengths]
-    most = max(1.0, *(abs(value) for row in logs for value in row))
-    texts = [[f"{factors[n, d]:.{0 if factors[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
-    style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark_above": 0.6 * most}
-    style["text_style"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
-    image = heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, **style)
-    picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
-    label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
+    rows = {(row["n"], row["d"]): row for row in times}
+    logs = [[math.log10(rows[n, d][kind]) for d in widths] for n in lengths]
+    every = [math.log10(row[other]) for row in times for other in MAPPED]
+    texts = [[f"{(time := rows[n, d][kind]):.{0 if time >= 10 else 1}f}" for d in widths] for n in lengths]
+
+    def style(row: int, column: int) -> dict[str, Any]:
+        cell = rows[lengths[row], widths[column]]
+        is_fastest = cell[kind] == min(cell[other] for other in MAPPED)
+        return {"bbox": {"facecolor": "none", "edgecolor": "#D55E00"} if is_fastest else None, "fontsize": 11}
+
+    image: Any = {"vmin": min(every), "vmax": max(every), "origin": "lower", "dark_above": 0.6 * max(every)}
+    heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, text_style=style, **image)
+    axes.axline((0, 0), slope=1, color="#555555", linestyle=":", label="n = d")
+    label(axes, f"{kind.capitalize()}: ms (framed: fastest)", "width d (units); dotted: n = d", "length n (tokens)")
 
 
 EXPERIMENT = Experiment("layer-costs", "What a layer costs", __doc__, CLAIMS, measure, judge, draw)

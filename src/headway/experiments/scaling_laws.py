@@ -226,16 +226,20 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the loss and the best size over compute, with fitted and published slopes."""
-    picture, (losses, sizes) = subplots(TITLE, ncols=2, size=(15.0, 6.5))
+    """Draw a valley for each compute, and the best loss and size over compute with fits and published slopes."""
+    picture, (valleys, losses, sizes) = subplots(TITLE, ncols=3, size=(21.0, 6.5))
     runs, fits = numbers["runs"], numbers["fits"]
-    for number, weights in enumerate(sorted({row["weights"] for row in runs})):
-        amounts = sorted({row["compute"] for row in runs if row["weights"] == weights})
-        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for compute in amounts]
-        name = f"{weights / 1e6:.2g} million weights"
-        losses.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
+    for number, compute in enumerate(sorted({row["compute"] for row in runs})):
+        amounts = sorted({row["weights"] for row in runs if row["compute"] == compute})
+        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for weights in amounts]
+        name = f"{compute:.2g} operations"
+        valleys.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
+        ends = [point for fit in fits for point in fit["best"] if point["compute"] == compute]
+        minima = [point["weights"] for point in ends], [point["loss"] for point in ends]
+        valleys.plot(*minima, f"C{number}*", markersize=14)
     best = [point for fit in fits for point in fit["best"]]
     sizes.plot([point["compute"] for point in best], [point["weights"] for point in best], "C0o", label="best size")
+    losses.plot([point["compute"] for point in best], [point["loss"] for point in best], "C0o", label="best loss")
     loss, size = (np.mean([fit[key] for fit in fits], axis=0) for key in ("loss", "size"))
     _draw_slopes(losses, best, loss, {f"Kaplan et al. 2020: {-KAPLAN_LOSS:.3f}": -KAPLAN_LOSS})
     published = {
@@ -243,10 +247,12 @@ def draw(numbers: Numbers) -> Figure:
         f"Hoffmann et al. 2022: {HOFFMANN_SIZE:.2f}": HOFFMANN_SIZE,
     }
     _draw_slopes(sizes, best, size, published)
-    compute = "training compute (floating-point operations)"
-    label(losses, "Loss of each size, and of the best size (line)", compute, "loss (nats per character)", log="xy")
-    label(sizes, "Best size for the compute (dots: seeds)", compute, "weights", log="xy")
-    for axes in (losses, sizes):
+    axis = "training compute (floating-point operations)"
+    unit = "loss (nats per character)"
+    label(valleys, "One valley for each compute (stars: minima, by seed)", "weights", unit, log="xy")
+    label(losses, "Loss of the best size (dots: seeds)", axis, unit, log="xy")
+    label(sizes, "Best size for the compute (dots: seeds)", axis, "weights", log="xy")
+    for axes in (valleys, losses, sizes):
         axes.legend(fontsize=11)
     return picture
 

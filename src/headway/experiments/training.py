@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headway.config import Config
 from headway.data.store import ContentHashes, fingerprint
 from headway.experiments.experiment import Numbers, Settings
+from headway.hardware import has_fast_bfloat16
 from headway.tasks import parse_recipe, train
 from headway.training.recipe import Recipe
 
@@ -50,9 +53,12 @@ def make_recipe(settings: Settings, seed: int, steps: int, *parts: Changes) -> R
 
 def _run_sections(settings: Settings, seed: int, steps: int) -> dict[str, dict[str, Any]]:
     """Return the recipe sections that all runs share: one validation, at the end, whose model is the result."""
-    device = {"device": "cpu", "precision": "float32"} if settings.quick else {}
+    # The precision is part of the run's name: "auto" would mix the results of different processors.
+    device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
+    precision = "bfloat16" if has_fast_bfloat16(device) and not settings.quick else "float32"
     return {
-        "training": {"seed": seed, "steps": steps, "compile": "off", "log_every": max(steps // 5, 1), **device},
+        "training": {"seed": seed, "steps": steps, "compile": "off", "log_every": max(steps // 5, 1)}
+        | {"device": device.type, "precision": precision},
         "validation": {"metric": "loss", "every": steps},
         "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
     }
