@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from headway.errors import ConfigError, DataError
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
-from headway.experiments.code_hash import code_hash
+from headway.experiments.code_hash import code_hash, tokens_of
 from headway.experiments.experiment import (
     OURS,
     Claim,
@@ -69,6 +69,12 @@ class Stub:
         self.measured += 1
         rows = [{"name": NASTY, "count": 12345, "share": 0.123456, "no": None, "fast": True}, {"list": [1, 2]}]
         return {"values": (1.5, float("nan")), "tables": {f"Caption {NASTY}": rows}}
+
+
+@pytest.fixture(autouse=True)
+def _cheap_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash of the whole engine takes seconds."""
+    monkeypatch.setattr("headway.experiments.experiment.engine_hash", lambda: "a hash")
 
 
 @pytest.fixture
@@ -371,3 +377,10 @@ class TestDrawing:
         )
         assert "mathdefault" not in text
         assert text == (tmp_path / "b.svg").read_text(encoding="utf-8")  # the same numbers, the same file
+
+
+def test_tokens_leave_out_what_does_not_matter() -> None:
+    code = '"""A docstring."""\ndef f(x):\n    """Another."""\n    return (x +  # why\n        1)\n'
+    assert tokens_of(code) == tokens_of("def f(x):\n    return (x + 1)\n")
+    assert tokens_of(code) != tokens_of("def f(x):\n    return (x + 2)\n")
+    assert tokens_of("if a:\n    b\nc\n") != tokens_of("if a:\n    b\n    c\n")
