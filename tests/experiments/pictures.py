@@ -26,7 +26,7 @@ def overlapping_texts(picture: Figure) -> list[tuple[str, str]]:
 
     Slanted texts are left out, because their boxes are larger than they are.
     """
-    FigureCanvasAgg(picture).draw()
+    FigureCanvasAgg(picture).draw()  # type: ignore[no-untyped-call]
     hidden = set[Text]()
     for axes in picture.axes:
         for axis in (axes.xaxis, axes.yaxis):
