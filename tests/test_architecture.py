@@ -56,6 +56,7 @@ ALLOWED = {
     "safetensors": ["weights.py", "engine/shortlist_file.py", "predict/translation/shortlisting.py"],
     "tensorboard": ["training/report.py"],
     "matplotlib": ["inspection/", "experiments/"],
+    "scipy": ["experiments/verdicts.py"],
     "sentencepiece": ["text/sentencepiece.py"],
     "huggingface_hub": ["interop/hub/download.py"],
     "ctranslate2": ["interop/ctranslate2.py"],

@@ -154,6 +154,7 @@ class MissingPackageError(HeadwayError):
         "python_multipart": "serve",
         "ray": "ray",
         "sacremoses": "moses",
+        "scipy": "plots",
         "sentencepiece": "sentencepiece",
         "tensorboard": "tensorboard",
         "starlette": "serve",

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from headway.errors import DataError
 from headway.experiments import EXPERIMENT_NAMES
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.verdicts import Verdict
 
 Replace = Callable[[Callable[[str, Settings], Numbers]], None]
 
@@ -29,10 +30,9 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
                 "What is measured.",
                 (Claim("It is so.", "paper, 1"),),
                 lambda settings: measure(name, settings),
-                lambda numbers: (Verdict("supported", f"it is {numbers['value']}"),),
+                lambda numbers: (Verdict("reproduced", f"it is {numbers['value']}"),),
                 lambda _: Figure(),
-                data_files=("corpus.txt",) if name == "heads" else (),
-                takes_model=name == "step-by-step",
+                data_files=("corpus.txt",) if name == "pretraining" else (),
             )
 
         monkeypatch.setattr("headway.cli.commands.experiment.load_experiment", load)
@@ -50,9 +50,9 @@ def test_one(replace_experiments: Replace, tmp_path: Path) -> None:
     replace_experiments(measure)
     ended = run("experiment", "scaling", "-o", tmp_path / "out", "--quick", "--seeds", 2)
     assert ended.code == 0
-    assert ended.out == "scaling\tsupported\tIt is so.\tit is 7\n"
+    assert ended.out == "scaling\treproduced\tIt is so.\tit is 7\n"
     assert ended.err.splitlines() == ["[1/1] scaling: About scaling", f"written: {tmp_path}/out/scaling.html"]
-    assert (seen[0].quick, seen[0].seeds, seen[0].data_folder, seen[0].model_folder) == (True, (1, 2), None, None)
+    assert (seen[0].quick, seen[0].seeds, seen[0].data_folder) == (True, (1, 2), None)
     assert "it is 7" in (tmp_path / "out" / "scaling.html").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "out" / "scaling.json").read_text(encoding="utf-8"))
     assert record["command"] == "headway experiment scaling -o OUTPUT --seeds 2 --quick"
@@ -62,7 +62,7 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
     done: list[str] = []
 
     def measure(name: str, settings: Settings) -> Numbers:
-        if name == "heads" and "heads" not in done:
+        if name == "pretraining" and "pretraining" not in done:
             done.append(name)
             raise KeyboardInterrupt
         done.append(name)
@@ -71,20 +71,18 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
     replace_experiments(measure)
     words = ("experiment", "all", "-o", tmp_path / "out", "--data", tmp_path)
     ended = run(*words)
-    before = EXPERIMENT_NAMES[: EXPERIMENT_NAMES.index("heads")]
+    before = EXPERIMENT_NAMES[: EXPERIMENT_NAMES.index("pretraining")]
     assert ended.code == 130
-    assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(before)
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert f"{len(before)} experiments" in text
+    assert {path.stem for path in (tmp_path / "out").glob("*.json")} == set(before)
     ended = run(*words)
     assert ended.code == 0
     assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(EXPERIMENT_NAMES)
-    assert done == [*before, "heads", *EXPERIMENT_NAMES[EXPERIMENT_NAMES.index("heads") :]]
+    assert done == [*before, "pretraining", *EXPERIMENT_NAMES[EXPERIMENT_NAMES.index("pretraining") :]]
 
 
-def failing_heads(error: Exception) -> Callable[[str, Settings], Numbers]:
+def failing_pretraining(error: Exception) -> Callable[[str, Settings], Numbers]:
     def measure(name: str, _: Settings) -> Numbers:
-        if name == "heads":
+        if name == "pretraining":
             raise error
         return {"value": 7}
 
@@ -92,55 +90,52 @@ def failing_heads(error: Exception) -> Callable[[str, Settings], Numbers]:
 
 
 def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
-    replace_experiments(failing_heads(DataError("no corpus; give one with --data")))
+    replace_experiments(failing_pretraining(DataError("no corpus; give one with --data")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
     assert len(ended.out.splitlines()) == len(EXPERIMENT_NAMES) - 1
-    assert "headway: heads: no corpus; give one with --data" in ended.err
+    assert "headway: pretraining: no corpus; give one with --data" in ended.err
     assert ended.err.splitlines()[-1].startswith(
-        f"headway: 1 of {len(EXPERIMENT_NAMES)} experiments failed: heads; the report contains the others"
+        f"headway: 1 of {len(EXPERIMENT_NAMES)} experiments failed: pretraining; the report contains the others"
     )
-    assert_refused(run("experiment", "heads", "-o", tmp_path), "no corpus; give one with --data")
+    assert_refused(run("experiment", "pretraining", "-o", tmp_path), "no corpus; give one with --data")
 
 
 def test_any_failure_of_one_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
-    replace_experiments(failing_heads(ZeroDivisionError("a mistake of ours")))
+    replace_experiments(failing_pretraining(ZeroDivisionError("a mistake of ours")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
     assert len(ended.out.splitlines()) == len(EXPERIMENT_NAMES) - 1
-    assert "headway: heads: Traceback" in ended.err
+    assert "headway: pretraining: Traceback" in ended.err
     assert "ZeroDivisionError: a mistake of ours" in ended.err
-    assert f"1 of {len(EXPERIMENT_NAMES)} experiments failed: heads" in ended.err
+    assert f"1 of {len(EXPERIMENT_NAMES)} experiments failed: pretraining" in ended.err
     with pytest.raises(ZeroDivisionError):
-        run("experiment", "heads", "-o", tmp_path)
+        run("experiment", "pretraining", "-o", tmp_path)
 
 
 def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_path: Path) -> None:
     replace_experiments(lambda *_: {"value": 7})
-    words = ("-o", tmp_path / "out", "--data", tmp_path, "--model", tmp_path)
+    words = ("-o", tmp_path / "out", "--data", tmp_path)
     assert run("experiment", "all", *words).code == 0
 
     def command(name: str) -> str:
         return str(json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))["command"])
 
     assert command("scaling") == "headway experiment scaling -o OUTPUT --seeds 3"
-    assert command("heads") == f"headway experiment heads -o OUTPUT --seeds 3 --data {tmp_path}"
-    assert command("step-by-step") == f"headway experiment step-by-step -o OUTPUT --seeds 3 --model {tmp_path}"
+    assert command("pretraining") == f"headway experiment pretraining -o OUTPUT --seeds 3 --data {tmp_path}"
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (
-            ("scaling", "--model", "m"),
-            r"--model m: has no effect on scaling; .* that use it: step-by-step, what-heads-see",
-        ),
-        (
             ("scaling", "--data", "d"),
-            r"--data d: has no effect on scaling; .* that use it: attention-scores, heads, .*",
+            r"--data d: has no effect on scaling; .* that use it: choices, recurrent-lm, .*",
         ),
         (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out --data or --quick"),
-        (("step-by-step", "--quick", "--model", "m"), r"--model m: has no effect with --quick"),
+        (("pool", "--quick"), r"--quick has no effect on pool"),
+        (("report", "--data", "d"), r"--data has no effect on report"),
+        (("report",), r"no numbers of experiments; run headway experiment all"),
     ],
 )
 def test_options_that_would_do_nothing(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
@@ -152,7 +147,31 @@ def test_refusals(tmp_path: Path) -> None:
     assert_refused(run("experiment", "scalin", "-o", tmp_path), "no experiment 'scalin'; did you mean 'scaling'")
     gone = tmp_path / "gone"
     assert_refused(
-        run("experiment", "heads", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected a folder"
+        run("experiment", "pretraining", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected a folder"
     )
     assert run("experiment", "scaling").code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_measures_nothing(replace_experiments: Replace, tmp_path: Path) -> None:
+    replace_experiments(lambda *_: {"value": 7})
+    run("experiment", "scaling", "-o", tmp_path, "--quick")
+    run("experiment", "depth", "-o", tmp_path, "--quick")
+
+    def fail(*_: object) -> Numbers:
+        raise AssertionError
+
+    replace_experiments(fail)
+    ended = run("experiment", "report", "-o", tmp_path)
+    assert ended.code == 0
+    assert ended.out == "scaling\treproduced\tIt is so.\tit is 7\ndepth\treproduced\tIt is so.\tit is 7\n"
+    assert "it is 7" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (
+        "| [depth](depth.png) | It is so. (paper, 1) | reproduced | it is 7 |" in (tmp_path / "report.md").read_text()
+    )
+
+
+def test_the_pool_lists_its_runs(tmp_path: Path) -> None:
+    ended = run("experiment", "pool", "-o", tmp_path)
+    assert ended.out.startswith("0 runs done, 0 running, ")
+    assert "missing\tbaseline-seed1\n" in ended.out

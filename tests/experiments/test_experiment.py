@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from headway.errors import ConfigError, DataError
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
-from headway.experiments.code_hash import code_hash
+from headway.experiments.code_hash import code_hash, tokens_of
 from headway.experiments.experiment import (
     OURS,
     Claim,
@@ -26,12 +26,12 @@ from headway.experiments.experiment import (
     ExperimentRecord,
     Numbers,
     Settings,
-    Verdict,
     run_experiment,
     to_json_values,
 )
 from headway.experiments.figures import figure_style, label, shared_legend, subplots
 from headway.experiments.report import write_report
+from headway.experiments.verdicts import Verdict
 from headway.inspection.picture_files import save_picture
 
 NASTY = '<b title="&">it\'s</b>'
@@ -55,17 +55,26 @@ class Stub:
             f"First paragraph {NASTY}\nof two lines\n\n    x = y\n",
             (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("Claim two", "paper, 1", quoted=True)),
             self.measure,
-            lambda numbers: (Verdict("supported", f"because {NASTY}"), Verdict("refuted", f"{numbers['values'][0]}")),
+            lambda numbers: (
+                Verdict("holds exactly", f"because {NASTY}"),
+                Verdict("does not hold", f"{numbers['values'][0]}"),
+            ),
             draw,
             lambda numbers: f"Measured: {numbers['values'][0]}",
             data_files=("corpus/a.txt",),
-            takes_model=True,
+            reads_pool=True,
         )
 
     def measure(self, settings: Settings) -> Numbers:
         self.measured += 1
         rows = [{"name": NASTY, "count": 12345, "share": 0.123456, "no": None, "fast": True}, {"list": [1, 2]}]
         return {"values": (1.5, float("nan")), "tables": {f"Caption {NASTY}": rows}}
+
+
+@pytest.fixture(autouse=True)
+def _cheap_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash of the whole engine takes seconds."""
+    monkeypatch.setattr("headway.experiments.experiment.engine_hash", lambda: "a hash")
 
 
 @pytest.fixture
@@ -78,12 +87,12 @@ class TestRunning:
         record = run_experiment(Stub().experiment, settings, tmp_path, command="headway experiment stub")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["stub.json", "stub.png", "stub.svg"]
         found = json.loads((tmp_path / "stub.json").read_text(encoding="utf-8"))
-        assert found["claims"][1] == {"text": "Claim two", "source": "paper, 1", "quoted": True}
-        assert [each["outcome"] for each in found["verdicts"]] == ["supported", "refuted"]
+        assert found["claims"][1] == {"text": "Claim two", "source": "paper, 1", "quoted": True, "literature": ""}
+        assert [each["outcome"] for each in found["verdicts"]] == ["holds exactly", "does not hold"]
         assert found["numbers"]["values"] == [1.5, None]
         code = found["how"].pop("code")
         assert re.fullmatch(r"[0-9a-f]{40}", code)
-        assert found["how"] == {"form": "quick", "seeds": [1, 2], "data": None, "model": None}
+        assert found["how"] == {"form": "quick", "seeds": [1, 2], "data": None, "pool": None}
         assert found["command"] == "headway experiment stub"
         assert {"hardware", "PyTorch", "headway"} <= found["where"].keys()
         assert found["seconds"] > 0
@@ -97,10 +106,10 @@ class TestRunning:
         stub, lines = Stub(), list[str]()
         first = run_experiment(stub.experiment, settings, tmp_path, command="first")
         (tmp_path / "stub.svg").unlink()
-        strict = replace(stub.experiment, judge=lambda _: (Verdict("inconclusive", ""),) * 2)
+        strict = replace(stub.experiment, judge=lambda _: (Verdict("not decidable here", ""),) * 2)
         again = run_experiment(strict, replace(settings, say=lines.append), tmp_path, command="second")
         assert stub.measured == 1
-        assert again.verdicts[0].outcome == "inconclusive"
+        assert again.verdicts[0].outcome == "not decidable here"
         assert (again.date, again.command, again.numbers) == (first.date, "first", first.numbers)
         assert (tmp_path / "stub.svg").is_file()
         assert "stub: reusing the numbers of" in lines[0]
@@ -112,27 +121,27 @@ class TestRunning:
             (tmp_path / folder / "corpus" / "a.txt").write_text("a text", encoding="utf-8")
             (tmp_path / folder / "other.txt").write_text(folder, encoding="utf-8")
         one, two = (
-            replace(settings, data_folder=tmp_path / folder, model_folder=tmp_path / folder / "corpus")
+            replace(settings, data_folder=tmp_path / folder, pool_folder=tmp_path / folder / "corpus")
             for folder in ("one", "two")
         )
         run_experiment(stub.experiment, one, out)
         run_experiment(stub.experiment, two, out)
         assert stub.measured == 1
         (tmp_path / "two" / "corpus" / "a.txt").write_text("b text", encoding="utf-8")
-        run_experiment(stub.experiment, replace(two, model_folder=one.model_folder), out)
+        run_experiment(stub.experiment, replace(two, pool_folder=one.pool_folder), out)
         assert stub.measured == 2
         run_experiment(stub.experiment, two, out)
         assert stub.measured == 3
 
     def test_what_an_experiment_does_not_take_does_not_matter(self, settings: Settings, tmp_path: Path) -> None:
         stub = Stub()
-        deaf = replace(stub.experiment, data_files=(), takes_model=False)
+        deaf = replace(stub.experiment, data_files=(), reads_pool=False)
         run_experiment(deaf, settings, tmp_path)
-        run_experiment(deaf, replace(settings, data_folder=tmp_path, model_folder=tmp_path), tmp_path)
+        run_experiment(deaf, replace(settings, data_folder=tmp_path, pool_folder=tmp_path), tmp_path)
         assert stub.measured == 1
 
     @pytest.mark.parametrize(
-        "change", [{"quick": False}, {"seeds": (1,)}, {"model_folder": Path("m")}, {"data_folder": Path("d")}]
+        "change", [{"quick": False}, {"seeds": (1,)}, {"pool_folder": Path("m")}, {"data_folder": Path("d")}]
     )
     def test_other_settings_measure_again(self, settings: Settings, tmp_path: Path, change: dict[str, Any]) -> None:
         stub = Stub()
@@ -273,7 +282,7 @@ class TestNames:
     def test_an_unknown_one(self) -> None:
         with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
             load_experiment("scalin")
-        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, attention-numbers, .*what-heads-see"):
+        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, attention-numbers, .*scaling-laws"):
             load_experiment("zzz")
 
 
@@ -325,8 +334,8 @@ class TestReport:
                 "Caption",
             ),
             *("headway experiment one", f"headway {NASTY}"),
-            *("12,345", "0.1235", "–", "yes", "1, 2", "✓ supported", "✗ refuted"),
-            "2 experiments, 4 claims: 2 supported, 2 refuted.",
+            *("12,345", "0.1235", "–", "yes", "1, 2", "✓ holds exactly", "✗ does not hold"),
+            "2 experiments, 4 claims: 2 holds exactly, 2 does not hold.",
         ):
             assert words in page.words
         assert page.words.count(NASTY) >= 12
@@ -368,3 +377,10 @@ class TestDrawing:
         )
         assert "mathdefault" not in text
         assert text == (tmp_path / "b.svg").read_text(encoding="utf-8")  # the same numbers, the same file
+
+
+def test_tokens_leave_out_what_does_not_matter() -> None:
+    code = '"""A docstring."""\ndef f(x):\n    """Another."""\n    return (x +  # why\n        1)\n'
+    assert tokens_of(code) == tokens_of("def f(x):\n    return (x + 1)\n")
+    assert tokens_of(code) != tokens_of("def f(x):\n    return (x + 2)\n")
+    assert tokens_of("if a:\n    b\nc\n") != tokens_of("if a:\n    b\n    c\n")

@@ -12,24 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headway.experiments.experiment import Experiment
 
-__all__ = ["NAMES", "load_experiment"]
+__all__ = ["EXPERIMENT_NAMES", "load_experiment"]
 
 EXPERIMENT_NAMES = (
+    "exact-checks",
     "attention-numbers",
     "scaling",
     "linear-shift",
     "position-picture",
-    "attention-scores",
-    "heads",
-    "layer-costs",
-    "restricted-attention",
-    "sentence-length",
-    "positions",
-    "label-smoothing",
     "no-peeking",
-    "step-by-step",
-    "warmup-depth",
-    "what-heads-see",
+    "layer-costs",
+    "attention-scores",
+    "depth",
+    "choices",
     "recurrent-lm",
     "pretraining",
     "scaling-laws",
@@ -39,10 +34,12 @@ EXPERIMENT_NAMES = (
 
 def load_experiment(name: str) -> Experiment:
     """Return the experiment ``name``, or raise :class:`ConfigError` if there is none."""
-    from headway.config import spelling_hint  # imported here so that importing NAMES stays fast
+    from headway.config import spelling_hint  # imported here so that importing EXPERIMENT_NAMES stays fast
     from headway.errors import ConfigError
 
     if name not in EXPERIMENT_NAMES:
-        raise ConfigError(f"no experiment {name!r}; {spelling_hint(name, [*EXPERIMENT_NAMES, 'all'])}")
+        raise ConfigError(
+            f"no experiment {name!r}; {spelling_hint(name, [*EXPERIMENT_NAMES, 'all', 'pool', 'report'])}"
+        )
     experiment: Experiment = import_module(f"{__name__}.{name.replace('-', '_')}").EXPERIMENT
     return experiment

@@ -1,16 +1,10 @@
-"""Attention in numbers: a small worked example, and the conclusions that explainers draw from it.
+"""Attention in numbers: a small worked example, and the conclusions that a notebook draws from it.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                  (Vaswani et al. 2017, equation 1)
 
-A well-known notebook applies self-attention to three vectors (Q = K = V = X). It describes one result as "mostly of
-itself", although the vector's own weight is .2992 and another vector's weight is .5329. These two weights are enough to
-reconstruct the example. Weights add up to 1, so the third is .1679, and the logarithms of neighboring ratios,
-ln(.5329 / .2992) and ln(.2992 / .1679), are both .577. This determines the three scaled scores up to a common constant,
-but not d_k. Since .577 is 1 / sqrt(3), one possibility is d_k = 3 with scores that differ by 1.
-
-The example here is a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot products with the three
-vectors: a.a = 2, a.b = 3, a.c = 1. Divided by sqrt(3), exponentiated and divided by their sum, they become the weights
-.2992, .5329 and .1679.
+The notebook applies self-attention without projections, Q = K = V = X, to x1 = (0, 0, 1), x2 = (0, 0, 2) and
+x3 = (1, 0, 0), and prints the weights .2992, .5329, .1679 of the first query, .2228, .7070, .0702 of the second and
+.2645, .2645, .4711 of the third. The experiment computes the same, and judges what it says of each.
 
 In addition, random vectors drawn from N(0, 1) show how often a vector attends mostly to itself. Without projections,
 the score of a vector with itself is its squared length, which grows faster with d_k than its scores with other vectors.
@@ -23,7 +17,6 @@ queries may still grow, because exp() is convex and the two effects need not can
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -32,26 +25,31 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import heat_map, label, plot_lines, subplots
+from headway.experiments.verdicts import Verdict, decide
 from headway.nn.attention import attention_weights, scaled_dot_product_attention
 
-EXAMPLE_VECTORS = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
-VECTOR_NAMES = ("a", "b", "c")
+EXAMPLE_VECTORS = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+VECTOR_NAMES = ("x1", "x2", "x3")
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 VECTOR_NORMS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 NUM_KEYS, WIDTH = 8, 16  # number of keys per random example, and default d_k
 
 TITLE = "Attention in numbers"
+_SOURCE = "notebook, self attention"
 CLAIMS = (
-    Claim("One query with one key is an identity: the value comes out unchanged.", "notebook, attention in numbers"),
-    Claim("The new vector is mostly of itself (own weight .2992, another's .5329).", "notebook, attention in numbers"),
-    Claim("Larger vectors attract more attention.", "notebook, attention in numbers"),
+    Claim("With a single query, self-attention is an identity.", _SOURCE),
+    Claim("A vector can have a greater dot product with another vector than with itself.", _SOURCE),
+    Claim("The first vector is mapped to a combination that consists mostly of itself.", _SOURCE),
+    Claim("So is the second, more extremely.", _SOURCE),
+    Claim("The most compatible vectors become more similar.", _SOURCE),
+    Claim("The third, less compatible one is normalized.", _SOURCE),
 )
 
 
 def measure(settings: Settings) -> Numbers:
-    """Compute the example, and test three claims with random vectors."""
+    """Compute the example, and weights of random vectors."""
     scores = EXAMPLE_VECTORS @ EXAMPLE_VECTORS.T
     weights = attention_weights(EXAMPLE_VECTORS, EXAMPLE_VECTORS)
     results = scaled_dot_product_attention(EXAMPLE_VECTORS, EXAMPLE_VECTORS, EXAMPLE_VECTORS)
@@ -65,6 +63,8 @@ def measure(settings: Settings) -> Numbers:
     ]
     return {
         "weights": weights,
+        "scores": scores,
+        "vectors": EXAMPLE_VECTORS,
         "results": results,
         "single_key_error": max(errors),
         "own": {name: [seed_shares[name] for seed_shares in shares] for name in shares[0]},
@@ -121,38 +121,47 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge the claims by the error with one key, a vector's weight on itself, and the mean weight of a growing key."""
-    error = numbers["single_key_error"]
-    reason = (
-        f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
-        "query and key are. With two or more keys this is not the case"
+    """Judge the claims by the numbers of the example, and by the error with one key."""
+    error, scores, weights = numbers["single_key_error"], numbers["scores"], numbers["weights"]
+    before, after = ([torch.tensor(row) for row in numbers[name]] for name in ("vectors", "results"))
+    distances = [float((vectors[0] - vectors[1]).norm()) for vectors in (before, after)]
+    angles = [math.degrees(math.acos(min(_cosine(vectors[0], vectors[1]), 1.0))) for vectors in (before, after)]
+    lengths = [float(vectors[2].norm()) for vectors in (before, after)]
+    identity = (
+        f"result and value differ by at most {error:.2g} for any query and key, because the softmax of a single number "
+        "is 1. With two or more keys this is not so"
     )
-    own_weight, *others = numbers["weights"][0]
-    shares = f"own weight {own_weight:.4f}, the others' {' and '.join(f'{weight:.4f}' for weight in others)}"
-    words = "its own weight is the largest, but below one half"
-    if own_weight > 0.5:
-        words = "its own weight is above one half"
-    elif own_weight < max(others):
-        words = f"another vector has the largest weight, and {1 - own_weight:.0%} of the result comes from others"
+    normalized = (
+        f"its length changes from {lengths[0]:g} to {lengths[1]:.3f}. Weights add up to 1; vectors are not normalized"
+    )
     return (
-        decide(reason, supported=error < 1e-12),
-        decide(f"{shares}: {words}", supported=own_weight > 0.5, refuted=own_weight < max(others)),
-        _judge_growth(numbers),
+        decide(identity, supported=error < 1e-12),
+        decide(
+            f"x1 has the product {scores[0][1]:g} with x2, and {scores[0][0]:g} with itself",
+            supported=scores[0][1] > scores[0][0],
+        ),
+        *(_judge_own_weight(weights, index) for index in (0, 1)),
+        decide(
+            f"the distance of x1 and x2 changes from {distances[0]:.3g} to {distances[1]:.3g}, their angle from "
+            f"{angles[0]:.2g} to {angles[1]:.2g} degrees",
+            supported=distances[1] < distances[0],
+        ),
+        decide(normalized, supported=abs(lengths[1] - 1) < 1e-6),
     )
 
 
-def _judge_growth(numbers: Numbers) -> Verdict:
-    start, average = numbers["lengths"].index(1.0), _means(numbers, "all")
-    rises = [all(a < b for a, b in pairwise(growth["all"][start:])) for growth in numbers["growth"]]
-    gain = fmean(growth["gain"][0] for growth in numbers["growth"])
-    reason = (
-        f"as a key's length grows from 1 to {numbers['lengths'][-1]:g}, its mean weight over random queries changes "
-        f"from {average[start]:.3f} to {average[-1]:.3f}. But only {gain:.0%} of the queries give more "
-        "weight to a key of twice the length: those whose score with it is positive. The others give less"
-    )
-    if all(rises):
-        reason += ". The claim holds on average, not for each query"
-    return decide(reason, supported=all(rises), refuted=not any(rises))
+def _cosine(one: Tensor, other: Tensor) -> float:
+    return float(one @ other / (one.norm() * other.norm()))
+
+
+def _judge_own_weight(weights: list[list[float]], index: int) -> Verdict:
+    own = weights[index][index]
+    others = [weight for place, weight in enumerate(weights[index]) if place != index]
+    shares = f"own weight {own:.4f}, the others' {' and '.join(f'{weight:.4f}' for weight in others)}"
+    words = "half or more comes from others"
+    if own < max(others):
+        words = f"another vector has the largest weight, and {1 - own:.0%} comes from others"
+    return decide(shares if own > 0.5 else f"{shares}: {words}", supported=own > 0.5)
 
 
 def _means(numbers: Numbers, kind: str) -> list[float]:

@@ -8,12 +8,6 @@
     feed-forward    two layers with ReLU, applied to q and k
     hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
 
-The same Transformer is trained with each function. The full version has 30 runs, six of which are shared with other
-experiments. The paper (3.2.1) compares additive attention with the unscaled dot product for small and for larger d_k.
-These two functions, and the scaled dot product for comparison, are therefore also trained with one head, which makes
-d_k four times as large as in the common recipe. Each dot is one run. If the shaded bars of two functions overlap a lot,
-the difference may be due to chance.
-
 Time and memory are measured on a single attention layer, forward and backward. The functions take turns on the same
 input, so that other load on the machine affects them equally. Memory is what is saved for the backward pass. Product
 functions compute the scores of all queries and keys in one matrix product. Additive and feed-forward functions pass
@@ -23,7 +17,6 @@ key once.
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -32,61 +25,36 @@ from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
 from headway.experiments import comparison
-from headway.experiments.comparison import by_variant, column, judge_greater, mean_diff, row_cells
-from headway.experiments.corpus import MULTI30K, experiment_corpus
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import label, subplots
 from headway.experiments.layer_measurements import saved_activation_bytes, time_layers
-from headway.experiments.training import sweep
+from headway.experiments.verdicts import Verdict, decide
 from headway.nn.attention import MultiHeadAttention
 
-PAPER, DOT, ADDITIVE = "scaled dot (paper)", "dot, not scaled", "additive"
-WIDE_DOT, WIDE_ADDITIVE = "dot, not scaled, 1 head", "additive, 1 head"
+PAPER, ADDITIVE = "scaled dot (paper)", "additive"
 VARIANTS: dict[str, dict[str, Any]] = {
     PAPER: {},
-    DOT: {"score": "dot"},
+    "dot, not scaled": {"score": "dot"},
     "general": {"score": "general"},
     "cosine": {"score": "cosine"},
     ADDITIVE: {"score": "additive"},
     "feed-forward": {"score": "feed_forward"},
     "hidden projections": {"qk_projection": "hidden"},
-    "scaled dot, 1 head": {"num_heads": 1},
-    WIDE_DOT: {"score": "dot", "num_heads": 1},
-    WIDE_ADDITIVE: {"score": "additive", "num_heads": 1},
 }
-NON_LINEAR_VARIANTS = (ADDITIVE, "feed-forward", "hidden projections")
-SOPHISTICATED_VARIANTS = ("general", "cosine", *NON_LINEAR_VARIANTS)
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
-MIN_BLEU_DIFFERENCE = 1.0  # about the difference between seeds: "similarly" means less than this, "outperforms" more
 
-CLAIMS = (
-    Claim.quote("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1"),
-    Claim.quote("for small values of d_k the two mechanisms perform similarly", "paper, 3.2.1 (d_k is 32)"),
-    Claim.quote(
-        "additive attention outperforms dot product attention without scaling for larger values of d_k",
-        "paper, 3.2.1, after Britz et al. 2017 (d_k is 128)",
-    ),
-    Claim.quote("a more sophisticated compatibility function than dot product may be beneficial", "paper, 6.2"),
-    Claim("Including a non-linearity affects the performance.", "notebook, open question"),
-)
+CLAIMS = (Claim.quote("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1"),)
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure the quality of a model with each function, and the cost of one layer."""
-    runs = sweep(settings, experiment_corpus(settings), {name: {"model": keys} for name, keys in VARIANTS.items()})
+    """Measure the cost of one layer with each function."""
     costs = _costs(settings)
     table = [
-        {
-            "function": name,
-            **row_cells(runs, name),
-            "layer time (ms)": np.median(costs[name]["ms"]),
-            "layer memory (MiB)": costs[name]["mib"],
-            "training (min)": fmean(column(runs, "minutes", variant=name)),
-        }
+        {"function": name, "layer time (ms)": np.median(costs[name]["ms"]), "layer memory (MiB)": costs[name]["mib"]}
         for name in VARIANTS
     ]
-    return {"runs": runs, "costs": costs, "tables": {"Means over seeds, with standard deviations": table}}
+    return {"costs": costs, "tables": {"One attention layer, forward and backward": table}}
 
 
 def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -107,59 +75,35 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge the claims by time and memory of one layer, and by BLEU over seeds."""
-    bleu, least = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
-    what = "BLEU of additive minus unscaled dot product"
-    wide = mean_diff(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
-    gain = "BLEU of the best other function ({}) minus scaled dot product"
-    return (
-        _judge_cost(numbers["costs"]),
-        comparison.judge_equivalent(mean_diff(bleu[ADDITIVE], bleu[DOT]), what, tolerance=least),
-        judge_greater(wide, f"with one head, {what}", margin=least),
-        comparison.judge_best(bleu, SOPHISTICATED_VARIANTS, PAPER, gain, margin=least),
-        _judge_non_linearity(bleu),
-    )
+    """Judge by time and memory of one layer."""
+    return (_judge_cost(numbers["costs"]),)
 
 
 def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
     """Compare times round by round, because the load on the machine is similar within a round."""
-    ratios = comparison.median_ci([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
+    low, middle, high = comparison.median_ci(
+        [a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)]
+    )
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
     return decide(
-        f"additive attention takes {ratios} times as long as the paper's scaled dot product (median over rounds; "
-        f"{MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much memory for the backward pass "
-        f"({MIN_MEMORY_RATIO:g} or more counts)",
-        supported=ratios.low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
-        refuted=ratios.high < MIN_TIME_RATIO or memory < MIN_MEMORY_RATIO,
+        f"additive attention takes {middle:.3g} [{low:.3g}, {high:.3g}] times as long as the paper's scaled dot "
+        f"product (median over rounds; {MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much "
+        f"memory for the backward pass ({MIN_MEMORY_RATIO:g} or more counts)",
+        supported=low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
+        refuted=high < 1 or memory < 1,
+        exact=False,
     )
-
-
-def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
-    differences = {name: mean_diff(bleu[name], bleu[PAPER], len(NON_LINEAR_VARIANTS)) for name in NON_LINEAR_VARIANTS}
-    reason = "BLEU minus scaled dot product: " + "; ".join(
-        f"{name} {difference}" for name, difference in differences.items()
-    )
-    least = MIN_BLEU_DIFFERENCE
-    away = any(difference.low > least or difference.high < -least for difference in differences.values())
-    within = all(-least <= difference.low and difference.high <= least for difference in differences.values())
-    words = f"no interval is more than {least:g} away from 0, but not all are within {least:g} of 0"
-    if away:
-        words = f"at least one interval is more than {least:g} away from 0"
-    elif within:
-        words = f"all intervals are within {least:g} of 0"
-    return decide(f"{reason}; {words}", supported=away, refuted=within)
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw quality and cost side by side, with one row per function."""
-    picture, (bleu, time, memory) = subplots("Attention score functions", ncols=3, size=(15.0, 7.0))
-    comparison.strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
+    picture, (time, memory) = subplots("Attention score functions", ncols=2, size=(13.0, 5.0))
     for axes, key in ((time, "ms"), (memory, "mib")):
         lengths = [float(np.median(numbers["costs"][name][key])) for name in VARIANTS]
         bars = axes.barh(range(len(lengths)), lengths, height=0.6)
         axes.bar_label(bars, fmt="%.3g", padding=3)
-        axes.set_yticks(range(len(lengths)), [])
-        axes.set_ylim(bleu.get_ylim())
+        axes.set_yticks(range(len(lengths)), list(VARIANTS) if axes is time else [])
+        axes.invert_yaxis()
         axes.set_xlim(0, 1.15 * max(lengths))
         axes.grid(visible=False, axis="y")
     label(time, "Time of one attention layer", "ms, forward and backward (median)", "")
@@ -168,4 +112,4 @@ def draw(numbers: Numbers) -> Figure:
 
 
 TITLE = "Attention scores: how a query is compared with a key"
-EXPERIMENT = Experiment("attention-scores", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)
+EXPERIMENT = Experiment("attention-scores", TITLE, __doc__, CLAIMS, measure, judge, draw)

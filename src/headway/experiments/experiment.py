@@ -15,27 +15,27 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from headway.data.store import ContentHashes, fingerprint
 from headway.errors import DataError
-from headway.experiments.code_hash import code_hash
+from headway.experiments.code_hash import code_hash, engine_hash
 from headway.experiments.figures import figure_style
+from headway.experiments.verdicts import Tested, Verdict, settle
 from headway.hardware import processor_name
 from headway.inspection.picture_files import save_picture
 from headway.storage import atomic_write_text
 from headway.training.environment import git_commit
 from headway.version import __version__
 
-Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]
 """The measured values, as JSON. The key ``tables``, {caption: [{column: value}]}, is shown in the report."""
 
@@ -51,37 +51,21 @@ class Claim:
         text: The claim, in the source's own words if ``quoted``, otherwise in our words.
         source: The paper and section that make the claim, or :data:`OURS`.
         quoted: Whether to show the text in quotation marks.
+        literature: The number that the source reports, or "" if it reports none.
     """
 
     text: str
     source: str
     quoted: bool = False
+    literature: str = ""
 
     @classmethod
-    def quote(cls, text: str, source: str) -> Claim:
+    def quote(cls, text: str, source: str, literature: str = "") -> Claim:
         """Return a claim in the source's own words."""
-        return cls(text, source, quoted=True)
+        return cls(text, source, True, literature)
 
     def __str__(self) -> str:
         return f"“{self.text}”" if self.quoted else self.text
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a claim, and the numbers that it is based on."""
-
-    outcome: Outcome
-    reason: str
-
-
-def decide(reason: str, *, supported: bool, refuted: bool | None = None) -> Verdict:
-    """Return the verdict on a claim: inconclusive if neither supported nor refuted.
-
-    If ``refuted`` is None, a claim that is not supported is refuted.
-    """
-    if supported:
-        return Verdict("supported", reason)
-    return Verdict("refuted" if refuted or refuted is None else "inconclusive", reason)
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,7 @@ class Settings:
         data_folder: The folder that contains corpora such as ``multi30k``. The quick version needs none.
         work_folder: The folder for trained models and partial results. An interrupted measurement resumes from it.
         say: Function that is called with each progress message, which is a single line.
-        model_folder: A model folder, for experiments that examine one trained model instead of training their own.
+        pool_folder: The folder with the records of the pool (:mod:`headway.experiments.pool_runs`).
     """
 
     quick: bool
@@ -102,7 +86,7 @@ class Settings:
     data_folder: Path | None
     work_folder: Path
     say: Callable[[str], None]
-    model_folder: Path | None = None
+    pool_folder: Path | None = None
 
     def cached(self, key: str, compute: Callable[[], Numbers]) -> Numbers:
         """Return the result of ``compute()``, stored as ``key``.json in ``work_folder`` and reused by later calls."""
@@ -133,12 +117,14 @@ class Experiment:
             paragraphs are shown as they are.
         claims: The claims to test.
         measure: Function that takes the measurements and returns numbers.
-        judge: Function that returns one verdict per claim, in the order of ``claims``, from the numbers.
+        judge: Function that returns one verdict per claim, in the order of ``claims``, from the numbers. Where the
+            verdict depends on chance it returns the measured effect, because the level of a test depends on how many
+            claims are tested.
         draw: Function that draws the figure from the numbers. It is called inside :func:`figure_style`.
         explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
             figure.
         data_files: The files below ``settings.data_folder`` that the full version reads. Empty if it needs no data.
-        takes_model: Whether the experiment can examine the model ``settings.model_folder``.
+        reads_pool: Whether the experiment reads the records of the pool in ``settings.pool_folder``.
     """
 
     name: str
@@ -146,11 +132,11 @@ class Experiment:
     description: str
     claims: tuple[Claim, ...]
     measure: Callable[[Settings], Numbers]
-    judge: Callable[[Numbers], tuple[Verdict, ...]]
+    judge: Callable[[Numbers], tuple[Verdict | Tested, ...]]
     draw: Callable[[Numbers], Figure]
     explain: Callable[[Numbers], str] = lambda numbers: ""
     data_files: tuple[str, ...] = ()
-    takes_model: bool = False
+    reads_pool: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,7 +144,7 @@ class ExperimentRecord:
     """The result of an experiment, as stored in NAME.json.
 
     ``how`` contains the conditions that the numbers depend on: quick or full, seeds, and hashes of code, data and
-    model. ``where`` contains versions and hardware. ``command`` repeats the experiment.
+    records. ``where`` contains versions and hardware. ``command`` repeats the experiment.
     """
 
     name: str
@@ -176,6 +162,12 @@ class ExperimentRecord:
 
 def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> ExperimentRecord:
     """Measure ``experiment``, or reuse the numbers of an earlier run, and write its files to ``folder``."""
+    measure_experiment(experiment, settings, folder, command=command)
+    return publish([experiment], folder)[0]
+
+
+def measure_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> None:
+    """Measure ``experiment``, and store the numbers for :func:`publish`, unless those of an earlier run can be used."""
     path = folder / f"{experiment.name}.json"
     how = _how(experiment, settings)
     measured = _earlier(path, how, settings.say)
@@ -184,23 +176,43 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
         with torch.random.fork_rng(devices=[]):  # measurements set seeds; the caller's draws do not depend on them
             numbers = to_json_values(experiment.measure(settings))
         seconds = time.perf_counter() - begin
-        measured = {"numbers": numbers, "where": _where(), "date": date, "seconds": seconds, "command": command}
+        measured = {
+            "numbers": numbers,
+            "where": _where(quick=settings.quick),
+            "date": date,
+            "seconds": seconds,
+            "command": command,
+        }
+        # Save before judging and drawing: these may fail, and measuring takes most of the time.
+        atomic_write_text(path, json.dumps({"how": how, **measured}, indent=1, ensure_ascii=False) + "\n")
     else:
         settings.say(f"{experiment.name}: reusing the numbers of {measured['date']} ({path})")
-        numbers = measured["numbers"]
-    verdicts = experiment.judge(numbers)
-    explanation = f"{experiment.description.strip()}\n\n{experiment.explain(numbers)}".strip()
-    assert len(verdicts) == len(experiment.claims), f"{experiment.name}: a verdict for each claim"
-    record = ExperimentRecord(
-        experiment.name, experiment.title, experiment.claims, verdicts, explanation, how=how, **measured
+    assert len(experiment.judge(measured["numbers"])) == len(experiment.claims), (
+        f"{experiment.name}: a verdict for each"
     )
-    # Save before drawing: drawing may fail, and measuring takes most of the time.
-    atomic_write_text(path, json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n")
-    with figure_style():
-        picture = experiment.draw(numbers)
-        for kind in ("svg", "png"):
-            save_picture(picture, folder / f"{experiment.name}.{kind}")
-    return record
+
+
+def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentRecord]:
+    """Judge the stored numbers of experiments together, and write their records and figures to ``folder``.
+
+    Nothing is measured, so verdicts and figures can be improved afterwards. The numbers of each experiment must have
+    been stored by :func:`measure_experiment`, in this version or an earlier one.
+    """
+    stored = [_read(folder / f"{experiment.name}.json") for experiment in experiments]
+    verdicts = settle([one.judge(content["numbers"]) for one, content in zip(experiments, stored, strict=True)])
+    records = list[ExperimentRecord]()
+    for experiment, content, found in zip(experiments, stored, verdicts, strict=True):
+        text = f"{experiment.description.strip()}\n\n{experiment.explain(content['numbers'])}".strip()
+        measured = {name: content[name] for name in ("numbers", "how", "where", "date", "seconds", "command")}
+        record = ExperimentRecord(experiment.name, experiment.title, experiment.claims, found, text, **measured)
+        lines = json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n"
+        atomic_write_text(folder / f"{experiment.name}.json", lines)
+        with figure_style():
+            picture = experiment.draw(content["numbers"])
+            for kind in ("svg", "png"):
+                save_picture(picture, folder / f"{experiment.name}.{kind}")
+        records.append(record)
+    return records
 
 
 def to_json_values(value: Any) -> Any:
@@ -216,17 +228,17 @@ def _to_list(value: Any) -> Any:
 
 def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     data = settings.data_folder if experiment.data_files else None
-    model = settings.model_folder if experiment.takes_model else None
+    pool = settings.pool_folder if experiment.reads_pool else None
     return {
         "form": "quick" if settings.quick else "full",
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
         "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data_files)),
-        "model": None if model is None else settings.content_hash(model),
+        "pool": settings.content_hash(pool) if pool else None,
     }
 
 
-def _where() -> dict[str, str]:
+def _where(*, quick: bool) -> dict[str, str]:
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return {
         "hardware": f"{processor_name()}, {torch.get_num_threads()} threads{device}",
@@ -234,6 +246,7 @@ def _where() -> dict[str, str]:
         "PyTorch": torch.__version__,
         "NumPy": version("numpy"),
         "Python": platform.python_version(),
+        **({} if quick else {"engine": engine_hash()[:12]}),
     }
 
 

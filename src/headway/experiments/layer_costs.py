@@ -20,6 +20,7 @@ with tanh, the cheapest recurrent layer: an LSTM has four times as many operatio
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -28,7 +29,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
     KERNEL_SIZE,
@@ -42,10 +43,14 @@ from headway.experiments.layer_measurements import (
     table1_ops,
     time_layers,
 )
+from headway.experiments.verdicts import Verdict, decide
 
 PATH_LENGTH_KINDS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
 MEMORY_KINDS = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
 CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
+RESTRICTED = "restricted self-attention"
+MAPPED = (CORE, WHOLE, RECURRENT)  # layers whose times are drawn as maps
+LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 
 CLAIMS = (
     Claim(
@@ -65,7 +70,8 @@ CLAIMS = (
     ),
     Claim("Where n < d, table 1's self-attention is faster than recurrence in time as well.", OURS),
     Claim("Where n < d, a whole self-attention layer, with its projections, takes fewer operations as well.", OURS),
-    Claim("The memory of self-attention grows with the square of n.", f"{OURS}: a common reading of table 1"),
+    Claim("Restricted to r positions, the time and memory of self-attention grow with n, not n².", "paper, table 1"),
+    Claim("The memory of self-attention must grow with n².", f"{OURS}: a common reading of table 1"),
 )
 
 
@@ -112,7 +118,7 @@ def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
     ]
 
 
-def _exponent(values: dict[str, int]) -> float:
+def _exponent(values: Mapping[str, float]) -> float:
     """Return the exponent p of the growth n^p between the last two values."""
     (n0, v0), (n1, v1) = list(values.items())[-2:]
     return math.log(v1 / v0, int(n1) / int(n0))
@@ -127,6 +133,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         _judge_operations(counts, CORE, "table 1's layer, n²·d against n·d²,"),
         _judge_times(numbers["times"]),
         _judge_operations(counts, WHOLE, "the whole layer, 4·n·d² more for its projections,"),
+        _judge_restricted(numbers["times"], numbers["kept"]),
         _judge_memory(numbers["kept"]),
     )
 
@@ -188,7 +195,7 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     )
     if core >= 0.95 and beyond > 0.5:
         reason += ". But n = d is not the border"
-    return decide(reason, supported=core >= 0.95, refuted=core < 0.5)
+    return decide(reason, supported=core >= 0.95, refuted=core < 0.5, exact=False)
 
 
 def _faster(rows: list[dict[str, Any]], kind: str) -> float:
@@ -196,7 +203,22 @@ def _faster(rows: list[dict[str, Any]], kind: str) -> float:
     return fmean(row[kind] < row[RECURRENT] for row in rows)
 
 
-def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
+def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[str, float]]) -> Verdict:
+    width = max(row["d"] for row in times)
+    grows = {
+        kind: (_exponent({str(row["n"]): row[kind] for row in times if row["d"] == width}), _exponent(kept[kind]))
+        for kind in (CORE, RESTRICTED)
+    }
+    reason = "; ".join(f"{kind}: time n^{time:.2f}, memory n^{memory:.2f}" for kind, (time, memory) in grows.items())
+    return decide(
+        f"between the two largest n, with r = {WINDOW} and d = {width}: {reason}",
+        supported=max(grows[RESTRICTED]) <= LINEAR < SQUARE <= min(grows[CORE]),
+        refuted=max(grows[RESTRICTED]) >= SQUARE,
+        exact=False,
+    )
+
+
+def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
     plain, fused = _exponent(kept["self-attention"]), _exponent(kept["fused self-attention"])
     reason = (
         f"memory grows with n^{plain:.2f} at the largest n if all weights are stored, and with n^{fused:.2f} in the "
@@ -204,13 +226,13 @@ def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
     )
     least = min(plain, fused)
     if least <= 1.3:
-        reason += ": this is not a property of attention, but of one way to compute it"
+        reason += ": only if the weights are stored, which attention does not need"
     return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw time over n, which layer is faster over n and d, longest path over n, and memory over n."""
-    picture, (time, faster, path, memory) = subplots("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
+    """Draw the time of three layers over n and d, and time, longest path and memory over n."""
+    picture, (*maps, time, path, memory) = subplots("What a layer costs (Table 1)", 2, 3, size=(22, 13))
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
     order = (*LAYER_KINDS, "fused self-attention", "dilated convolution")
@@ -226,23 +248,29 @@ def draw(numbers: Numbers) -> Figure:
         lengths = [int(n) for n in values[RECURRENT]]
         plot_lines(axes, lengths, {kind: list(by_length.values()) for kind, by_length in values.items()}, order=order)
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
-    _draw_faster(picture, faster, numbers["times"])
+    for axes, kind in zip(maps, MAPPED, strict=True):
+        _draw_map(axes, numbers["times"], kind)
     shared_legend(picture, time, path, memory)
     return picture
 
 
-def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> None:
-    """Draw a table of factors: blue if self-attention is faster, orange if recurrence is; bold if n < d."""
+def _draw_map(axes: Axes, times: list[dict[str, Any]], kind: str) -> None:
+    """Draw a layer's time over n and d as colors, with the line n = d, and a frame where it is the fastest."""
     lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
-    factors = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
-    logs = [[math.log2(factors[n, d]) for d in widths] for n in lengths]
-    most = max(1.0, *(abs(value) for row in logs for value in row))
-    texts = [[f"{factors[n, d]:.{0 if factors[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
-    style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark_above": 0.6 * most}
-    style["text_style"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
-    image = heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, **style)
-    picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
-    label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
+    rows = {(row["n"], row["d"]): row for row in times}
+    logs = [[math.log10(rows[n, d][kind]) for d in widths] for n in lengths]
+    every = [math.log10(row[other]) for row in times for other in MAPPED]
+    texts = [[f"{(time := rows[n, d][kind]):.{0 if time >= 10 else 1}f}" for d in widths] for n in lengths]
+
+    def style(row: int, column: int) -> dict[str, Any]:
+        cell = rows[lengths[row], widths[column]]
+        is_fastest = cell[kind] == min(cell[other] for other in MAPPED)
+        return {"bbox": {"facecolor": "none", "edgecolor": "#D55E00"} if is_fastest else None, "fontsize": 11}
+
+    image: Any = {"vmin": min(every), "vmax": max(every), "origin": "lower", "dark_above": 0.6 * max(every)}
+    heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, text_style=style, **image)
+    axes.axline((0, 0), slope=1, color="#555555", linestyle=":", label="n = d")
+    label(axes, f"{kind.capitalize()}: ms (framed: fastest)", "width d (units); dotted: n = d", "length n (tokens)")
 
 
 EXPERIMENT = Experiment("layer-costs", "What a layer costs", __doc__, CLAIMS, measure, judge, draw)

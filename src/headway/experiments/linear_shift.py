@@ -31,8 +31,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import heat_map, label, subplots
+from headway.experiments.verdicts import Verdict, decide
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0

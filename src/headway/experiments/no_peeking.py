@@ -16,7 +16,6 @@ visible too.
 
 from __future__ import annotations
 
-from textwrap import fill
 from typing import Any
 
 import torch
@@ -25,8 +24,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import heat_map, label, subplots
+from headway.experiments.verdicts import Verdict, decide
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS, EOS
@@ -166,7 +166,7 @@ def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words
 def draw(numbers: Numbers) -> Figure:
     """Draw the influence of target positions on outputs for a sound, a recurrent and a broken model."""
     shown = ("Transformer", "GRU with attention (Bahdanau)", NO_CAUSAL)
-    picture, axes = subplots("No peeking: what does an output depend on?", 2, 2, size=(16, 12))
+    picture, axes = subplots("No peeking: what does an output depend on?", 2, 2, size=(18, 12))
     grids = [torch.tensor(numbers["models"][name]["influence"]).amax(0) for name in shown]
     most = max(float(grid.max()) for grid in grids)
     ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
@@ -178,11 +178,12 @@ def draw(numbers: Numbers) -> Figure:
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
         label(panel, name, "replaced target token (position)", "output (position)")
     bars = axes[3]
-    changes = {fill(name, 18): max(1e-9, *result["padding"]) for name, result in numbers["models"].items()}
+    changes = {name: max(1e-9, *result["padding"]) for name, result in numbers["models"].items()}
     bars.barh(list(changes), list(changes.values()))
     bars.axvline(LOGIT_TOLERANCE, color="#777777", linestyle=":")
     bars.set_xlim(1e-9, 100)
     bars.invert_yaxis()
+    bars.tick_params(axis="y", labelsize=11)
     title = "Effect of more padding (left of the line: rounding)"
     label(bars, title, "largest change of a logit (nats)", "model", log="x")
     return picture

@@ -28,8 +28,9 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import label, shared_legend, subplots
+from headway.experiments.verdicts import Verdict, decide
 from headway.inspection.picture_files import MARKERS
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
@@ -119,12 +120,14 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
             f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges "
             f"from {min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
             supported=max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error,
+            exact=False,
         ),
         decide(
             f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its maximum; "
             f"for {plain['vanished'][-1]:.0%} of the queries the norm is below 0.001",
             supported=max(falls) < 0.01,
             refuted=min(falls) > 0.5,
+            exact=False,
         ),
         decide(
             f"with scaling, the median norm varies by a factor of at most {spread:.2f} between d_k = {widths[2]} "
@@ -133,6 +136,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
             f"{math.log(numbers['keys']):.2f} nats",
             supported=spread < 1.2 and ratio > 2,
             refuted=ratio <= 1,
+            exact=False,
         ),
     )
 

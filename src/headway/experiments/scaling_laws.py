@@ -17,10 +17,10 @@ scales give the exponents of
 The published values are alpha = 0.050 (Kaplan et al. 2020, 1.2, for the best use of compute), and beta = 0.73 (ibid.)
 or 0.50 (Hoffmann et al. 2022, table 2, approach 1). They were measured with words or parts of words and with at least
 a thousand times as much compute. Hoffmann et al. fit the loss above a constant, the entropy of text, which is not known
-for this text, so only their exponent of the best size is compared. An exponent "is" the published one if they differ by
-less than 0.02 (loss) or 0.1 (size). A line "is" straight if the exponents between its first two and its last two points
-differ by less than 0.02; those of a loss that approaches a constant differ by more. If the smallest or the largest size
-is the best in more than a quarter of the cases, the best size is not known, and claims about it are inconclusive.
+for this text, so only their exponent of the best size is compared. Two exponents count as
+equal if they certainly differ by less than a tenth of the published one, and a line as straight if the exponents
+between its first two and its last two points do so. If the smallest or the largest size is the best in more than a
+quarter of the cases, the best size is not known.
 
 Models read contexts of 128 characters. The training text has 30 million characters, more than any run reads. A short
 run needs small batches, or it has too few steps: 512 characters with the least compute, 2,048 with the most. The peak
@@ -46,19 +46,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from headway.experiments.comparison import Estimate, column, format_mean_std, judge_equivalent, mean_ci
+from headway.experiments.comparison import column, format_mean_std
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
 from headway.experiments.figures import label, subplots
 from headway.experiments.training import make_recipe, train_recipe
+from headway.experiments.verdicts import Effect, Regime, Tested, mean_effect
 from headway.inspection.picture_files import MARKERS
 from headway.models.registry import build_model
 from headway.text.base import NUM_SPECIAL
 from headway.training.recipe import Recipe
 
 KAPLAN_LOSS, KAPLAN_SIZE, HOFFMANN_SIZE = 0.050, 0.73, 0.50  # published exponents
-MAX_LOSS_EXPONENT_GAP, MAX_SIZE_EXPONENT_GAP = 0.02, 0.1
-MAX_BEND = 0.02  # difference of the exponents between the last two and the first two amounts of compute
+MAX_LOSS_EXPONENT_GAP, MAX_SIZE_EXPONENT_GAP = 0.005, 0.05  # a tenth of the published exponents
 
 _SIZES = ((16, 2), (24, 3), (32, 4), (48, 4), (64, 5), (96, 5))  # width and number of blocks
 _QUICK_SIZES = ((16, 1), (32, 1), (48, 2))
@@ -198,57 +198,48 @@ def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return math.exp(lowest), float(constant + slope * lowest / 2)
 
 
-def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge by the fitted exponents of all seeds."""
     fits = numbers["fits"]
-    loss, size = mean_ci([-fit["loss"][0] for fit in fits]), mean_ci([fit["size"][0] for fit in fits])
+    loss, size = mean_effect([-fit["loss"][0] for fit in fits]), mean_effect([fit["size"][0] for fit in fits])
     at_end = [best["at_end"] for fit in fits for best in fit["best"]]
-    note = (
-        f" (the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases)" if any(at_end) else ""
-    )
-    quantity = f"exponent of the best size{note}"
-    is_known = sum(at_end) <= _MAX_AT_END * len(at_end)
+    note = f"the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases"
+    regime = Regime("8,000 to 560,000 weights with embeddings, characters of novels")
+    sizes = Regime(regime.conditions, note if sum(at_end) > _MAX_AT_END * len(at_end) else "")
+    quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
+    bend = mean_effect([fit["bend"] for fit in fits])
+    below = Effect(KAPLAN_SIZE - size.value, size.error, size.freedom)
+    ends = "exponent of the loss with the most compute minus that with the least"
+    published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
-        judge_equivalent(
-            mean_ci([fit["bend"] for fit in fits]),
-            "exponent of the loss with the most compute minus that with the least",
-            tolerance=MAX_BEND,
+        Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True),
+        Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, regime, published, equal=True),
+        Tested(
+            size.minus(HOFFMANN_SIZE),
+            MAX_SIZE_EXPONENT_GAP,
+            sizes,
+            quantity.format(f"minus {HOFFMANN_SIZE}"),
+            equal=True,
         ),
-        judge_equivalent(
-            _minus(loss, KAPLAN_LOSS),
-            f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}",
-            tolerance=MAX_LOSS_EXPONENT_GAP,
-        ),
-        judge_equivalent(
-            _minus(size, HOFFMANN_SIZE),
-            f"{quantity}, {size.value:.2f}, minus {HOFFMANN_SIZE:.2f}",
-            tolerance=MAX_SIZE_EXPONENT_GAP,
-        )
-        if is_known
-        else decide(f"{quantity}: {size}", supported=False, refuted=False),
-        decide(
-            f"{quantity}: {size}",
-            supported=is_known and size.high < KAPLAN_SIZE,
-            refuted=is_known and size.low > KAPLAN_SIZE,
-        ),
+        Tested(below, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"below {KAPLAN_SIZE}")),
     )
-
-
-def _minus(estimate: Estimate, constant: float) -> Estimate:
-    return Estimate(estimate.value - constant, estimate.low - constant, estimate.high - constant)
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the loss and the best size over compute, with fitted and published slopes."""
-    picture, (losses, sizes) = subplots(TITLE, ncols=2, size=(15.0, 6.5))
+    """Draw a valley for each compute, and the best loss and size over compute with fits and published slopes."""
+    picture, (valleys, losses, sizes) = subplots(TITLE, ncols=3, size=(21.0, 6.5))
     runs, fits = numbers["runs"], numbers["fits"]
-    for number, weights in enumerate(sorted({row["weights"] for row in runs})):
-        amounts = sorted({row["compute"] for row in runs if row["weights"] == weights})
-        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for compute in amounts]
-        name = f"{weights / 1e6:.2g} million weights"
-        losses.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
+    for number, compute in enumerate(sorted({row["compute"] for row in runs})):
+        amounts = sorted({row["weights"] for row in runs if row["compute"] == compute})
+        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for weights in amounts]
+        name = f"{compute:.2g} operations"
+        valleys.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
+        ends = [point for fit in fits for point in fit["best"] if point["compute"] == compute]
+        minima = [point["weights"] for point in ends], [point["loss"] for point in ends]
+        valleys.plot(*minima, f"C{number}*", markersize=14)
     best = [point for fit in fits for point in fit["best"]]
     sizes.plot([point["compute"] for point in best], [point["weights"] for point in best], "C0o", label="best size")
+    losses.plot([point["compute"] for point in best], [point["loss"] for point in best], "C0o", label="best loss")
     loss, size = (np.mean([fit[key] for fit in fits], axis=0) for key in ("loss", "size"))
     _draw_slopes(losses, best, loss, {f"Kaplan et al. 2020: {-KAPLAN_LOSS:.3f}": -KAPLAN_LOSS})
     published = {
@@ -256,10 +247,12 @@ def draw(numbers: Numbers) -> Figure:
         f"Hoffmann et al. 2022: {HOFFMANN_SIZE:.2f}": HOFFMANN_SIZE,
     }
     _draw_slopes(sizes, best, size, published)
-    compute = "training compute (floating-point operations)"
-    label(losses, "Loss of each size, and of the best size (line)", compute, "loss (nats per character)", log="xy")
-    label(sizes, "Best size for the compute (dots: seeds)", compute, "weights", log="xy")
-    for axes in (losses, sizes):
+    axis = "training compute (floating-point operations)"
+    unit = "loss (nats per character)"
+    label(valleys, "One valley for each compute (stars: minima, by seed)", "weights", unit, log="xy")
+    label(losses, "Loss of the best size (dots: seeds)", axis, unit, log="xy")
+    label(sizes, "Best size for the compute (dots: seeds)", axis, "weights", log="xy")
+    for axes in (valleys, losses, sizes):
         axes.legend(fontsize=11)
     return picture
 

@@ -56,8 +56,8 @@ def default_alignment_layer(num_layers: int) -> int:
 
     In decoders of six blocks the second-to-last agrees best with human word alignments (Garg et al. 2019, "Jointly
     Learning to Align and Translate with Transformer Models", section 4.2). In shallow decoders the last block is the
-    best by far. In ``headway experiment what-heads-see``, the two blocks of Multi30k models found 25 and 88 % of the
-    word pairs in a dictionary, and the three blocks of a half-trained model found 11, 42 and 51 %.
+    best by far. The two blocks of Multi30k models found 25 and 88 % of the word
+    pairs in a dictionary, and the three blocks of a half-trained model found 11, 42 and 51 %.
     """
     return num_layers - (1 if num_layers <= 3 else 2)
 

@@ -1,0 +1,353 @@
+"""Statements about the architecture that a computation decides, whatever a model has learned.
+
+Each is computed with random weights and small sizes, in float64 where rounding would matter. A difference of about
+1e-15 (1e-6 in float32) is rounding. The statements stand in the paper or in texts that explain it; some of these are
+wrong, and a few are right only under a condition, which the verdict names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.figures import label, subplots
+from headway.experiments.verdicts import Verdict, decide
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
+from headway.nn.blocks import FeedForward
+from headway.nn.dropout import Dropout
+from headway.nn.loss import label_smoothed_cross_entropy
+
+EXACT = 1e-5  # a difference in float32 that is rounding
+LAYERS = 24  # layers of attention without anything else
+_WORDS = 40  # vocabulary
+_SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
+_STACK = {**_SIZES, "encoder_layers": 2, "decoder_layers": 2}
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A statement, the computation that decides it, and the words of the verdict.
+
+    Attributes:
+        claim: The statement.
+        compute: Returns named values.
+        words: The reason, with the values' names in braces.
+        holds: Whether the values bear the statement out.
+    """
+
+    claim: Claim
+    compute: Callable[[], Values]
+    words: str
+    holds: Callable[[Values], bool]
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+def _cross_attention() -> Values:
+    memory, target = torch.randn(1, 5, 8), torch.randn(1, 3, 8)
+    rows = scaled_dot_product_attention(target, memory, memory).size(1)
+    weights = attention_weights(memory, memory)  # the other reading: 5 weights for each of 5 queries, but 3 values
+    return {"rows": rows, "queries": weights.size(1), "weights": weights.size(2), "values": target.size(1)}
+
+
+def _convolution() -> Values:
+    layer, x = FeedForward(8, 32), torch.randn(2, 7, 8)
+    by_convolution = x.transpose(1, 2)
+    for linear in (layer.inner, layer.outer):
+        by_convolution = F.conv1d(by_convolution, linear.weight[:, :, None], linear.bias)
+        by_convolution = by_convolution.relu() if linear is layer.inner else by_convolution
+    return {"gap": _gap(layer(x), by_convolution.transpose(1, 2))}
+
+
+def _three_projections() -> Values:
+    layer, x = MultiHeadAttention(8, 2, bias=False), torch.randn(1, 6, 8)
+    query, key, value = torch.split(layer.projection.weight, 8)
+    heads = [
+        scaled_dot_product_attention(x @ query[rows].T, x @ key[rows].T, x @ value[rows].T)
+        for rows in (slice(0, 4), slice(4, 8))
+    ]
+    return {"gap": _gap(layer(x), torch.cat(heads, -1) @ layer.output.weight.T)}
+
+
+def _any_length() -> Values:
+    layer, short, long = MultiHeadAttention(8, 2), torch.randn(1, 3, 8), torch.randn(1, 50, 8)
+    joined = torch.cat([short, long], 1)
+    mask = torch.arange(53) < 3
+    alone, within = layer(short), layer(joined, mask=mask.expand(1, 53, 53))[:, :3]
+    return {"gap": _gap(alone, within), "rows": layer(long).size(1)}
+
+
+def _unmasked_padding() -> Values:
+    layer, text, padding = MultiHeadAttention(8, 2), torch.randn(1, 9, 8), torch.randn(1, 1, 8).expand(1, 6, 8)
+    padded, mask = torch.cat([text, padding], 1), torch.arange(15) < 9
+    alone = layer(text).mean(1)
+    masked = layer(padded, mask=mask.expand(1, 15, 15))[:, :9].mean(1)
+    return {"gap": _gap(layer(padded).mean(1), alone), "masked": _gap(masked, alone)}
+
+
+def _large_negative() -> Values:
+    scores, mask = torch.randn(2, 6), torch.tensor([[True, False, True, True, False, False], [False] * 6])
+    finite = scores.masked_fill(~mask, -1e9).softmax(-1)
+    infinite = scores.masked_fill(~mask, -math.inf).softmax(-1)
+    x = torch.randn(1, 6, 4)
+    ours = attention_weights(x, x, mask[1].expand(1, 6, 6))
+    row = {"gap": _gap(finite[0], infinite[0]), "finite": float(finite[1].max()), "ours": float(ours.max())}
+    return row | {"undefined": float(infinite[1].isnan().all())}
+
+
+def _scaled_by_length() -> Values:
+    query, key = torch.randn(1, 64), 100 * torch.randn(64, 64)
+    lengths = query.norm(dim=-1, keepdim=True) * key.norm(dim=-1)
+    by_length, by_width = (scores.softmax(-1).max() for scores in (query @ key.T / lengths, query @ key.T / 8))
+    return {"length": float(by_length), "width": float(by_width), "bound": math.e**2 / (math.e**2 + 63)}
+
+
+def _closeness() -> Values:
+    query, near, far = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0])
+    return {"near": float(query @ near), "far": float(query @ far), "distance": float((query - far).norm())}
+
+
+def _transformer(**keys: object) -> Transformer:
+    config = TransformerConfig.parse({**_STACK, **keys}, "exact-checks")
+    return Transformer(config, _WORDS, _WORDS).eval()
+
+
+def _order() -> Values:
+    model, source = _transformer(positions="none"), torch.randint(4, _WORDS, (1, 9))
+    mask, order = torch.ones(1, 1, 9, dtype=torch.bool), torch.randperm(9)
+    encoded, shuffled = model.encode(source, mask), model.encode(source[:, order], mask)
+    target = torch.randint(4, _WORDS, (1, 9))
+    swapped = target.clone()
+    swapped[:, :2] = target[:, :2].flip(1) if target[0, 0] != target[0, 1] else (target[:, :2] + 1) % _WORDS
+    decoded = (model(source, tokens)[:, -1] for tokens in (target, swapped))
+    return {"encoder": _gap(encoded[:, order], shuffled), "decoder": _gap(*decoded)}
+
+
+def _misplaced_mask() -> Values:
+    class Misplaced(Transformer):
+        def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+            size = target.size(1)
+            everything = torch.ones(1, size, size, dtype=torch.bool)
+            causal = everything.tril()[:, :, : memory.size(1)] & source_mask
+            hidden: Tensor = self.decoder(self.embed_target(target), memory, everything, causal)
+            return hidden
+
+    config, result = TransformerConfig.parse(_STACK, "exact-checks"), Values()
+    source, target = (torch.randint(4, _WORDS, (1, 9)) for _ in range(2))
+    changed = target.clone()
+    changed[0, -1] = 4 + (int(target[0, -1]) - 3) % (_WORDS - 4)
+    for name, kind in (("misplaced", Misplaced), ("right", Transformer)):
+        model = kind(config, _WORDS, _WORDS).eval()
+        result[name] = _gap(model(source, target)[:, :-1], model(source, changed)[:, :-1])
+    return result
+
+
+def _one_at_a_time() -> Values:
+    query, key, value = torch.randn(1, 8), torch.randn(5, 8), torch.randn(5, 8)
+    total = sum(torch.softmax(query @ row[:, None], -1) * item for row, item in zip(key, value, strict=True))
+    assert isinstance(total, Tensor)
+    return {"gap": _gap(total, value.sum(0)), "wrong": _gap(total, scaled_dot_product_attention(query, key, value))}
+
+
+def _collapse() -> Values:
+    result = Values()
+    start = torch.randn(1, 16, 32)
+    for name in ("plain", "residual"):
+        x = start
+        for _ in range(LAYERS):
+            attended = MultiHeadAttention(32, 1)(x)
+            x = F.layer_norm(attended + x, (32,)) if name == "residual" else attended
+        result[name] = float((x - x.mean(1, keepdim=True)).norm() / x.norm())
+    return result
+
+
+def _divergence() -> Values:
+    logits, targets = 5 * torch.randn(40, 30), torch.randint(30, (40,))
+    q = F.one_hot(targets, 30).double() * 0.9 + 0.1 / 30
+    divergence = (q * (q.log() - logits.double().log_softmax(-1))).sum(-1)
+    smoothed = label_smoothed_cross_entropy(logits, targets, 0.1)
+    return {"gap": float((smoothed - divergence + (q * q.log()).sum(-1)).abs().max())}
+
+
+def _dropout() -> Values:
+    x = torch.ones(1_000_000)
+    dropped = Dropout(0.1).train()(x)
+    return {"mean": float(dropped.mean()), "variance": float(dropped.var()), "expected": 0.1 / 0.9}
+
+
+CHECKS = (
+    Check(
+        Claim(
+            "In the decoder's second attention, queries and keys are the encoder's, values the decoder's.", "article"
+        ),
+        _cross_attention,
+        "the paper's form, queries from the decoder, gives {rows:.0f} results for 3 target tokens; the other one gives "
+        "{queries:.0f} queries {weights:.0f} weights each, for {values:.0f} values, which cannot be combined",
+        lambda n: n["weights"] == n["values"],
+    ),
+    Check(
+        Claim.quote("two convolutions with kernel size 1", "paper, 3.3, of the feed-forward layer"),
+        _convolution,
+        "the layer and two such convolutions with the same weights differ by at most {gap:.1g}. A text that says it is "
+        "no convolution means a wider one",
+        lambda n: n["gap"] < EXACT,
+    ),
+    Check(
+        Claim("Each head needs three linear layers of its own.", "article; paper, 3.2.2"),
+        _three_projections,
+        "three matrices a head and one product with all of them stacked, which we compute, differ by at most {gap:.1g}",
+        lambda n: n["gap"] < EXACT,
+    ),
+    Check(
+        Claim("The same weights serve sequences of any length.", "notebook, as a difficulty"),
+        _any_length,
+        "a layer gives 50 vectors {rows:.0f} results, and 3 vectors the same results alone and among 50 masked others, "
+        "within {gap:.1g}",
+        lambda n: n["gap"] < EXACT and n["rows"] == 50,
+    ),
+    Check(
+        Claim("A classifier needs no mask.", "classifier"),
+        _unmasked_padding,
+        "six padding tokens change the mean of an attention layer's results by {gap:.2g} without a mask, and by "
+        "{masked:.1g} with one. It needs none only where all texts have the same length",
+        lambda n: n["gap"] < EXACT,
+    ),
+    Check(
+        Claim("A score of -1e9 masks as minus infinity does.", "notebook, code; paper, 3.2.3, has minus infinity"),
+        _large_negative,
+        "with a key to attend to, the weights differ by {gap:.1g}. If all keys are masked, -1e9 gives each the weight "
+        "{finite:.3f}, minus infinity gives no number, and our layers give {ours:.0f}",
+        lambda n: n["gap"] == 0 and not n["undefined"],
+    ),
+    Check(
+        Claim("Scores are scaled by the length of the query and key vectors.", "classifier; its formula has √d_k"),
+        _scaled_by_length,
+        "divided by their lengths, which makes them cosines, no weight of 64 keys can exceed {bound:.3f} (here: "
+        "{length:.3f}); divided by √d_k, keys of length 800 get up to {width:.3f}",
+        lambda n: abs(n["length"] - n["width"]) < EXACT,
+    ),
+    Check(
+        Claim("The closer two vectors are, the more compatible they are.", "notebook"),
+        _closeness,
+        "the query (1, 0) scores {near:g} with itself, at distance 0, and {far:g} with (3, 0), at distance "
+        "{distance:g}",
+        lambda n: n["near"] > n["far"],
+    ),
+    Check(
+        Claim.quote(
+            "in order for the model to make use of the order of the sequence, we must inject some information about "
+            "the relative or absolute position of the tokens in the sequence",
+            "paper, 3.5; here of the encoder",
+        ),
+        _order,
+        "without positions, an encoder's outputs move with its inputs and change by at most {encoder:.1g}",
+        lambda n: n["encoder"] < EXACT,
+    ),
+    Check(
+        Claim(
+            "A decoder, too, cannot tell the order of its inputs without positions.", "the same sentence, of decoders"
+        ),
+        _order,
+        "exchanging the first two target tokens changes the last logits by {decoder:.2g}: the causal mask lets each "
+        "position see another number of tokens, which tells the order",
+        lambda n: n["decoder"] < EXACT,
+    ),
+    Check(
+        Claim("The mask against later positions belongs to the attention over the encoder's output.", "summary"),
+        _misplaced_mask,
+        "there, and not in self-attention, a later token changes earlier logits by {misplaced:.2g}; in the paper's "
+        "place, by {right:.1g}",
+        lambda n: n["misplaced"] < EXACT,
+    ),
+    Check(
+        Claim("The softmax can be applied to one score at a time.", "notes, code"),
+        _one_at_a_time,
+        "every weight is then 1: the result is the sum of all values within {gap:.1g}, and {wrong:.2g} away from "
+        "attention",
+        lambda n: n["wrong"] < EXACT,
+    ),
+    Check(
+        Claim("Attention alone, layer upon layer, makes all vectors equal.", "Dong et al. 2021, abstract"),
+        _collapse,
+        f"after {LAYERS} layers of one head, what is left of the vectors without their mean is {{plain:.1g}} of their "
+        "length; with residual connections and norms, which slow it down, {residual:.2g}",
+        lambda n: n["plain"] < 1e-3,
+    ),
+    Check(
+        Claim(
+            "Cross-entropy is the divergence KL(q || p) and the entropy H(q) together.", "classifier; Szegedy et al."
+        ),
+        _divergence,
+        "our loss with smoothing 0.1 and the sum, computed from an explicit q, differ by at most {gap:.1g} nats",
+        lambda n: n["gap"] < 1e-4,
+    ),
+    Check(
+        Claim("Dropout on embeddings and positions reduces the strength of the signal.", "notebook"),
+        _dropout,
+        "a signal of 1 keeps its mean with dropout of 0.1 ({mean:.3f}); what grows is its variance, from 0 to "
+        "{variance:.3f} (p / (1 - p) = {expected:.3f})",
+        lambda n: n["mean"] < 0.99,
+    ),
+)
+
+
+@torch.inference_mode()
+def measure(settings: Settings) -> Numbers:
+    """Compute all checks, with weights of the first seed."""
+    values = []
+    for check in CHECKS:
+        torch.manual_seed(settings.seeds[0])
+        values.append(check.compute())
+    rows = [
+        {"statement": check.claim.text, "value": name, "computed": value}
+        for check, computed in zip(CHECKS, values, strict=True)
+        for name, value in computed.items()
+    ]
+    return {"values": values, "tables": {"All computed values": rows}}
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """Judge each statement by its values."""
+    pairs = zip(CHECKS, numbers["values"], strict=True)
+    return tuple(decide(check.words.format(**values), supported=check.holds(values)) for check, values in pairs)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Draw the differences that decide, on both sides of rounding."""
+    picture, (axes,) = subplots("What a computation decides", size=(12.0, 6.5))
+    names = {"encoder": "encoder without positions: order", "decoder": "decoder without positions: order"}
+    names |= {"misplaced": "causal mask at cross-attention", "right": "causal mask at self-attention"}
+    names |= {
+        "masked": "padding, with a mask",
+        "plain": f"{LAYERS} layers of attention alone",
+        "residual": "with residual connections and norms",
+    }
+    found = {names[key]: value for values in numbers["values"] for key, value in values.items() if key in names}
+    axes.barh(list(found), [max(value, 1e-9) for value in found.values()])
+    axes.axvline(EXACT, color="#777777", linestyle=":")
+    axes.invert_yaxis()
+    label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")
+    return picture
+
+
+EXPERIMENT = Experiment(
+    "exact-checks",
+    "What a computation decides",
+    __doc__,
+    tuple(check.claim for check in CHECKS),
+    measure,
+    judge,
+    draw,
+)

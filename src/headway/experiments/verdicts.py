@@ -1,0 +1,399 @@
+"""From measured values to verdicts: effects with their errors, corrections for many claims, and one rule for all.
+
+An *effect* is an estimated difference, counted so that a positive one agrees with the claim, with its standard error.
+
+Runs of the pool are described by value = variant + seed + residual, with one variance of the residuals for the whole
+pool (:func:`seed_effects`). A variant whose own variance differs from the others' (F test at 1 %) is compared with the
+baseline by Welch's t test instead. Which sentences are in the test set is a second source of chance: its variance, from
+a bootstrap over sentences (:func:`sentence_error`), is added (:func:`add_variance`).
+
+Two corrections keep false alarms rare. Within an experiment of m claims, Holm's procedure tests the smallest p value
+at 5 % / m, the next at 5 % / (m - 1) and so on. Over the report of M claims, of which Benjamini and Hochberg's
+procedure rejects R, the 5 % become 5 % R / M; intervals at that level are those of Benjamini and Yekutieli (2005),
+which cover the truth of all but 5 % of the reported effects. :func:`levels` returns the level of each claim.
+
+Equivalence is tested by two one-sided tests (Schuirmann 1987): the interval of confidence 1 - 2 * level must lie within
+plus and minus the smallest difference of interest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+Array = NDArray[np.float64]
+
+Outcome = Literal[
+    "holds exactly", "does not hold", "reproduced", "opposite here", "no difference above", "not decidable here"
+]
+
+LEVEL = 0.05
+POWER = 0.81  # 80 %, and what the occasional choice of Welch's test costs
+_UNEQUAL = 0.01  # level of the F test for unequal variances
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An estimated difference.
+
+    Attributes:
+        value: The estimate.
+        error: Its standard error, which is infinite if it is unknown.
+        freedom: Degrees of freedom of the error.
+    """
+
+    value: float
+    error: float
+    freedom: float
+
+    def p_value(self, smallest: float | None = None) -> float:
+        """Return the p value of the hypothesis that there is no difference (two-sided).
+
+        With ``smallest``, return that of the hypothesis that the difference is at least so large, in either direction.
+        """
+        if not 0 < self.error < math.inf:
+            return 1.0 if self.error else float(self.value == 0 if smallest is None else abs(self.value) >= smallest)
+        if smallest is None:
+            return float(2 * stats.t.sf(abs(self.value) / self.error, self.freedom))
+        return float(stats.t.sf((smallest - abs(self.value)) / self.error, self.freedom))
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval of confidence 1 - ``level``, and the narrower one for equivalence."""
+        reach, inner = (self.error * _quantile(1 - tail, self.freedom) for tail in (level / 2, level))
+        low, high = self.value - reach, self.value + reach
+        return Interval(self.value, low, high, self.value - inner, self.value + inner)
+
+    def minus(self, constant: float) -> Effect:
+        """Return the effect above ``constant``."""
+        return Effect(self.value - constant, self.error, self.freedom)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval, and the narrower one (``inner_low`` to ``inner_high``) for equivalence."""
+
+    value: float
+    low: float
+    high: float
+    inner_low: float
+    inner_high: float
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.low):
+            return f"{self.value:.3g} (no interval)"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True)
+class Regime:
+    """The conditions under which a claim was tested.
+
+    Attributes:
+        conditions: What was trained on what for how long, in a few words.
+        obstacle: Why the claim cannot be decided whatever the numbers are, such as a gate that was missed; else empty.
+        cost: Sample and hours that a decision would take, such as "4 seeds, 3 hours". Empty if unknown.
+    """
+
+    conditions: str
+    obstacle: str = ""
+    cost: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a claim.
+
+    Attributes:
+        outcome: One of six words; see :func:`verdict` and :func:`decide`.
+        reason: The numbers that it is based on.
+        effect: The estimate with its interval, or "" where numbers are computed or counted.
+        regime: The conditions, or "" where the verdict holds in general.
+    """
+
+    outcome: Outcome
+    reason: str
+    effect: str = ""
+    regime: str = ""
+
+
+def verdict(
+    interval: Interval, smallest: float, detectable: float, regime: Regime, *, what: str = "", equal: bool = False
+) -> Verdict:
+    """Return the verdict on a claim about a difference, which is the only rule for claims that depend on chance.
+
+    - *reproduced*: the whole interval lies on the side of the claim;
+    - *opposite here*: it lies on the other side;
+    - *no difference above*: the difference is certainly smaller than ``smallest``, which reproduces a claim of
+      equality. If it is certainly not zero either, the reason says both;
+    - *not decidable here*: none of these, or the regime has an obstacle.
+
+    Args:
+        interval: The difference, positive if it agrees with the claim, corrected for the number of claims.
+        smallest: The smallest difference of interest, which was fixed before the measurement.
+        detectable: The true difference that a test of this size would find in 80 % of all repetitions.
+        regime: The conditions.
+        what: Words for the difference.
+        equal: Whether the claim says that there is no difference. Every certain difference then contradicts it.
+    """
+    text = f"{what}: {interval}" if what else str(interval)
+
+    def found(outcome: Outcome, reason: str) -> Verdict:
+        return Verdict(outcome, f"{text}; {reason}", str(interval), regime.conditions)
+
+    certain = interval.low > 0 or interval.high < 0
+    if regime.obstacle:
+        return found("not decidable here", _with_cost(regime.obstacle, regime))
+    if -smallest < interval.inner_low and interval.inner_high < smallest:
+        sure = "a difference is certain, but it is" if certain else "the difference is"
+        return found("no difference above", f"{sure} smaller than {smallest:g}")
+    if certain and not equal and interval.low > 0:
+        return found("reproduced", "the whole interval is above 0")
+    if certain:
+        side = "above" if interval.low > 0 else "below"
+        return found("opposite here", f"the whole interval is {side} 0")
+    size = f"only a difference of {detectable:.2g} would be detected" if math.isfinite(detectable) else "too few runs"
+    return found("not decidable here", _with_cost(size, regime))
+
+
+def _with_cost(reason: str, regime: Regime) -> str:
+    return f"{reason}; it would take {regime.cost}" if regime.cost else reason
+
+
+def decide(reason: str, *, supported: bool, refuted: bool | None = None, exact: bool = True) -> Verdict:
+    """Return the verdict on a claim that is computed, counted or timed, without an interval.
+
+    Args:
+        reason: The numbers.
+        supported: Whether they bear the claim out.
+        refuted: Whether they contradict it. None: whenever they do not bear it out.
+        exact: Whether the numbers are computed or counted. Otherwise they were drawn at random or timed.
+    """
+    if supported:
+        return Verdict("holds exactly" if exact else "reproduced", reason)
+    if refuted or refuted is None:
+        return Verdict("does not hold" if exact else "opposite here", reason)
+    return Verdict("not decidable here", reason)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim about a difference that has been measured, before the level of its test is known; see :func:`settle`.
+
+    Attributes:
+        effect: The difference, positive if it agrees with the claim.
+        smallest: The smallest difference of interest.
+        regime: The conditions.
+        what: Words for the difference.
+        equal: Whether the claim says that there is no difference.
+        group: Claims of one experiment with the same group are corrected together.
+    """
+
+    effect: Effect
+    smallest: float
+    regime: Regime
+    what: str
+    equal: bool = False
+    group: str = ""
+
+    @property
+    def p_value(self) -> float:
+        """The p value of the test that would bear the claim out."""
+        return self.effect.p_value(self.smallest if self.equal else None)
+
+    def verdict(self, level: float) -> Verdict:
+        """Return the verdict of a test at ``level``."""
+        found = detectable(self.effect.error, self.effect.freedom, level)
+        interval = self.effect.interval(level)
+        return verdict(interval, self.smallest, found, self.regime, what=self.what, equal=self.equal)
+
+
+def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, ...]]:
+    """Return the verdicts of a report, by experiment. Claims that are tested are corrected for each other.
+
+    Claims that cannot be decided whatever the numbers are, because their regime has an obstacle, count as untested.
+    """
+    groups = dict[tuple[int, str], list[Tested]]()
+    for number, claims in enumerate(judged):
+        for claim in claims:
+            if isinstance(claim, Tested) and not claim.regime.obstacle:
+                groups.setdefault((number, claim.group), []).append(claim)
+    found = levels([[claim.p_value for claim in group] for group in groups.values()])
+    tested = [claim for group in groups.values() for claim in group]
+    level = dict(zip(map(id, tested), (value for group in found for value in group), strict=True))
+    return [
+        tuple(claim.verdict(level.get(id(claim), LEVEL)) if isinstance(claim, Tested) else claim for claim in claims)
+        for claims in judged
+    ]
+
+
+def _quantile(probability: float, freedom: float) -> float:
+    return float(stats.t.ppf(probability, freedom)) if freedom > 0 else math.inf
+
+
+def detectable(error: float, freedom: float, level: float = LEVEL) -> float:
+    """Return the true difference that a two-sided t test at ``level`` finds with a probability of 80 %.
+
+    The noncentral t distribution gives the power exactly.
+    """
+    if not math.isfinite(error) or freedom <= 0:
+        return math.inf
+    limit = _quantile(1 - level / 2, freedom)
+    power = lambda ratio: float(stats.nct.sf(limit, freedom, ratio)) - POWER  # noqa: E731
+    return error * float(optimize.brentq(power, 0.0, limit + 10 * _quantile(1 - level / 4, freedom)))
+
+
+def mean_effect(values: Sequence[float]) -> Effect:
+    """Return the mean of ``values``."""
+    if len(values) < 2:
+        return Effect(fmean(values), math.inf, 0)
+    return Effect(fmean(values), math.sqrt(variance(values) / len(values)), len(values) - 1)
+
+
+def difference(values: Sequence[float], baseline: Sequence[float]) -> Effect:
+    """Return the mean of ``values`` minus that of ``baseline``, which are independent, by Welch's t test."""
+    return add_variance(mean_effect(values), mean_effect([-value for value in baseline]))
+
+
+def add_variance(one: Effect, other: Effect) -> Effect:
+    """Return the sum of two independent effects, with Welch and Satterthwaite's degrees of freedom."""
+    value, total = one.value + other.value, one.error**2 + other.error**2
+    if not 0 < total < math.inf:
+        return Effect(value, math.sqrt(total), min(one.freedom, other.freedom) if total else math.inf)
+    parts = [effect.error**4 / effect.freedom for effect in (one, other) if effect.error]
+    return Effect(value, math.sqrt(total), total**2 / sum(parts))
+
+
+@dataclass(frozen=True)
+class SeedEffects:
+    """Differences between variants and the baseline, for any number of experiments (axis 0) with the same runs.
+
+    Attributes:
+        values: The differences (experiments x variants).
+        errors: Their standard errors.
+        freedom: Degrees of freedom of the errors.
+    """
+
+    values: Array
+    errors: Array
+    freedom: Array
+
+    def effect(self, variant: int, experiment: int = 0) -> Effect:
+        """Return the effect of a variant, by its number."""
+        index = experiment, variant
+        return Effect(float(self.values[index]), float(self.errors[index]), float(self.freedom[index]))
+
+    def p_values(self) -> Array:
+        """Return two-sided p values (experiments x variants)."""
+        return np.asarray(2 * stats.t.sf(np.abs(self.values) / self.errors, self.freedom))
+
+
+def _design(variants: Sequence[int], seeds: Sequence[int]) -> tuple[NDArray[np.intp], Array]:
+    """Return the number of each run's variant, and the design: a column for each variant and for each further seed."""
+    kinds, of_variant = np.unique(variants, return_inverse=True)
+    _, of_seed = np.unique(seeds, return_inverse=True)
+    return of_variant, np.concatenate(
+        [np.eye(len(kinds))[of_variant], np.eye(of_seed.max() + 1)[of_seed][:, 1:]], axis=1
+    )
+
+
+def planned_error(variants: Sequence[int], seeds: Sequence[int]) -> tuple[float, int]:
+    """Return the error of variant 1 minus variant 0 if residuals spread by 1, and its degrees of freedom.
+
+    Seeds that only the baseline has tell little about the difference, because their own effect is unknown.
+    """
+    _, design = _design(variants, seeds)
+    solve = np.linalg.pinv(design)
+    return float(np.linalg.norm(solve[1] - solve[0])), len(variants) - int(np.linalg.matrix_rank(design))
+
+
+def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -> SeedEffects:
+    """Estimate the difference between each variant and variant 0 from runs with several seeds.
+
+    Args:
+        variants: The variant of each run, counted from 0, which is the baseline.
+        seeds: The seed of each run.
+        values: What was measured (experiments x runs).
+
+    Returns:
+        The effects of variants 1, 2 and so on.
+    """
+    of_variant, design = _design(variants, seeds)
+    num_variants, solve = int(of_variant.max()) + 1, np.linalg.pinv(design)
+    fitted = values @ solve.T
+    freedom = len(variants) - np.linalg.matrix_rank(design)
+    left = np.square(values - fitted @ design.T)
+    contrasts = np.eye(num_variants)[1:] - np.eye(num_variants)[0]
+    spread = np.square(contrasts @ solve[:num_variants]).sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.sqrt(left.sum(1) / freedom)[:, None] * np.sqrt(spread)
+        result = [fitted[:, :num_variants] @ contrasts.T, errors, np.full(errors.shape, float(freedom))]
+        means, variances, counts = _by_variant(of_variant, values)
+        ratios, others = variances[:, 1:] / variances[:, :1], counts[1:] - 1
+        tails = stats.f.cdf(ratios, others, counts[0] - 1)
+        unequal = 2 * np.minimum(tails, 1 - tails) < _UNEQUAL
+        parts = variances / counts
+        total = parts[:, 1:] + parts[:, :1]
+        welch = total**2 / (parts[:, 1:] ** 2 / others + parts[:, :1] ** 2 / (counts[0] - 1))
+    instead = (means[:, 1:] - means[:, :1], np.sqrt(total), welch)
+    return SeedEffects(*(np.where(unequal, new, old) for new, old in zip(instead, result, strict=True)))
+
+
+def _by_variant(of_variant: NDArray[np.intp], values: Array) -> tuple[Array, Array, Array]:
+    """Return mean and variance (experiments x variants) and number of runs of each variant."""
+    one_hot = np.eye(of_variant.max() + 1)[of_variant]
+    counts = one_hot.sum(0)
+    means = values @ one_hot / counts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variances = np.square(values - means[:, of_variant]) @ one_hot / (counts - 1)
+    return means, variances, counts
+
+
+def sentence_error(differences: Array, tokens: Array, seed: int = 0) -> float:
+    """Return the bootstrap error of sum(differences) / sum(tokens) over the choice of the test sentences.
+
+    Args:
+        differences: A difference for each sentence, in nats (mean over seeds).
+        tokens: Number of tokens of each sentence.
+        seed: Seed of the resamples.
+    """
+    drawn = np.random.default_rng(seed).multinomial(len(tokens), np.full(len(tokens), 1 / len(tokens)), _RESAMPLES)
+    return float(np.std((drawn @ differences) / (drawn @ tokens), ddof=1))
+
+
+def holm(p_values: Array, level: float | Array = LEVEL) -> Array:
+    """Return the level at which Holm's procedure tests each claim; a claim is rejected if its p value is below.
+
+    Args:
+        p_values: p values of the claims of one experiment (last axis), for any number of experiments.
+        level: The level of each experiment.
+    """
+    order = np.argsort(p_values, axis=-1, kind="stable")
+    steps = np.asarray(level)[..., None] / np.arange(p_values.shape[-1], 0, -1)
+    passed = np.take_along_axis(p_values, order, -1) <= steps
+    first = np.where(passed.all(-1), p_values.shape[-1] - 1, passed.argmin(-1))[..., None]  # the step that fails
+    sorted_levels = np.take_along_axis(
+        np.broadcast_to(steps, p_values.shape), np.minimum(np.arange(p_values.shape[-1]), first), -1
+    )
+    result = np.empty_like(sorted_levels)
+    np.put_along_axis(result, order, sorted_levels, -1)
+    return result
+
+
+def levels(p_values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the level of each claim of a report, by experiment: Benjamini-Hochberg over all, Holm within each."""
+    adjusted = [
+        p * LEVEL / step
+        for group in p_values
+        for p, step in zip(group, holm(np.array(group)).tolist() if group else (), strict=True)
+    ]
+    total = len(adjusted)
+    rejected = max((rank for rank, p in enumerate(sorted(adjusted), 1) if p <= LEVEL * rank / total), default=1)
+    return [holm(np.array(group), LEVEL * rejected / total).tolist() if group else [] for group in p_values]

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import lzma
+import threading
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from headway.errors import DataError
+from headway.evaluation import bleu
+from headway.experiments import pool_runs
+from headway.experiments.corpus import sample_text_pair
+from headway.experiments.experiment import Settings
+from headway.experiments.pool import BASELINE, VARIANTS, PoolRun, Variant, all_runs, recipe_sections
+from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
+from headway.tasks import parse_recipe
+
+TUNED = Variant("tuned", {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> PoolFolder:
+    return PoolFolder(tmp_path / "records", tmp_path / "work")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with a corpus in the files of Multi30k."""
+    data, random = tmp_path / "data", Random(1)
+    (data / "multi30k").mkdir(parents=True)
+    for name, count in (("train", 40), ("val", 4), ("test_2016_flickr", 6)):
+        for language, side in zip(
+            ("de", "en"), zip(*(sample_text_pair(random) for _ in range(count)), strict=True), strict=True
+        ):
+            (data / "multi30k" / f"{name}.{language}").write_text("\n".join(side) + "\n")
+    return Settings(quick=False, seeds=(), data_folder=data, work_folder=tmp_path / "work", say=lambda _: None)
+
+
+def trial(loss: float, *, diverged: bool = False) -> dict[str, Any]:
+    return {"diverged": diverged, "curve": {"dev": [[1, 9.0], [2, loss]]}, "cpu_seconds_per_step": 1.0}
+
+
+def test_every_recipe_is_valid_and_differs_from_the_baseline() -> None:
+    data = {"train": [{"files": ["a", "b"]}], "dev": {"files": ["a", "b"]}}
+    recipes = dict[str, str]()
+    for run in all_runs():
+        sections = recipe_sections(run.variant, run.seed, run.rate)
+        sections["data"] |= data
+        recipes[run.name] = parse_recipe(sections, run.name).model_dump_json() + str(run.variant.pairs)
+    assert len(recipes) == len(all_runs())  # names are unique
+    shared = {name for name, count in Counter(recipes.values()).items() if count > 1}
+    # Only the baseline at its best rate, which is undecided here, has the baseline's recipe.
+    assert {name for name, recipe in recipes.items() if recipe in shared} == {
+        f"{name}-seed{seed}" for name in ("baseline", "baseline-tuned") for seed in range(1, 9)
+    }
+
+
+def test_the_baseline_is_tried_with_as_many_rates_as_each_variant() -> None:
+    assert {len(variant.rates) for variant in VARIANTS} == {0, 3}
+    assert len(next(variant for variant in VARIANTS if variant.name == "baseline-tuned").rates) == 3
+
+
+def test_a_rate_is_chosen_by_the_loss_of_the_development_set(folder: PoolFolder) -> None:
+    run = PoolRun(TUNED, 1)
+    assert folder.chosen_rate(PoolRun(TUNED, 0, 1e-3)) == 1e-3
+    write_record(folder.path("tuned-rate0.001-seed0"), trial(3.0))
+    assert folder.chosen_rate(run) is None  # the other trial is missing
+    write_record(folder.path("tuned-rate0.002-seed0"), trial(2.0))
+    assert folder.chosen_rate(run) == 2e-3
+    write_record(folder.path("tuned-rate0.002-seed0"), trial(1.0, diverged=True))
+    assert folder.chosen_rate(run) == 1e-3
+
+
+def test_the_baseline_needs_no_second_runs_if_its_own_rate_is_the_best(folder: PoolFolder) -> None:
+    tuned = Variant("baseline-tuned", rates=(5e-3, 1e-2))
+    for rate, loss in ((5e-3, 2.0), (1e-2, 2.1)):
+        write_record(folder.path(f"baseline-tuned-rate{rate:g}-seed0"), trial(loss))
+    assert folder.record_name(PoolRun(tuned, 3)) == "baseline-seed3"
+    write_record(folder.path("baseline-tuned-rate0.01-seed0"), trial(1.9))
+    assert folder.record_name(PoolRun(tuned, 3)) == "baseline-tuned-seed3"
+
+
+def test_a_damaged_record_is_named(folder: PoolFolder) -> None:
+    path = folder.path("baseline-seed1")
+    path.parent.mkdir()
+    path.write_bytes(lzma.compress(b"{}")[:-9])
+    with pytest.raises(DataError, match=r"baseline-seed1.*damaged"):
+        folder.read("baseline-seed1")
+
+
+def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"preset": "tiny", "d_model": 8, "num_heads": 1, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}
+    training = {"steps": 4, "device": "cpu", "compile": "off", "log_every": 2}
+    small = {**BASELINE, "model": model, "training": training, "validation": {"metric": "loss", "every": 2}}
+    small["checkpoints"] = {"every": 2, "keep": 2, "average": 2}
+    changes = {"model": {"tie": "none"}}
+    monkeypatch.setattr("headway.experiments.pool.BASELINE", small)
+    monkeypatch.setattr(
+        "headway.experiments.pool.VARIANTS", (Variant("baseline", seeds=1), Variant("other", changes, pairs=20))
+    )
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")  # which takes seconds
+    work_on_pool(folder, settings, max_runs=1)
+    record = folder.read("baseline-seed1")
+    assert record is not None
+    sources, references = (
+        (settings.work_folder.parent / "data" / "multi30k" / f"test_2016_flickr.{language}").read_text().splitlines()
+        for language in ("de", "en")
+    )
+    assert len(record["log_probs"]) == len(record["log_probs_of_average"]) == len(sources)
+    # A model that has hardly been trained: each of a reference's tokens and its end have about the same probability.
+    assert all(count > 1 for count in record["num_tokens"])
+    assert all(score < 0 for score in record["log_probs"])
+    assert bleu(record["translations"]["4"], references).value < 100
+    assert [step for step, _ in record["curve"]["dev"]] == [2, 4]
+    assert record["recipe"]["training"]["precision"] in ("bfloat16", "float32")  # never "auto"
+    assert "1 runs done, 0 running, 4 missing; about" in describe_pool(folder)
+    before = folder.path("baseline-seed1").read_bytes()
+    work_on_pool(folder, settings, max_runs=0)
+    assert folder.path("baseline-seed1").read_bytes() == before
+
+
+def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_taken_over(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, lock = list[str](), threading.Lock()
+
+    def finish(run: PoolRun, folder: PoolFolder, _: Settings) -> None:
+        with lock:
+            done.append(run.name)
+        write_record(folder.path(run.name), trial(1.0))
+
+    monkeypatch.setattr(pool_runs, "_do", finish)
+    monkeypatch.setattr(pool_runs, "_POLL_S", 0.01)
+    runs = all_runs()[14:24]  # the last seeds with learned positions, the trials of the baseline, and its first seeds
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
+    leases = pool_runs._Leases(folder.work, runs)
+    dead = leases.take(3)
+    assert dead is not None
+    path = next(folder.work.glob("leases-*/leases/0000/3.0"))
+    counter, _, owner = path.read_text().partition(" ")
+    path.write_text(f"{counter} {json.dumps(json.loads(owner) | {'id': 'dead', 'started': '1'})}\n")
+    assert "running" in describe_pool(folder, names=True)
+    workers = [threading.Thread(target=work_on_pool, args=(folder, settings)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(done) == sorted({name for run in runs if (name := folder.record_name(run))})
