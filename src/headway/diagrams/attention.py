@@ -71,9 +71,7 @@ def _named_steps(kind: str) -> tuple[str, list[tuple[str, str]]]:
     return _SCORES.get(kind, (name.capitalize(), [(f"Score ({name})", "scores = score(query, key)")]))
 
 
-def attention_steps(
-    kind: str, width: int, dropout: float = 0.0, *, has_bias: bool = False
-) -> list[tuple[str, str]]:
+def attention_steps(kind: str, width: int, dropout: float = 0.0, *, has_bias: bool = False) -> list[tuple[str, str]]:
     """Return name and line of code of each step from query, key, value and mask to the output.
 
     If it ``has_bias``, the bias by distance is a tensor, too.
