@@ -23,6 +23,7 @@ from headway.models.recurrent import RecurrentConfig
 from headway.models.recurrent_lm import RecurrentLMConfig
 from headway.models.sequence_classifier import SequenceClassifierConfig
 from headway.models.transformer import TransformerConfig
+from headway.nn.scores import SCORES
 
 __all__ = ["CONFIGS", "PLAIN_SEARCH", "REFUSED", "random_config", "searches_in_plain_form", "undeclared", "variants"]
 
@@ -82,6 +83,7 @@ _VALUES: dict[str, list[Any]] = {
     "convolution": [3],
     "max_length": [14],
     "position_offset": [3],
+    "score": [*SCORES],
     "score_hidden": [7],
     "encoder_window": [1, 4],
     "decoder_window": [1, 3],

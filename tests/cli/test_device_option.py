@@ -196,8 +196,8 @@ def test_training_uses_the_device(
         seen.append(next(each.training.device for each in arguments if hasattr(each, "training")))
         raise ConfigError("seen")
 
-    for name in ("headway.tasks.train", "headway.training.loop.train", "headway.distillation.distill"):
-        monkeypatch.setattr(name, train)
+    for name in ("quickstart.train", "recipes.loop.train", "recipes.translate_corpora"):
+        monkeypatch.setattr(f"headway.calls.{name}", train)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE)
     words: dict[str, list[object]] = {

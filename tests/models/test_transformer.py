@@ -339,10 +339,7 @@ def test_the_output_bias_is_added_to_the_logits() -> None:
         ({"sinusoid_layout": "thirds"}, "sinusoid_layout = 'thirds': input should be 'interleaved' or 'halves'"),
         ({"sinusoid_spacing": "log"}, "sinusoid_spacing = 'log': input should be 'paper' or 'inclusive'"),
         ({"position_offset": -1}, "position_offset = -1: input should be greater than or equal to 0"),
-        (
-            {"score": "scaled"},
-            "score = 'scaled': input should be 'scaled_dot', 'dot', 'additive', 'general', 'cosine' or",
-        ),
+        ({"score": "scaled"}, r"score = 'scaled': did you mean 'scaled_dot'\?"),
         ({"qk_projection": "deep"}, "qk_projection = 'deep': input should be 'linear' or 'hidden'"),
         ({"residual": "maybe"}, "residual = 'maybe': input should be a valid boolean"),
         (
