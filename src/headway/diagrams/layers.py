@@ -151,11 +151,14 @@ def _add_attention(
         title = f"{title} in a window of {layer.window[0] + 1 + layer.window[1]:,}"
     heads = f"{layer.num_heads} head{'s' * (layer.num_heads > 1)}"
     text, mask = "\n".join([title, heads, *attention_options(layer)]), mask_rows(causal, layer.window)
+    shared = weights_of(layer.relative_bias)  # by all blocks of the stack
+    column.drawing.count(shared)
+    weights = [weight for weight in weights_of(layer) if weight not in set(shared)]
     if not column.drawing.steps:
-        column.attention(text, weights_of(layer), mask, memory)
+        column.attention(text, weights, mask, memory)
         return
     last = set(weights_of(layer.output))
-    inputs = [weight for weight in weights_of(layer) if weight not in last]
+    inputs = [weight for weight in weights if weight not in last]
     column.attention(f"Linear for each input\n{text}", inputs, mask, memory)
     add(column, layer.dropout, " on weights")
     column.layer("Concatenate heads, linear", "linear", last)
