@@ -428,7 +428,7 @@ def test_senders_take_turns_at_the_thread_that_parses() -> None:
     parsed: list[str] = []
 
     async def parse(name: str) -> None:
-        request_fields.sender.set(name)
+        request_fields.current_sender.set(name)
         await request_fields.unless_large(lambda body: parsed.append(body[0]), name * 100_000)
 
     async def run() -> None:

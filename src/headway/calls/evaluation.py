@@ -143,8 +143,8 @@ def evaluate(
         return score_outputs(system, truth, metrics=metrics, language=target_language, bootstrap=bootstrap)
     texts = _texts(sources, "sources")
     _check_lengths(texts, truth)
-    how = _how(options, target_language, source_language)
-    translations = translate_with(system, texts, how, glossary=glossary)
+    settings = _translate_options(options, target_language, source_language)
+    translations = translate_with(system, texts, settings, glossary=glossary)
     language = target_language or system.bundle.target_language
     return score_translations(translations, truth, metrics=metrics, language=language, bootstrap=bootstrap)
 
@@ -240,9 +240,9 @@ def compare(
         return compare_labels(predicted, truth, samples=samples, max_differences=max_differences)
     if kinds - {"translates"}:
         raise ConfigError("masked language models have no outputs to compare")
-    how = _how(options, target_language, source_language)
+    settings = _translate_options(options, target_language, source_language)
     outputs = [
-        [translation.text for translation in translate_with(part, texts, how)] if _is_model(part) else part
+        [translation.text for translation in translate_with(part, texts, settings)] if _is_model(part) else part
         for part in systems
     ]
     models = [part for part in systems if _is_model(part)]
@@ -295,5 +295,7 @@ def _refuse(**given: object) -> None:
         raise ConfigError(f"{wrong[0]} does not apply to this model; leave it out")
 
 
-def _how(options: DecodingOptions, target_language: str | None, source_language: str | None) -> TranslateOptions:
+def _translate_options(
+    options: DecodingOptions, target_language: str | None, source_language: str | None
+) -> TranslateOptions:
     return TranslateOptions.of(options, {"target_language": target_language, "source_language": source_language})

@@ -155,13 +155,13 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 
 def _judge_own_weight(weights: list[list[float]], index: int) -> Verdict:
-    own = weights[index][index]
+    own_weight = weights[index][index]
     others = [weight for place, weight in enumerate(weights[index]) if place != index]
-    shares = f"own weight {own:.4f}, the others' {' and '.join(f'{weight:.4f}' for weight in others)}"
+    shares = f"own weight {own_weight:.4f}, the others' {' and '.join(f'{weight:.4f}' for weight in others)}"
     words = "half or more comes from others"
-    if own < max(others):
-        words = f"another vector has the largest weight, and {1 - own:.0%} comes from others"
-    return decide(shares if own > 0.5 else f"{shares}: {words}", supported=own > 0.5)
+    if own_weight < max(others):
+        words = f"another vector has the largest weight, and {1 - own_weight:.0%} comes from others"
+    return decide(shares if own_weight > 0.5 else f"{shares}: {words}", supported=own_weight > 0.5)
 
 
 def _means(numbers: Numbers, kind: str) -> list[float]:

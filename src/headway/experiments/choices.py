@@ -126,14 +126,14 @@ _VARIANT = {variant.name: variant for variant in VARIANTS}
 def measure(settings: Settings) -> Numbers:
     """Read the records, and estimate the effect of each comparison that has some."""
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder)
-    found = {variant.name: _records(folder, variant.name) for variant in VARIANTS}
+    records_of = {variant.name: _records(folder, variant.name) for variant in VARIANTS}
     runs = list[dict[str, Any]]()
     references, counts = list[str](), dict[str, list[Array]]()
     metric = find_metric("bleu")
-    if any(found.values()):
+    if any(records_of.values()):
         references = [target for _, target in read_test_pairs(find_data(settings, MULTI30K, "Multi30k"))]
-    tokens = np.array(found["baseline"][0]["num_tokens"] if found["baseline"] else [1.0] * len(references))
-    for name, records in found.items():
+    tokens = np.array(records_of["baseline"][0]["num_tokens"] if records_of["baseline"] else [1.0] * len(references))
+    for name, records in records_of.items():
         counts[name] = [metric.counts(record["translations"]["4"], references) for record in records]
         runs += [
             {"variant": name, "seed": record["seed"], "rate": record["rate"], "engine": record["engine"][:12]}
@@ -143,8 +143,8 @@ def measure(settings: Settings) -> Numbers:
         ]
     effects = dict[str, Any]()
     for index, comparison in enumerate(COMPARISONS):
-        if comparison.group != "open" and found[comparison.variant] and found[comparison.baseline]:
-            sides = [found[name] for name in (comparison.variant, comparison.baseline)]
+        if comparison.group != "open" and records_of[comparison.variant] and records_of[comparison.baseline]:
+            sides = [records_of[name] for name in (comparison.variant, comparison.baseline)]
             if comparison.statistic == "loss":
                 gaps = np.subtract(*(np.mean([record["log_probs"] for record in side], axis=0) for side in sides))
                 sampling = sentence_error(gaps, tokens)
@@ -153,7 +153,7 @@ def measure(settings: Settings) -> Numbers:
                     *(np.sum(counts[name], axis=0) for name in (comparison.variant, comparison.baseline))
                 )
             effects[str(index)] = _seed_effect(comparison, runs), sampling
-    table = [_row(name, [run for run in runs if run["variant"] == name]) for name in found]
+    table = [_row(name, [run for run in runs if run["variant"] == name]) for name in records_of]
     return {
         "runs": runs,
         "effects": effects,

@@ -334,8 +334,8 @@ def draw(numbers: Numbers) -> Figure:
         "plain": f"{LAYERS} layers of attention alone",
         "residual": "with residual connections and norms",
     }
-    found = {names[key]: value for values in numbers["values"] for key, value in values.items() if key in names}
-    axes.barh(list(found), [max(value, 1e-9) for value in found.values()])
+    changes = {names[key]: value for values in numbers["values"] for key, value in values.items() if key in names}
+    axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
     axes.axvline(EXACT, color="#777777", linestyle=":")
     axes.invert_yaxis()
     label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")

@@ -17,7 +17,6 @@ import lzma
 import math
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ from headway.hardware import has_fast_bfloat16
 from headway.jobs.files import LocalFiles
 from headway.jobs.owner import Owner
 from headway.jobs.protocol import ChunkProtocol, Lease, Timing, lease_name, newest_generations
+from headway.jobs.renewal import renewed
 from headway.predict import Translator, load_translator
 from headway.storage import atomic_write
 from headway.tasks import parse_recipe, train
@@ -151,21 +151,10 @@ class _Leases:
     @contextmanager
     def held(self, lease: Lease) -> Iterator[None]:
         """Renew a lease until the end of the block, and release it. If it is lost, interrupt the main thread."""
-        done = threading.Event()
-
-        def renew() -> None:
-            while not done.wait(self._protocol.timing.renew_s):
-                if not self._protocol.renew(lease):
-                    signal.raise_signal(signal.SIGINT)
-                    return
-
-        thread = threading.Thread(target=renew, name="lease", daemon=True)
-        thread.start()
         try:
-            yield
+            with renewed(self._protocol, lease, on_loss=lambda: signal.raise_signal(signal.SIGINT)):
+                yield
         finally:
-            done.set()
-            thread.join()
             self._protocol.release(lease)
 
 

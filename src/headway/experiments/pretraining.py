@@ -232,9 +232,9 @@ def draw(numbers: Numbers) -> Figure:
     chance = 100 / numbers["classes"]
     accuracies.axhline(chance, color="#777777", linestyle=":")
     accuracies.annotate("guessing", (counts[0], chance), xytext=(0, 4), textcoords="offset points", color="#555555")
-    found = [difference(*pair).interval() for pair in zip(values[PRETRAINED], values[SCRATCH], strict=True)]
-    reach = [gain.value - gain.low if math.isfinite(gain.low) else 0.0 for gain in found]
-    gains.errorbar(counts, [gain.value for gain in found], yerr=reach, color="C2", marker="o", capsize=5)
+    intervals = [difference(*pair).interval() for pair in zip(values[PRETRAINED], values[SCRATCH], strict=True)]
+    reach = [gain.value - gain.low if math.isfinite(gain.low) else 0.0 for gain in intervals]
+    gains.errorbar(counts, [gain.value for gain in intervals], yerr=reach, color="C2", marker="o", capsize=5)
     gains.axhline(0, color="#777777", linestyle=":")
     label(accuracies, "Accuracy (small dots: seeds)", "labeled texts", "accuracy (%)", log="x", xticks=counts)
     label(

@@ -210,9 +210,9 @@ class Tested:
 
     def verdict(self, level: float) -> Verdict:
         """Return the verdict of a test at ``level``."""
-        found = detectable(self.effect.error, self.effect.freedom, level)
+        smallest_detectable = detectable(self.effect.error, self.effect.freedom, level)
         interval = self.effect.interval(level)
-        return verdict(interval, self.smallest, found, self.regime, what=self.what, equal=self.equal)
+        return verdict(interval, self.smallest, smallest_detectable, self.regime, what=self.what, equal=self.equal)
 
 
 def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, ...]]:
@@ -225,9 +225,9 @@ def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, 
         for claim in claims:
             if isinstance(claim, Tested) and not claim.regime.obstacle:
                 groups.setdefault((number, claim.group), []).append(claim)
-    found = levels([[claim.p_value for claim in group] for group in groups.values()])
+    levels_of_groups = levels([[claim.p_value for claim in group] for group in groups.values()])
     tested = [claim for group in groups.values() for claim in group]
-    level = dict(zip(map(id, tested), (value for group in found for value in group), strict=True))
+    level = dict(zip(map(id, tested), (value for group in levels_of_groups for value in group), strict=True))
     return [
         tuple(claim.verdict(level.get(id(claim), LEVEL)) if isinstance(claim, Tested) else claim for claim in claims)
         for claims in judged

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from headway.jobs.line_map import Line, LineMap
 from headway.jobs.owner import Owner
 from headway.jobs.plan import JobChunk, Plan
 from headway.jobs.protocol import ChunkProtocol, Lease
+from headway.jobs.renewal import renewed
 from headway.jobs.results import ChunkResult
 
 PROCESSOR_FILE = "processor.json"
@@ -81,7 +81,7 @@ class Worker:
             if lease is None:
                 return
             try:
-                with self._renewing(lease):
+                with renewed(self._protocol, lease):
                     with self._output_errors():
                         chunk = self._plan.chunk(lease.chunk)
                         lines = self._plan.read_lines(chunk)
@@ -128,25 +128,6 @@ class Worker:
             counts.update(converted.counts)
             start += len(batch)
         return ChunkResult("".join(outputs).encode("utf-8", "surrogatepass"), len(lines), tuple(failures), dict(counts))
-
-    @contextmanager
-    def _renewing(self, lease: Lease) -> Iterator[None]:
-        """Renew a lease in a thread until the end of the block."""
-        done = threading.Event()
-
-        def renew() -> None:
-            while not done.wait(self._plan.timing.renew_s):
-                with suppress(OSError):
-                    if not self._protocol.renew(lease):
-                        return
-
-        thread = threading.Thread(target=renew, name="lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
 
     @contextmanager
     def _output_errors(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from headway.serve.apis.keys import KeyPlace
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.jobs import JOBS_PATH
-from headway.serve.apis.request_fields import check_size_of_json, sender
+from headway.serve.apis.request_fields import check_size_of_json, current_sender
 from headway.serve.clients import Client
 from headway.serve.config import ServeConfig
 from headway.serve.dispatch import NATIVE, api_of_body, api_of_head, is_shared, likely_api_of_body, replay, split_prefix
@@ -105,7 +105,7 @@ class Gateway:
         try:
             with self._service.received.request(sender_at(address), is_known=not has_keys) as received:
                 request = _Request(scope, api, receive, received)
-                sender.set(received.sender)
+                current_sender.set(received.sender)
                 try:
                     client = await self._admit(request)
                 except _ERRORS as error:
@@ -162,7 +162,7 @@ class Gateway:
             raise RefusedError(refusal) from None
         if has_keys:
             request.received.identify(f"key {client.name}")
-            sender.set(request.received.sender)
+            current_sender.set(request.received.sender)
         if not shared:
             self._check_queue(request)
         body = await request.receive_body(limit)

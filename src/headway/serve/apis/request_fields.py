@@ -39,7 +39,7 @@ _BYTES_PER_COMMA = 8
 _MAX_ROWS = 20_000  # lists that follow lists, which only requests that create glossaries have in such numbers
 _ROW = re.compile(rb"\]\s*,\s*\[")
 _parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
-sender: ContextVar[str] = ContextVar("sender", default="")
+current_sender: ContextVar[str] = ContextVar("sender", default="")
 """Who sends the request that the present task answers: a key, or an address while the key is not known."""
 _FIELD = re.compile(rb'"\s*:')
 
@@ -181,7 +181,7 @@ async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
     """
     if len(data) <= _LARGE:
         return function(data)
-    async with _parser_turns.take(sender.get(), 1):
+    async with _parser_turns.take(current_sender.get(), 1):
         return await asyncio.get_running_loop().run_in_executor(_parser, function, data)
 
 
