@@ -178,6 +178,10 @@ def attacks() -> list[Attack]:
     po = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n#, c-format\nmsgid "a %{} b"\nmsgstr ""\n'
     sampling = {"sampling": {"temperature": 5.0}, "n_best": 128, "min_length": 150, "max_length": 240}
     candidates: dict[str, Any] = {"text": "x9 " * 60, "alignment": True, "options": sampling}
+    other_options = tuple(
+        translation(text="a long sentence of many words", options={"beam_size": 128, "length_penalty": number / 100})
+        for number in range(100)
+    )
     long_text = translation(text="the house is red and " * 400, options={"beam_size": 16})
     return [
         Attack("no attack, two more busy processes", processes=2),
@@ -248,17 +252,8 @@ def attacks() -> list[Attack]:
             (translation(**candidates), translation(**(candidates | {"text": ["x9 " * 6] * 60}))),
             parallel=2,
         ),
-        Attack(
-            "other options in each request",
-            tuple(
-                translation(
-                    text="a long sentence of many words", options={"beam_size": 128, "length_penalty": number / 100}
-                )
-                for number in range(100)
-            ),
-            parallel=100,
-            keeps_sending=True,
-        ),
+        Attack("other options in each request", other_options),
+        Attack("other options, 100 clients that keep sending", other_options, parallel=100, keeps_sending=True),
         Attack(
             "documents",
             (
