@@ -6,9 +6,9 @@ a canonically equivalent spelling (:mod:`headway.text.normalization`). If entrie
 translation must then contain one of the target phrases, which have the same syntax as phrases to include
 (:mod:`headway.predict.phrases`).
 
-All source phrases are in a dictionary, with the numbers of words of those that begin with a word. Finding the entries
-of a sentence therefore takes one pass, no matter how many entries there are. A glossary needs about 500 bytes for each
-entry.
+All source phrases are in a dictionary, and the lengths of those of several words in another, by their first words.
+Finding the entries of a sentence therefore takes one pass, no matter how many entries there are. A glossary needs 200
+to 500 bytes for each entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, count
+from itertools import accumulate, count, repeat
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -69,13 +69,20 @@ class GlossaryEntry:
         targets: The alternative target phrases.
         case: "exact" requires the source text to have the entry's case. "ignore" accepts any case, and the target may
             also begin with a capital letter.
-        location: The file and line of the entry, or its row, for error messages.
+        origin: Where the entry comes from, without its number: "terms.tsv, line".
+        number: The number of the line or row.
     """
 
     source: str
     targets: tuple[str, ...]
     case: CaseRule
-    location: str
+    origin: str
+    number: int
+
+    @property
+    def location(self) -> str:
+        """The file and line of the entry, or its row, for error messages."""
+        return f"{self.origin} {self.number}"
 
     @property
     def accepted_targets(self) -> tuple[str, ...]:
@@ -96,18 +103,20 @@ class Glossary:
     Args:
         rows: The entries. Each has a source phrase, a target phrase (alternatives are separated by ``|``) and
             optionally a case rule, "ignore" (the default) or "exact".
-        locations: The origin of each row, such as its file and line, for error messages. None means the row numbers.
+        numbers: The number of each row in its origin, for error messages. None counts from 1.
+        origin: Where the rows come from, for error messages.
 
     Raises:
         DataError: A row is malformed, or contradicts another row.
     """
 
-    def __init__(self, rows: Iterable[Sequence[str]], locations: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, rows: Iterable[Sequence[str]], numbers: Iterable[int] | None = None, origin: str = "glossary, row"
+    ) -> None:
         rows = list(rows)
-        origins = map("glossary, row {}".format, count(1)) if locations is None else locations
         digest = hashlib.sha256()
         with without_garbage_collection(len(rows)):
-            self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, origins))
+            self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, repeat(origin), numbers or count(1)))
             for entry in self.entries:
                 give_way()
                 digest.update(repr((entry.source, entry.targets, entry.case)).encode())
@@ -126,14 +135,14 @@ class Glossary:
         """
         path = Path(path)
         rows: list[list[str]] = []
-        locations: list[str] = []
+        numbers: list[int] = []
         for number, row in _read_rows(path):
             if any(map(str.strip, row)) and not (not rows and [cell.strip().lower() for cell in row] in _HEADERS):
                 rows.append(row)
-                locations.append(f"{path}, line {number}")
+                numbers.append(number)
         if not rows:
             raise DataError("has no entries", where=str(path), accepted="lines with a source and a target phrase")
-        return cls(rows, locations)
+        return cls(rows, numbers, f"{path}, line")
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -192,14 +201,16 @@ class _Index:
     def __init__(self, case: CaseRule) -> None:
         self._case = case
         self._entries: dict[str, GlossaryEntry] = {}  # keys: the words, joined
-        self._lengths: dict[str, int] = {}  # first words: bit n is set if a phrase with this first word has n words
+        # First words of phrases of several words: bit n is set if a phrase with this first word has n words.
+        self._lengths: dict[str, int] = {}
 
     def add(self, entry: GlossaryEntry) -> GlossaryEntry:
         """Add an entry, and return the first one with its source phrase."""
         words = self._folded(split_words(normalize(entry.source)))
-        if words:
+        if len(words) > 1:
             self._lengths[words[0]] = self._lengths.get(words[0], 0) | 1 << len(words)
-        return self._entries.setdefault(_SEPARATOR.join(words), entry)
+        key = _SEPARATOR.join(words)
+        return self._entries.setdefault(entry.source if key == entry.source else key, entry)  # one object, not two
 
     def occurrences(self, words: Sequence[str]) -> Iterator[tuple[int, int, GlossaryEntry]]:
         """Yield the entries that occur among the words of a text, each with the first word and the one after it."""
@@ -207,7 +218,7 @@ class _Index:
         text = _SEPARATOR.join(words)
         offsets = [0, *accumulate(len(word) + 1 for word in words)]
         for start, word in enumerate(words):
-            lengths = self._lengths.get(word, 0)
+            lengths = self._lengths.get(word, 0) | 1 << 1  # a phrase of one word is always possible
             while lengths:
                 shortest = lengths & -lengths
                 lengths ^= shortest
@@ -356,7 +367,8 @@ def without_garbage_collection(num_entries: int) -> Iterator[None]:
         gc.enable()
 
 
-def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
+def _parse_row(row: Sequence[str], origin: str, number: int) -> GlossaryEntry:
+    where = f"{origin} {number}"
     if not 2 <= len(row) <= 3:
         raise DataError(
             f"{len(row)} column{'s' * (len(row) != 1)}",
@@ -381,7 +393,7 @@ def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
     case = row[2] if len(row) > 2 and row[2] else "ignore"
     if case not in CASE_RULES:
         raise DataError(f"case rule {case!r}", where=where, accepted=" or ".join(CASE_RULES))
-    return GlossaryEntry(row[0].strip(), tuple(targets), case, where)
+    return GlossaryEntry(row[0].strip(), tuple(targets), case, origin, number)
 
 
 def _read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
