@@ -71,4 +71,4 @@ def test_its_table_names_commands_and_calls_that_exist() -> None:
     assert commands <= known
     assert calls <= set(headway.__all__)
     functions = {name for name in headway.__all__ if name[0].islower()}
-    assert functions == calls
+    assert functions == calls, "docs/python.md, Commands and calls, has a row for each function of headway.__all__"

@@ -127,7 +127,7 @@ class TestHelp:
             heading: set(re.findall(r"^│ ([\w-]+) ", rows, re.MULTILINE))
             for heading, rows in zip(panels[::2], panels[1::2], strict=True)
         }
-        assert list(shown.items()) == list(documented.items())
+        assert list(shown.items()) == list(documented.items()), "docs/commands.md has a row for each command"
         assert set().union(*shown.values()) == {command.split()[0] for command in COMMANDS}
 
     @pytest.mark.parametrize("command", COMMANDS)

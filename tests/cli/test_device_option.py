@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
-from command_calls import CALLS
+from command_calls import MODEL_CALLS, NOT_CALLED, OTHER_CALLS, called_commands
 from command_line import Ended, assert_refused, run
 from torch import nn
 
@@ -26,17 +26,14 @@ from headway.errors import ConfigError
 from headway.interop.onnx import OnnxModel
 from headway.predict import shared_weights
 
-# Commands that compute nothing with a model, or whose device is a key of the recipe that they read.
-WITHOUT = {
-    *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import", "models"),
-    "learn-bpe",
-    "diagram",
-    "doctor",  # describes the device that auto means
-    *("corpus work", "corpus status", "corpus join"),  # the job contains the device
-    "corpus clean",
+OF_TRAINING = {"train", "distill", "quickstart"}
+# Commands without a call of their own in ``MODEL_CALLS`` that have the option.
+OTHERS_WITH_DEVICE = {
+    *OF_TRAINING,
+    *("serve", "experiment"),
+    *("corpus translate", "corpus generate", "corpus classify", "corpus score"),
 }
 pytest_plugins = ["model_folders"]  # the fixtures of that file
-OF_TRAINING = {"train", "distill", "quickstart"}
 
 
 @pytest.fixture
@@ -61,7 +58,9 @@ def test_every_command_that_runs_a_model_has_the_option(command: str) -> None:
     name = name.replace("-", "_") + "_" * iskeyword(name)
     function = getattr(import_module(".".join(["headway.cli.commands", *group, name])), name)
     hint = get_type_hints(function).get("device")
-    assert (hint is None) == (command in WITHOUT), "add options.DeviceOption, or name the command in WITHOUT"
+    assert (hint is not None) == (command in called_commands(MODEL_CALLS) | OTHERS_WITH_DEVICE), (
+        "commands that run a model have options.DeviceOption and a call in MODEL_CALLS of tests/cli/command_calls.py"
+    )
     expected = {"serve": (str | None, None), **dict.fromkeys(("train", "distill"), (Device | None, None))}
     found = (hint, signature(function).parameters["device"].default) if hint else (Device, "auto")
     assert found == expected.get(command, (Device, "auto"))
@@ -74,13 +73,12 @@ def called(call: str, folders: dict[str, Path], *more: str) -> Ended:
 
 
 def test_every_command_is_called() -> None:
-    elsewhere = {"experiment", "serve", "corpus", *OF_TRAINING}
-    names = {command.split()[0] for command in COMMANDS}
-    assert {call.split()[0] for call in CALLS} == names - WITHOUT - elsewhere
+    called = called_commands(MODEL_CALLS) | called_commands(OTHER_CALLS)
+    assert called == set(COMMANDS) - NOT_CALLED, "each command has a call in tests/cli/command_calls.py"
 
 
 @pytest.mark.slow_but_every(3)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", MODEL_CALLS)
 def test_commands_use_the_device(call: str, folders: dict[str, Path], asked: list[str]) -> None:
     called(call, folders, "--device", "cpu")
     assert asked == []
