@@ -25,7 +25,17 @@ from headway.models.sequence_classifier import SequenceClassifierConfig
 from headway.models.transformer import TransformerConfig
 from headway.nn.scores import SCORES
 
-__all__ = ["CONFIGS", "PLAIN_SEARCH", "REFUSED", "random_config", "searches_in_plain_form", "undeclared", "variants"]
+__all__ = [
+    "CONFIGS",
+    "PLAIN_FORWARD",
+    "PLAIN_SEARCH",
+    "REFUSED",
+    "plain_forward_options",
+    "random_config",
+    "searches_in_plain_form",
+    "undeclared",
+    "variants",
+]
 
 CONFIGS: tuple[type[Config], ...] = (
     TransformerConfig,
@@ -106,6 +116,8 @@ PLAIN_SEARCH: dict[str, tuple[Any, ...]] = {
     "score": ("dot", "additive", "general", "cosine", "feed_forward"),
     "qk_projection": ("hidden",),
 }
+# The values with which layers compute the forward pass in their plain form. Their attribute has the option's name.
+PLAIN_FORWARD: dict[str, tuple[Any, ...]] = {"residual": (False,)}
 # Options that need positions of one kind.
 _NEED_POSITIONS = {
     **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling"), "rotary"),
@@ -153,6 +165,12 @@ def undeclared(config: type[Config]) -> list[str]:
 def searches_in_plain_form(config: Config) -> bool:
     """Return whether an option has a value that :data:`PLAIN_SEARCH` lists."""
     return any(getattr(config, name, None) in values for name, values in PLAIN_SEARCH.items())
+
+
+def plain_forward_options(config: Any) -> set[str]:
+    """Return the options with a value that :data:`PLAIN_FORWARD` lists."""
+    config = getattr(config, "body", config)
+    return {name for name, values in PLAIN_FORWARD.items() if getattr(config, name, None) in values}
 
 
 def random_config(config: type[Config], seed: int) -> Config:

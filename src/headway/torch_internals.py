@@ -229,6 +229,15 @@ def parts(module: nn.Module) -> dict[str, Any]:
     return {**module._modules, **module._parameters}
 
 
+def attributes_and_parts(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that the class of a module adds to ``nn.Module``, and its :func:`parts`."""
+    added = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
+    return added | parts(module)
+
+
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
 @cache
 def parts_are_visible() -> bool:
     """Return whether :func:`parts` can be used."""

@@ -9,34 +9,42 @@ from typing import Any
 
 import pytest
 import torch
+from config_variants import plain_forward_options
 from torch import Tensor, nn
 
 from headway.engine import local_attention
-from headway.engine.accelerate import accelerate
+from headway.engine.accelerate import accelerate, layer_forms
 from headway.engine.loss import projected_cross_entropy as chunked_loss
 from headway.models.registry import architecture_of, build_model
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 
-__all__ = ["VOCABULARY", "assert_equal_outcomes", "attention_outcome", "build", "plain_layers", "small_blocks"]
+__all__ = [
+    "VOCABULARY",
+    "assert_equal_outcomes",
+    "assert_fast_where_possible",
+    "attention_outcome",
+    "build",
+    "small_blocks",
+]
 
 VOCABULARY = 20
 _NUM_LABELS = 3
 _Outcome = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
-def plain_layers(config: Any) -> set[tuple[str, str]]:
-    """Return the layers of a model that stay plain, each with its reason.
-
-    Only sublayers without a residual connection stay plain.
-    """
-    expected = set()
-    config = getattr(config, "body", config)
-    if not getattr(config, "residual", True):
-        expected.add((f"{config.norm.title()}Norm".replace("None", "No"), "residual = False has no fast form"))
-        if config.kind == "masked" and config.norm == "pre" and config.embedding_norm:
-            expected.add(("NoNorm", "residual = False has no fast form"))  # the first attention
-    return expected
+def assert_fast_where_possible(config: Any, model: nn.Module) -> None:
+    """Check that layers of an accelerated model are plain only because of options that ``PLAIN_FORWARD`` lists."""
+    reasons = {
+        reason
+        for form in layer_forms(model)
+        if form.plain_reason is not None
+        for reason in form.plain_reason.split(", ")
+    }
+    assert {reason.partition(" = ")[0] for reason in reasons} == plain_forward_options(config), (
+        f"{reasons}: list what has a fast form in headway/engine/accelerate.py, and what has none in PLAIN_FORWARD of "
+        "tests/config_variants.py"
+    )
 
 
 def build(config: Any) -> Any:

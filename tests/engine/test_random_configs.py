@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from config_variants import CONFIGS, REFUSED, random_config, searches_in_plain_form, undeclared, variants
-from fast_and_plain import VOCABULARY, assert_equal_outcomes, build, plain_layers, small_blocks
+from fast_and_plain import VOCABULARY, assert_equal_outcomes, assert_fast_where_possible, build, small_blocks
 from torch import Tensor
 
 from headway import kernels
 from headway.config import Config, to_toml
 from headway.engine import Precision, describe_search_form, to_search_model, unsupported_reason
-from headway.engine.accelerate import accelerate, layer_forms
+from headway.engine.accelerate import accelerate
 from headway.engine.search_model import SearchDecoderOnly, SearchTransformer
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
@@ -84,10 +84,7 @@ def test_training_and_evaluation_are_plain_ones(config: Config) -> None:
 def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
     model = accelerate(build(config))
     with shown(config):
-        plain_forms = {
-            (form.layer_type, form.plain_reason) for form in layer_forms(model) if form.plain_reason is not None
-        }
-        assert plain_forms == plain_layers(config)
+        assert_fast_where_possible(config, model)
         if isinstance(config, (TransformerConfig, DecoderOnlyConfig)):
             plain, form = searches_in_plain_form(config), describe_search_form(model)
             expected = "plain: " if plain else "optimized"

@@ -56,6 +56,17 @@ def test_models_that_search_in_their_own_form_are_named(name: str, value: str) -
     assert unsupported_reason(make()) is None
 
 
+@pytest.mark.parametrize("value", [3.0, torch.nn.Linear(8, 8)])
+def test_attention_with_an_unknown_part_searches_in_its_own_form(value: Any) -> None:
+    """A layer may have a part that the configuration does not name."""
+    model = make()
+    attention: Any = model.get_submodule("decoder.blocks.1.attention")
+    attention.gate = value
+    reason = "decoder.blocks.1.attention, an attention layer with gate, has no form"
+    assert (unsupported_reason(model) or "").startswith(reason)
+    assert to_search_model(model) is model
+
+
 class ScaleNorm(torch.nn.Module):
     """A norm that the conversion does not support."""
 

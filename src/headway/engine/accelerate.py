@@ -54,7 +54,7 @@ from headway.nn.positions import RelativeBias, RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 from headway.storage import user_cache_folder
-from headway.torch_internals import parts, parts_are_visible
+from headway.torch_internals import attributes_and_parts, parts_are_visible
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ValuePredicate = Callable[[Any], bool]
@@ -71,26 +71,22 @@ class Replacement:
     fast_type: type[nn.Module]
     supported_attributes: Mapping[str, ValuePredicate]
 
-    def unsupported_reason(self, module: nn.Module) -> str | None:
-        """Return why ``module``, which has the plain type, cannot be replaced, or None if it can."""
+    def unsupported_reasons(self, module: nn.Module) -> list[str]:
+        """Return why ``module``, which has the plain type, cannot be replaced. The list is empty if it can."""
         if not parts_are_visible():
-            return "PyTorch does not show its parts"
-        attributes = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
-        for name, value in (attributes | parts(module)).items():
+            return ["PyTorch does not show its parts"]
+        reasons = []
+        for name, value in attributes_and_parts(module).items():
             if name not in self.supported_attributes:
-                if value is None:  # the layer has no such part
-                    continue
-                return f"{name} = {_shown(value)} is not listed in headway/engine/accelerate.py"
-            if not self.supported_attributes[name](value):
-                return f"{name} = {_shown(value)} has no fast form"
-        return None
+                if value is not None:  # otherwise the layer has no such part
+                    reasons.append(f"{name} = {_shown(value)} is not listed in headway/engine/accelerate.py")
+            elif not self.supported_attributes[name](value):
+                reasons.append(f"{name} = {_shown(value)} has no fast form")
+        return reasons
 
 
 def _shown(value: Any) -> str:
     return type(value).__name__ if isinstance(value, nn.Module) else getattr(value, "__name__", repr(value))
-
-
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def is_any_value(_value: Any) -> bool:
@@ -219,7 +215,7 @@ def accelerate(model: ModuleT) -> ModuleT:
     """
     candidates = [(module, replacement) for _, module, replacement in _candidates(model)]
     for module, replacement in candidates:
-        if type(module) is replacement.plain_type and replacement.unsupported_reason(module) is None:
+        if type(module) is replacement.plain_type and not replacement.unsupported_reasons(module):
             module.__class__ = replacement.fast_type
     return model
 
@@ -230,7 +226,7 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
     for name, module, replacement in _candidates(model):
         reason = None
         if type(module) is replacement.plain_type:
-            reason = replacement.unsupported_reason(module)
+            reason = ", ".join(replacement.unsupported_reasons(module)) or None
         elif type(module) is not replacement.fast_type:
             reason = f"unknown type {type(module).__name__}"
         forms.append(LayerForm(name, replacement.plain_type.__name__, reason))
@@ -283,7 +279,6 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
 
 
 def _best(module: nn.Module, matching: Sequence[Replacement]) -> Replacement:
-    """Return the replacement that ``module`` already has or could have, or the first one if there is none."""
+    """Return the replacement that ``module`` already has, or the one that fewest of its attributes keep it from."""
     done = (replacement for replacement in matching if type(module) is replacement.fast_type)
-    possible = (x for x in matching if type(module) is x.plain_type and x.unsupported_reason(module) is None)
-    return next(done, None) or next(possible, matching[0])
+    return next(done, None) or min(matching, key=lambda replacement: len(replacement.unsupported_reasons(module)))

@@ -41,7 +41,7 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RelativeBias, RotaryPositions, SinusoidalPositions
-from headway.torch_internals import has_forward_hooks, hooks_are_visible
+from headway.torch_internals import attributes_and_parts, has_forward_hooks, hooks_are_visible
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
@@ -75,6 +75,13 @@ _MODULES: frozenset[type[nn.Module]] = frozenset(
         *(nn.Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.ModuleList),
     }
 )
+# The attributes and parts of attention layers with which searches compute. Others must be None.
+_ATTENTION = frozenset(
+    {
+        *("num_heads", "num_kv_heads", "queries_per_key", "d_key", "d_value", "widths", "window"),
+        *("projection", "output", "query_norm", "key_norm", "rotary", "relative_bias", "dropout"),
+    }
+)
 _ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, gelu_tanh, F.silu, F.sigmoid)
 
 
@@ -97,16 +104,19 @@ def unsupported_reason(model: Any, precision: Precision = "float32") -> str | No
     for name, module in model.named_modules():
         if plain_type(module) not in _MODULES:
             return f"{name}, a {type(module).__name__}, {ending}"
-        if (
-            isinstance(module, MultiHeadAttention)
-            and (module.score, module.query_outer, module.key_outer) != (None,) * 3
-        ):
-            return f"{name}, an attention layer with a non-default score function or a hidden layer, {ending}"
+        if isinstance(module, MultiHeadAttention) and (part := _unsupported_part(module)):
+            return f"{name}, an attention layer with {part}, {ending}"
         if isinstance(module, (FeedForward, GatedFeedForward)) and module.activation not in _ACTIVATIONS:
             return f"{name}, with the activation {module.activation}, {ending}"
         if has_forward_hooks(module):
             return f"{name or 'the model'}, with a hook that must be called, {ending}"
     return None
+
+
+def _unsupported_part(attention: MultiHeadAttention) -> str | None:
+    """Return the name of a part or attribute that searches would ignore."""
+    values = attributes_and_parts(attention).items()
+    return next((name for name, value in values if name not in _ATTENTION and value is not None), None)
 
 
 def _unsupported_option(config: Config, precision: Precision) -> str | None:
