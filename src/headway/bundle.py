@@ -11,7 +11,8 @@ shortlist.safetensors (:mod:`headway.predict`), and the folder of a language mod
 pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported models and classifiers.
 An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as tokenizer.spm beside its
 JSON), and its config.json contains the special-token template under the key ``framing``, and under ``search`` the
-options of :class:`~headway.decode.DecodingOptions` that came with it. The key ``normalize`` is true if the model reads
+options of :class:`~headway.decode.DecodingOptions` that came with it; that of a language model has those of
+:class:`~headway.predict.GenerationOptions` under ``generation``. The key ``normalize`` is true if the model reads
 normalized texts.
 """
 
@@ -31,6 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headway.config import Config, KindOf, flat_items
+from headway.decode.generation_options import DEFAULT_GENERATION, GenerationOptions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import BundleError, ConfigError
 from headway.kinds import Capability, Kinds
@@ -109,6 +111,7 @@ class BundleConfig:
     normalize: bool = False
     quantization: Quantization | None = None  # None for weights in floating point
     search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
 
     @property
     def capability(self) -> Capability:
@@ -143,6 +146,7 @@ class AnyBundle(ABC):
             language model. None for other models that Headway trained.
         normalize: Whether texts are normalized before the model reads them (:meth:`normalized`).
         search: The search settings that came with an imported translation model: the defaults of its searches.
+        generation: The settings of generation that came with an imported language model: the defaults of its texts.
     """
 
     capability: ClassVar[Capability]
@@ -153,6 +157,7 @@ class AnyBundle(ABC):
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
     search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
 
     @property
     def target_language(self) -> str:
@@ -257,6 +262,8 @@ class AnyBundle(ABC):
             config["framing"] = self.imported_token_template.as_dict()
         if search := self.search.model_dump(mode="json", exclude_unset=True):
             config["search"] = search
+        if generation := self.generation.model_dump(mode="json", exclude_unset=True):
+            config["generation"] = generation
         with atomic_write_folder(Path(folder)) as aside:
             if quantization is None:
                 write_weights(named_weights(self.model), aside / "model.safetensors")
@@ -373,6 +380,7 @@ class LanguageModelBundle(_OneSidedBundle):
     tokenizer: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
+    generation: GenerationOptions = DEFAULT_GENERATION
 
     def normalized(self, text: str) -> str:
         """Return a text as the model reads it: with its characters in normal form, or unchanged."""
@@ -408,7 +416,8 @@ class LanguageModelBundle(_OneSidedBundle):
     ) -> LanguageModelBundle:
         """Return the bundle of a language model that was loaded from a folder with this ``config``."""
         template = config.imported_token_template
-        return cls(config.task, cast("ContinuationModel", model), source, template, config.normalize)
+        model, normalize = cast("ContinuationModel", model), config.normalize
+        return cls(config.task, model, source, template, normalize, config.generation)
 
 
 @dataclass(frozen=True)
@@ -490,7 +499,9 @@ def read_config(folder: str | Path) -> BundleConfig:
             if model.kind not in _QUANTIZED_KINDS:
                 raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
         search = DecodingOptions.parse_saved(content.get("search", {}), "search")
-    return BundleConfig(folder, task, model, labels, template, (source, target), normalize, quantization, search)
+        generation = GenerationOptions.parse_saved(content.get("generation", {}), "generation")
+    names = source, target
+    return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, search, generation)
 
 
 def refuse_integers(folder: str | Path, purpose: str) -> None:

@@ -29,7 +29,7 @@ from headway.interop.huggingface.masked_importing import import_masked, import_s
 from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
-from headway.interop.search_settings import ARGOS_SEARCH, search_of_transformers
+from headway.interop.search_settings import ARGOS_SEARCH, generation_of_transformers, search_of_transformers
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
     read_masked_tokenizer,
@@ -308,7 +308,8 @@ def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     imported = import_causal(folder, unknown_id=side.unknown_id)
     tokenizer, prefix = side.make_tokenizer(imported.vocabulary), imported.vocabulary.to_headway_ids(side.prefix)
     template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.ends)
-    bundle = LanguageModelBundle(TaskConfig(kind="language_model"), imported.model, tokenizer, template)
+    task, generation = TaskConfig(kind="language_model"), generation_of_transformers(folder)
+    bundle = LanguageModelBundle(task, imported.model, tokenizer, template, generation=generation)
     card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)
 

@@ -14,6 +14,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from contextvars import ContextVar
 from pathlib import Path
@@ -24,6 +25,7 @@ from headway.kinds import Capability
 from headway.predict import Candidate, Translation
 from headway.predict.markup.html import MarkupOptions, text_without_markup
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
+from headway.predict.translation.pivot import search_for_pivots
 from headway.serve.admission import Admission
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
@@ -289,7 +291,8 @@ class Service:
         if client.passed_limits is not PassedLimits.BACKGROUND:
             self.sizes.check_number(texts)
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        cost = cost_of_translation(texts, options, entries=entries, has_glossary=glossary is not None)
+        has_glossary = glossary is not None
+        cost = cost_of_translation(texts, options, entries=entries, has_glossary=has_glossary)
         if client.passed_limits is not PassedLimits.BACKGROUND:
             self.sizes.check_cost(cost)
         detected = None
@@ -316,25 +319,64 @@ class Service:
                 else:
                     results |= dict.fromkeys(numbers, HeadwayError(str(error)))
         for direction, numbers in directions:
-            info = direction.model
-            chosen = options.with_defaults(info.search) if isinstance(info, ModelInfo) else options
-            arguments: dict[str, Any] = {"options": chosen.model_copy(update=direction.arguments), **keywords}
+            steps = self._steps(direction.model, options)
+            arguments: dict[str, Any] = dict(keywords)
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            cache_keys = cache.keys([texts[number] for number in numbers], direction.model, arguments, function)
+            shared = direction.model, direction.arguments, [step.key() for step in steps], arguments, function
+            cache_keys = cache.keys([texts[number] for number in numbers], *shared)
+            arguments["options"] = options.model_copy(update=direction.arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
                 missing_texts = [texts[number] for number in missing]
-                if len(missing) < len(texts) or chosen is not options:
-                    has_glossary = glossary is not None
-                    cost = cost_of_translation(missing_texts, chosen, entries=entries, has_glossary=has_glossary)
+                if len(missing) < len(texts) or steps != [options]:
+                    cost = _largest_cost(steps, missing_texts, entries, has_glossary=has_glossary)
                 made = await self._call(client, direction.model, function, cost, missing_texts, **arguments)
                 results |= zip(missing, made, strict=True)
                 for number in missing:
                     cache.put(keys[number], results[number])
         return [results[number] for number in range(len(texts))], detected
+
+    def cost_of_translation(
+        self,
+        texts: Sequence[Any],
+        source: str,
+        target: str,
+        model: str | None = None,
+        options: TranslateOptions = DEFAULT_OPTIONS,
+        *,
+        entries: Sequence[Sequence[str]] = (),
+        has_glossary: bool = False,
+    ) -> Cost:
+        """Return the cost of :meth:`translate`: if languages are to be detected, with the model that costs most.
+
+        Languages and models that the service does not have cost nothing more: translating them is refused.
+
+        Raises:
+            ConfigError: A search setting of a model does not fit the options.
+        """
+        models: list[ModelInfo | PivotModels] = []
+        with suppress(UnknownLanguageError, UnknownModelError):
+            if source != "auto":
+                models = [self.direction(source, target, model).model]
+            else:
+                models = [each for each in self.models_that("translates") if model in (None, each.name)]
+        steps = {step.key(): step for each in models for step in self._steps(each, options)}
+        return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
+
+    def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
+        """Return the options of a translation with the search settings of the model; of the last step, then the first.
+
+        Raises:
+            ConfigError: A search setting does not fit the options.
+        """
+        if isinstance(model, ModelInfo):
+            return [options.with_defaults(model.search)]
+        first, second = (self.model(name, "translates").search for name in (model.first, model.second))
+        pivots = search_for_pivots(options.decoding, first, model.candidates)
+        return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 
     async def call(
         self,
@@ -506,6 +548,14 @@ class Service:
         finally:
             if not has_entered:
                 self.clients.count_characters(client, -characters)
+
+
+def _largest_cost(
+    steps: Sequence[TranslateOptions], texts: Sequence[Any], entries: Sequence[Sequence[str]], *, has_glossary: bool
+) -> Cost:
+    """Return the cost of the step of a translation that costs most."""
+    costs = [cost_of_translation(texts, step, entries=entries, has_glossary=has_glossary) for step in steps]
+    return max(costs, key=lambda cost: cost.tokens)
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:

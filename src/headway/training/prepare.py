@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,8 @@ from headway.data.store import (
     stored_fingerprint,
 )
 from headway.data.store_builder import Shard, open_or_build_store
+from headway.decode.generation_options import GenerationOptions
+from headway.decode.request import DecodingOptions
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError, TrainingError
 from headway.hardware import autocast, choose_device, return_freed_memory
@@ -336,6 +338,8 @@ class Preparation:
         model = read_config(start)
         template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
         tokenizers = Tokenizers(*model.load_tokenizers(), template)
+        if self.recipe.training.start_from is not None and self.recipe.capability == model.capability:
+            tokenizers = replace(tokenizers, search=model.search, generation=model.generation)
         is_one_sided = self.recipe.capability == "translates" and model.capability != "translates"
         for name, value in tokenizer_settings(tokenizers).items():
             if getattr(config, name) != value and not (is_one_sided and name == "joint"):
@@ -414,16 +418,23 @@ class Preparation:
     def _saved_tokenizers(self, *keys: str) -> Tokenizers | None:
         """Return the tokenizers in the run folder if their key is one of ``keys``."""
         home, (source, target) = self.run / "tokenizer", _NAMES[self.recipe.tokenizer.joint]
-        template = home / "framing.json"
+        template, defaults = home / "framing.json", home / "defaults.json"
         try:
             if (home / "key").read_text(encoding="utf-8") not in keys:
                 return None
             first = load_tokenizer(home, source)
             second = first if source == target else load_tokenizer(home, target)
+            settings = json.loads(defaults.read_text(encoding="utf-8")) if defaults.exists() else {}
+            tokenizers = Tokenizers(
+                first,
+                second,
+                search=DecodingOptions.parse_saved(settings.get("search", {}), str(defaults)),
+                generation=GenerationOptions.parse_saved(settings.get("generation", {}), str(defaults)),
+            )
             if not template.exists():
-                return Tokenizers(first, second)
+                return tokenizers
             data = json.loads(template.read_text(encoding="utf-8"))
-            return Tokenizers(first, second, SpecialTokenTemplate.parse_saved(data, str(template)))
+            return replace(tokenizers, imported_token_template=SpecialTokenTemplate.parse_saved(data, str(template)))
         except (OSError, ValueError, ConfigError, BundleError):
             return None
 
@@ -436,6 +447,10 @@ class Preparation:
             if tokenizers.imported_token_template is not None:
                 template = json.dumps(tokenizers.imported_token_template.as_dict(), ensure_ascii=False)
                 (aside / "framing.json").write_text(template, encoding="utf-8")
+            defaults = {"search": tokenizers.search, "generation": tokenizers.generation}
+            settings = {name: options.model_dump(mode="json", exclude_unset=True) for name, options in defaults.items()}
+            if any(settings.values()):
+                (aside / "defaults.json").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
             (aside / "key").write_text(key, encoding="utf-8")
             if description is not None:
                 (aside / "made_from.json").write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from headway.bundle import AnyBundle, default_token_template
 from headway.data.batching import TokenDataset
 from headway.data.store_builder import Shard
+from headway.decode.generation_options import DEFAULT_GENERATION, GenerationOptions
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.evaluation import Score
 from headway.models.base import Model
 from headway.text.base import TextTokenizer
@@ -34,12 +36,14 @@ class Tokenizers:
     """The tokenizers of source and target, which may be one object.
 
     ``imported_token_template`` is the special-token template of the model that training starts from, if it was imported
-    or is a language model.
+    or is a language model. ``search`` and ``generation`` are the settings that came with that model.
     """
 
     source: TextTokenizer
     target: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
+    search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
 
     @property
     def token_template(self) -> SpecialTokenTemplate:

@@ -34,7 +34,7 @@ from headway.serve.apis.native.fields import (
 )
 from headway.serve.apis.request_fields import unless_large
 from headway.serve.clients import Client
-from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting, cost_of_translation
+from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting
 from headway.serve.dispatch import replay
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
@@ -186,7 +186,9 @@ def make_translate_function(
     def sources(texts: Sequence[str]) -> Sequence[Source]:
         return [Source(text, body.prefix, include, banned) for text in texts]
 
-    cost = cost_of_translation(sources(all_texts), options, entries=entries, has_glossary=body.glossary is not None)
+    has_glossary = body.glossary is not None
+    shared: dict[str, Any] = {"entries": entries, "has_glossary": has_glossary}
+    cost = service.cost_of_translation(sources(all_texts), *languages, options, **shared)
     service.sizes.check_options(cost)
     glossary = _chosen_glossary(service, client, body)
 
