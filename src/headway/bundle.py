@@ -95,6 +95,9 @@ class Quantization(Config):
         return f"8-bit integers; embeddings in {'8-bit integers' if self.embeddings else 'float32'}"
 
 
+ANY_LANGUAGE = "mul"
+"""The language of a side that has several (ISO 639-2 and BCP 47)."""
+
 CHOSEN_MODEL_FILE = "chosen_model"  # in a run folder: the name of the model folder that training named at its end
 
 
@@ -314,8 +317,9 @@ class Bundle(AnyBundle):
     def describe(self) -> dict[str, Any]:
         """Return the languages of the model, and whether calls must name them."""
         sources, targets = self.token_template.source_languages, self.token_template.target_languages
+        read = targets if self.task.source_language == ANY_LANGUAGE else ()  # a text in any language that it writes
         return {
-            "source_languages": sources or (self.task.source_language,),
+            "source_languages": sources or read or (self.task.source_language,),
             "target_languages": targets or (self.task.target_language,),
             "takes_source_language": bool(sources),
             "takes_target_language": bool(targets),

@@ -99,13 +99,13 @@ def generation_of_transformers(folder: Path) -> GenerationOptions:
 def generation_for_transformers(generation: GenerationOptions) -> dict[str, Any]:
     """Return the settings in generation_config.json that are those of a language model; none if it has none."""
     given = generation.given()
-    settings = {name: given[name] for name in ("repetition_penalty", "max_new_tokens") if name in given}
+    shared, drawn = ("repetition_penalty", "max_new_tokens"), ("top_p", "min_p")
+    settings: dict[str, Any] = {name: given[name] for name in shared if name in given}
     if given.get("temperature") == 0:
         return {"do_sample": False, "num_beams": generation.beam_size, **settings}
     if {"temperature", "top_k", "top_p", "min_p"} & set(given):
-        drawn = {"temperature": generation.temperature, "top_k": generation.top_k or 0}
-        others = {name: given[name] for name in ("top_p", "min_p") if name in given}
-        return {"do_sample": True, **drawn, **others, **settings}
+        settings |= {name: given[name] for name in drawn if name in given}
+        return {"do_sample": True, "temperature": generation.temperature, "top_k": generation.top_k or 0, **settings}
     return settings
 
 

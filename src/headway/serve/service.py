@@ -45,6 +45,7 @@ from headway.serve.glossaries import (
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
+from headway.serve.translation_json import to_json
 from headway.serve.turns import Turns
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
@@ -108,6 +109,7 @@ class Service:
         self.target_languages = sorted({code for model in translating for code in model.target_languages})
         self.languages = sorted({*self.source_languages, *self.target_languages})
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
+        self._lists: dict[str, bytes] = {}
 
     def models_that(self, capability: Capability) -> list[ModelInfo]:
         """Return the models with a capability."""
@@ -147,6 +149,16 @@ class Service:
         if pivots is not None and chosen.pivot is not None and chosen.pivot not in pivots:
             pivots.append(chosen.pivot)
         return chosen
+
+    async def list_once(self, name: str, make: Callable[[], Any]) -> bytes:
+        """Return a list about the models as JSON: what ``make`` returned in a thread at the first call with this name.
+
+        A model with 400 languages has 160,000 pairs of them.
+        """
+        lists = self._lists  # those of the current models, which may be replaced meanwhile
+        if name not in lists:
+            lists[name] = await asyncio.to_thread(lambda: to_json(make()))
+        return lists[name]
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
         """Return the language of each text; one that no model translates from must be clearly more probable.

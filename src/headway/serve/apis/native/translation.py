@@ -236,18 +236,21 @@ def _chosen_glossary(service: Service, client: Client, body: TranslationBody) ->
 def add_routes(api: APIRouter, service: Service) -> None:
     """Add the routes of translation models."""
 
-    @api.get("/languages")
-    async def languages(request: Request) -> list[dict[str, Any]]:
-        """Return the pairs of languages.
-
-        ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
-        """
+    def pairs() -> list[dict[str, Any]]:
         return [
             {"model": pair.model.name, "source": pair.source, "target": pair.target,
              "source_name": english_name(pair.source), "target_name": english_name(pair.target),
              "second_model": pair.second and pair.second.name, "pivot": pair.pivots and pair.pivots[0]}
             for pair in service.pairs
         ]  # fmt: skip
+
+    @api.get("/languages", response_model=None, responses={200: {"model": list[dict[str, Any]]}})
+    async def languages(request: Request) -> Response:
+        """Return the pairs of languages.
+
+        ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
+        """
+        return Response(await service.list_once("pairs", pairs), media_type="application/json")
 
     @api.post("/detect")
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
