@@ -90,6 +90,9 @@ def test_every_option_computes_the_same(name: str, tmp_path: Path) -> None:
     folder = drawn(OPTIONS[name]).save(tmp_path)
     bundle = import_ctranslate2(folder).bundle
     assert difference(folder, bundle) < 1e-4
+    for beam_size in (1, 4):
+        pairs = texts_of_both(folder, bundle, TEXTS, beam_size)
+        assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
 
 
 @pytest.mark.slow
@@ -119,7 +122,7 @@ def test_every_type_of_weights_computes_the_same(quantization: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("version", "revision", "quantization"),
-    [(5, 7, "float16"), (4, 7, "int8"), (3, 5, "int16"), (3, 4, None), (2, 3, "int8")],
+    [(5, 7, "float16"), (4, 7, "int8"), (3, 5, "int16"), (3, 4, None), (2, 3, "int8"), (1, 1, None)],
 )
 def test_every_version_computes_the_same(version: int, revision: int, quantization: str | None, tmp_path: Path) -> None:
     config = {"decoder_start_token": "</s>", "add_source_eos": True} if version != 3 else {}
