@@ -72,7 +72,7 @@ def best_seconds(answers: dict[str, list[Json]], contestant: str) -> float:
         for name, found in answers.items()
         if name.startswith(contestant)
     )
-    return min(medians)
+    return float(min(medians))
 
 
 def compared(answers: dict[str, list[Json]]) -> Json:
@@ -113,7 +113,7 @@ def main(
             import_int8(ctranslate2, imported)
             bundle = Bundle.load(imported)
             vocabulary = bundle.source_tokenizer.vocab_size
-            random_model(own, bundle.model.config, vocabulary)  # type: ignore[arg-type]  # a Transformer's
+            random_model(own, bundle.model.config, vocabulary)
         elif model is not None:
             Bundle.load(model).save(own, "")
         else:

@@ -154,8 +154,8 @@ def test_what_is_wrong_with_a_model_of_ctranslate2_is_named(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("decoder/layer_0/self_attention/relative_asymmetric_position_keys", "relative positions of Shaw et al"),
-        ("encoder/layer_0/self_attention/relative_left_max_position", "relative positions of Shaw et al"),
+        ("decoder/layer_0/self_attention/relative_asymmetric_position_keys", "relative positions of Shaw"),
+        ("encoder/layer_0/self_attention/relative_left_max_position", "relative positions of Shaw"),
         ("encoder/layer_0/self_attention/relative_attention_bias", r"relative attention biases \(T5\)"),
         ("encoder/layer_0/self_attention/sliding_window", "sliding windows"),
         ("decoder/layer_0/self_attention/v_norm/gamma", "norms of values"),
@@ -172,7 +172,7 @@ def test_layers_that_headway_does_not_have_are_refused_by_name(
 ) -> None:
     folder = shutil.copytree(models["ct2"], tmp_path / "copy")
     (folder / "model.bin").write_bytes(with_entry(name, (1,), "int8", b"\1")(variables_of(folder)))
-    with pytest.raises(BundleError, match=f"{message} are not supported"):
+    with pytest.raises(BundleError, match=f"{message}.* are not supported"):
         import_from(str(folder))
 
 
