@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,6 +98,39 @@ class Quantization(Config):
 ANY_LANGUAGE = "mul"
 """The language of a side that has several (ISO 639-2 and BCP 47)."""
 
+
+@dataclass(frozen=True)
+class DefaultOptions:
+    """The settings that came with a pretrained model, as the defaults of what it does.
+
+    Attributes:
+        search: The search settings of a translation model.
+        generation: The settings of a language model's texts.
+    """
+
+    search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that were given, by name, without those of which none was."""
+        given = {name: getattr(self, name).model_dump(mode="json", exclude_unset=True) for name in vars(self)}
+        return {name: options for name, options in given.items() if options}
+
+    @classmethod
+    def parse_saved(cls, data: Mapping[str, Any]) -> DefaultOptions:
+        """Read what :meth:`as_dict` returned.
+
+        Raises:
+            ConfigError: An option is invalid.
+        """
+        return cls(
+            DecodingOptions.parse_saved(data.get("search", {}), "search"),
+            GenerationOptions.parse_saved(data.get("generation", {}), "generation"),
+        )
+
+
+NO_DEFAULTS = DefaultOptions()
+
 CHOSEN_MODEL_FILE = "chosen_model"  # in a run folder: the name of the model folder that training named at its end
 
 
@@ -113,8 +146,7 @@ class BundleConfig:
     tokenizer_names: tuple[str, str]
     normalize: bool = False
     quantization: Quantization | None = None  # None for weights in floating point
-    search: DecodingOptions = PAPER_OPTIONS
-    generation: GenerationOptions = DEFAULT_GENERATION
+    defaults: DefaultOptions = NO_DEFAULTS
 
     @property
     def capability(self) -> Capability:
@@ -263,10 +295,7 @@ class AnyBundle(ABC):
         }
         if self.imported_token_template is not None:
             config["framing"] = self.imported_token_template.as_dict()
-        if search := self.search.model_dump(mode="json", exclude_unset=True):
-            config["search"] = search
-        if generation := self.generation.model_dump(mode="json", exclude_unset=True):
-            config["generation"] = generation
+        config |= DefaultOptions(self.search, self.generation).as_dict()
         with atomic_write_folder(Path(folder)) as aside:
             if quantization is None:
                 write_weights(named_weights(self.model), aside / "model.safetensors")
@@ -330,7 +359,13 @@ class Bundle(AnyBundle):
         """Return the bundle of a model that was loaded from a folder with this ``config``."""
         template = config.imported_token_template
         return cls(
-            config.task, cast("TranslationModel", model), source, target, template, config.normalize, config.search
+            config.task,
+            cast("TranslationModel", model),
+            source,
+            target,
+            template,
+            config.normalize,
+            config.defaults.search,
         )
 
 
@@ -421,7 +456,7 @@ class LanguageModelBundle(_OneSidedBundle):
         """Return the bundle of a language model that was loaded from a folder with this ``config``."""
         template = config.imported_token_template
         model, normalize = cast("ContinuationModel", model), config.normalize
-        return cls(config.task, model, source, template, normalize, config.generation)
+        return cls(config.task, model, source, template, normalize, config.defaults.generation)
 
 
 @dataclass(frozen=True)
@@ -502,10 +537,9 @@ def read_config(folder: str | Path) -> BundleConfig:
             quantization = Quantization.parse_saved(content["quantization"], "quantization")
             if model.kind not in _QUANTIZED_KINDS:
                 raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
-        search = DecodingOptions.parse_saved(content.get("search", {}), "search")
-        generation = GenerationOptions.parse_saved(content.get("generation", {}), "generation")
+        defaults = DefaultOptions.parse_saved(content)
     names = source, target
-    return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, search, generation)
+    return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, defaults)
 
 
 def refuse_integers(folder: str | Path, purpose: str) -> None:

@@ -14,6 +14,7 @@ from headway.decode import DecodingOptions
 from headway.decode.generation_options import GenerationOptions
 from headway.errors import ConfigError
 from headway.predict import LanguageModel, Translator
+from headway.serve.bulk_jobs import BulkJob, BulkJobs
 from headway.serve.service import Service
 
 TEXT = "das Haus ist klein und das Haus ist grün"
@@ -93,8 +94,12 @@ def test_a_job_has_the_share_of_the_queue_that_its_search_needs(
     scales: list[float] = []
     for search in (DecodingOptions(), LARGE):
         service = make_service({"model": searching(translator, search)})
-        add = service.jobs.add
-        monkeypatch.setattr(service.jobs, "add", lambda *words, add=add: scales.append(words[-1]) or add(*words))
+
+        def add(*words: Any, jobs: BulkJobs = service.jobs) -> BulkJob:
+            scales.append(words[-1])
+            return BulkJobs.add(jobs, *words)
+
+        monkeypatch.setattr(service.jobs, "add", add)
         body = {"text": [TEXT], "source": "de", "target": "en"}
         assert client_of(service).post("/api/v1/jobs", json=body).status_code == 201
     assert scales == [1, 4]

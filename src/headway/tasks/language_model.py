@@ -266,7 +266,7 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
     ) -> LanguageModelBundle:
         """Return the content of the model folder."""
         tokenizers, normalize = prepared.tokenizers, recipe.data.normalize
-        settings: dict[str, Any] = {"normalize": normalize, "generation": tokenizers.generation}
+        settings: dict[str, Any] = {"normalize": normalize, "generation": tokenizers.defaults.generation}
         return LanguageModelBundle(recipe.task, model, tokenizers.source, **settings)
 
     def describe_for_model_card(self, recipe: LanguageModelRecipe, prepared: RunData) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from headway.bundle import read_config
+from headway.bundle import DefaultOptions, read_config
 from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
@@ -32,8 +32,6 @@ from headway.data.store import (
     stored_fingerprint,
 )
 from headway.data.store_builder import Shard, open_or_build_store
-from headway.decode.generation_options import GenerationOptions
-from headway.decode.request import DecodingOptions
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError, TrainingError
 from headway.hardware import autocast, choose_device, return_freed_memory
@@ -339,7 +337,7 @@ class Preparation:
         template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
         tokenizers = Tokenizers(*model.load_tokenizers(), template)
         if self.recipe.training.start_from is not None and self.recipe.capability == model.capability:
-            tokenizers = replace(tokenizers, search=model.search, generation=model.generation)
+            tokenizers = replace(tokenizers, defaults=model.defaults)
         is_one_sided = self.recipe.capability == "translates" and model.capability != "translates"
         for name, value in tokenizer_settings(tokenizers).items():
             if getattr(config, name) != value and not (is_one_sided and name == "joint"):
@@ -425,12 +423,7 @@ class Preparation:
             first = load_tokenizer(home, source)
             second = first if source == target else load_tokenizer(home, target)
             settings = json.loads(defaults.read_text(encoding="utf-8")) if defaults.exists() else {}
-            tokenizers = Tokenizers(
-                first,
-                second,
-                search=DecodingOptions.parse_saved(settings.get("search", {}), str(defaults)),
-                generation=GenerationOptions.parse_saved(settings.get("generation", {}), str(defaults)),
-            )
+            tokenizers = Tokenizers(first, second, defaults=DefaultOptions.parse_saved(settings))
             if not template.exists():
                 return tokenizers
             data = json.loads(template.read_text(encoding="utf-8"))
@@ -447,9 +440,7 @@ class Preparation:
             if tokenizers.imported_token_template is not None:
                 template = json.dumps(tokenizers.imported_token_template.as_dict(), ensure_ascii=False)
                 (aside / "framing.json").write_text(template, encoding="utf-8")
-            defaults = {"search": tokenizers.search, "generation": tokenizers.generation}
-            settings = {name: options.model_dump(mode="json", exclude_unset=True) for name, options in defaults.items()}
-            if any(settings.values()):
+            if settings := tokenizers.defaults.as_dict():
                 (aside / "defaults.json").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
             (aside / "key").write_text(key, encoding="utf-8")
             if description is not None:
