@@ -129,6 +129,7 @@ def test_settings_of_generation(settings: dict[str, Any], expected: dict[str, An
     assert generation_of_transformers(tmp_path).given() == expected
 
 
+@pytest.mark.slow_but_every(2)
 @pytest.mark.parametrize(
     "settings",
     [
