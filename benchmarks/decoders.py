@@ -27,6 +27,7 @@ from headway.decode import DecodingOptions, Request, SearchVocabulary, search_al
 from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
 from headway.interop.supported import as_transformer
+from headway.interop.tokenizer_exporting import token_names
 from headway.predict import Translator, TranslatorPool, load_translator
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
@@ -109,8 +110,10 @@ class CTranslate2:
         self.bundle = Bundle.load(folder)
         self.batch = batch
         self.settings = {"disable_unk": True, "use_vmap": shortlist}
-        self.names = json.loads((folder / "ct2" / "shared_vocabulary.json").read_text(encoding="utf-8"))
-        self.ids = {name: at for at, name in enumerate(self.names)}
+        self.names = token_names(self.bundle.source_tokenizer)
+        self.ids = {name: at for at, name in enumerate(token_names(self.bundle.target_tokenizer))}
+        if not (folder / "ct2" / "shared_vocabulary.json").exists():
+            self.names[EOS] = "</s>"  # as in CTranslate2's own folders; a tokenizer of words has another name for it
         self.engine = ctranslate2.Translator(
             str(folder / "ct2"),
             device=device,

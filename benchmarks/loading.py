@@ -122,7 +122,7 @@ def main() -> None:
     result = {
         "benchmark": f"loading {arguments.what}",
         "date": time.strftime("%Y-%m-%d"),
-        "model": str(arguments.model or "random, base size"),
+        "model": arguments.model.name if arguments.model else "random, base size",
         "machine": processor_name(),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "load_average": round(os.getloadavg()[0], 1),

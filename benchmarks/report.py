@@ -176,6 +176,37 @@ def file_table(engines: Json) -> str:
     return table(["engine", "seconds", "BLEU"], rows)
 
 
+def imported_models() -> Iterator[str]:
+    """Yield the speed of imported models of CTranslate2 beside CTranslate2 itself."""
+    for name, data in load("imported-ctranslate2-*.json"):
+        first = data["runs"][0]
+        machine = f"{first['date']}, {first['processor']}, {first['capability']}, two threads or two processes"
+        yield (
+            "## Imported models of CTranslate2\n\nHow many times as fast Headway translates with an imported int8 folder as "
+            "CTranslate2 with the folder itself, in int8; in parentheses, the same for a model of Headway with these sizes and "
+            f"its export. Both pairs ran in turns ({machine}; `{name}`, `benchmarks/imported_models.py`).\n"
+        )
+        cases = list(first["forced"])
+        rows = []
+        for run in data["runs"]:
+            ratios = {case: each["ratios"] for case, each in run.get("forced", {}).items()}
+            ratios |= {"a whole file": run["file"]["ratios"]} if "file" in run else {}
+            shown = (ratios.get(case) for case in (*cases, "a whole file"))
+            rows.append([run["model"], *("" if each is None else _ratio_pair(each) for each in shown)])
+        yield table(["model", *cases, "a whole file"], rows)
+        for run in data["runs"]:
+            if "file" in run:
+                bleu = run["file"]["bleu"]
+                yield (
+                    f"BLEU of the whole file: {bleu['imported: headway threads']} with the imported model, "
+                    f"{bleu['imported: ctranslate2 threads']} with CTranslate2.\n"
+                )
+
+
+def _ratio_pair(ratios: Json) -> str:
+    return f"{ratios['imported']:.2f} ({ratios['own']:.2f})"
+
+
 def classification() -> Iterator[str]:
     """Yield the accuracy and speed of the classifier and of linear models."""
     for name, data in load("classification-*.json"):
@@ -334,6 +365,7 @@ SECTIONS = (
     training,
     learning,
     decoding,
+    imported_models,
     serving,
     classification,
     unlikely,

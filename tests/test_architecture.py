@@ -218,6 +218,7 @@ _NOT_LOGIC = {
     "headway.data.multiple_choice": "reads the file of --choices",
     "headway.data.store_builder.Shard": "parses --shard",
     "headway.decode.DecodingOptions": "the class of the options of searches",
+    "headway.decode.generation_options": "the class of the options of text generation",
     "headway.decode.request": "the classes of the options of searches",
     "headway.engine.shortlist_file.write_shortlist": "writes a file of a model folder",
     "headway.evaluation.class_table": "formats a report",

@@ -11,7 +11,8 @@ shortlist.safetensors (:mod:`headway.predict`), and the folder of a language mod
 pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported models and classifiers.
 An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as tokenizer.spm beside its
 JSON), and its config.json contains the special-token template under the key ``framing``, and under ``search`` the
-options of :class:`~headway.decode.DecodingOptions` that came with it. The key ``normalize`` is true if the model reads
+options of :class:`~headway.decode.DecodingOptions` that came with it; that of a language model has those of
+:class:`~headway.predict.GenerationOptions` under ``generation``. The key ``normalize`` is true if the model reads
 normalized texts.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headway.config import Config, KindOf, flat_items
+from headway.decode.generation_options import DEFAULT_GENERATION, GenerationOptions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import BundleError, ConfigError
 from headway.kinds import Capability, Kinds
@@ -93,6 +95,42 @@ class Quantization(Config):
         return f"8-bit integers; embeddings in {'8-bit integers' if self.embeddings else 'float32'}"
 
 
+ANY_LANGUAGE = "mul"
+"""The language of a side that has several (ISO 639-2 and BCP 47)."""
+
+
+@dataclass(frozen=True)
+class DefaultOptions:
+    """The settings that came with a pretrained model, as the defaults of what it does.
+
+    Attributes:
+        search: The search settings of a translation model.
+        generation: The settings of a language model's texts.
+    """
+
+    search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that were given, by name, without those of which none was."""
+        given = {name: getattr(self, name).model_dump(mode="json", exclude_unset=True) for name in vars(self)}
+        return {name: options for name, options in given.items() if options}
+
+    @classmethod
+    def parse_saved(cls, data: Mapping[str, Any]) -> DefaultOptions:
+        """Read what :meth:`as_dict` returned.
+
+        Raises:
+            ConfigError: An option is invalid.
+        """
+        return cls(
+            DecodingOptions.parse_saved(data.get("search", {}), "search"),
+            GenerationOptions.parse_saved(data.get("generation", {}), "generation"),
+        )
+
+
+NO_DEFAULTS = DefaultOptions()
+
 CHOSEN_MODEL_FILE = "chosen_model"  # in a run folder: the name of the model folder that training named at its end
 
 
@@ -108,7 +146,7 @@ class BundleConfig:
     tokenizer_names: tuple[str, str]
     normalize: bool = False
     quantization: Quantization | None = None  # None for weights in floating point
-    search: DecodingOptions = PAPER_OPTIONS
+    defaults: DefaultOptions = NO_DEFAULTS
 
     @property
     def capability(self) -> Capability:
@@ -143,6 +181,7 @@ class AnyBundle(ABC):
             language model. None for other models that Headway trained.
         normalize: Whether texts are normalized before the model reads them (:meth:`normalized`).
         search: The search settings that came with an imported translation model: the defaults of its searches.
+        generation: The settings of generation that came with an imported language model: the defaults of its texts.
     """
 
     capability: ClassVar[Capability]
@@ -153,6 +192,7 @@ class AnyBundle(ABC):
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
     search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
 
     @property
     def target_language(self) -> str:
@@ -255,8 +295,7 @@ class AnyBundle(ABC):
         }
         if self.imported_token_template is not None:
             config["framing"] = self.imported_token_template.as_dict()
-        if search := self.search.model_dump(mode="json", exclude_unset=True):
-            config["search"] = search
+        config |= DefaultOptions(self.search, self.generation).as_dict()
         with atomic_write_folder(Path(folder)) as aside:
             if quantization is None:
                 write_weights(named_weights(self.model), aside / "model.safetensors")
@@ -307,8 +346,9 @@ class Bundle(AnyBundle):
     def describe(self) -> dict[str, Any]:
         """Return the languages of the model, and whether calls must name them."""
         sources, targets = self.token_template.source_languages, self.token_template.target_languages
+        read = targets if self.task.source_language == ANY_LANGUAGE else ()  # a text in any language that it writes
         return {
-            "source_languages": sources or (self.task.source_language,),
+            "source_languages": sources or read or (self.task.source_language,),
             "target_languages": targets or (self.task.target_language,),
             "takes_source_language": bool(sources),
             "takes_target_language": bool(targets),
@@ -319,7 +359,13 @@ class Bundle(AnyBundle):
         """Return the bundle of a model that was loaded from a folder with this ``config``."""
         template = config.imported_token_template
         return cls(
-            config.task, cast("TranslationModel", model), source, target, template, config.normalize, config.search
+            config.task,
+            cast("TranslationModel", model),
+            source,
+            target,
+            template,
+            config.normalize,
+            config.defaults.search,
         )
 
 
@@ -373,6 +419,7 @@ class LanguageModelBundle(_OneSidedBundle):
     tokenizer: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
     normalize: bool = False
+    generation: GenerationOptions = DEFAULT_GENERATION
 
     def normalized(self, text: str) -> str:
         """Return a text as the model reads it: with its characters in normal form, or unchanged."""
@@ -408,7 +455,8 @@ class LanguageModelBundle(_OneSidedBundle):
     ) -> LanguageModelBundle:
         """Return the bundle of a language model that was loaded from a folder with this ``config``."""
         template = config.imported_token_template
-        return cls(config.task, cast("ContinuationModel", model), source, template, config.normalize)
+        model, normalize = cast("ContinuationModel", model), config.normalize
+        return cls(config.task, model, source, template, normalize, config.defaults.generation)
 
 
 @dataclass(frozen=True)
@@ -489,8 +537,9 @@ def read_config(folder: str | Path) -> BundleConfig:
             quantization = Quantization.parse_saved(content["quantization"], "quantization")
             if model.kind not in _QUANTIZED_KINDS:
                 raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
-        search = DecodingOptions.parse_saved(content.get("search", {}), "search")
-    return BundleConfig(folder, task, model, labels, template, (source, target), normalize, quantization, search)
+        defaults = DefaultOptions.parse_saved(content)
+    names = source, target
+    return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, defaults)
 
 
 def refuse_integers(folder: str | Path, purpose: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from command_line import assert_refused, run, write_lines
 
+from headway.decode.generation_options import GenerationOptions
 from headway.predict import LanguageModel, trace_generation
-from headway.predict.language_modeling.generation_options import GenerationOptions
 
 pytest_plugins = ["letter_model"]  # the fixtures of that file
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from pkgutil import iter_modules
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from command_line import assert_refused, run
 
 import headway
+from headway.cli import commands
+from headway.cli.model_folders import MODEL
 from headway.errors import BundleError, ConfigError, MissingPackageError
 from headway.interop.hub import model_folder
 from headway.interop.hub.converted import ConvertedModel, client_cache, folder_of, record
@@ -108,6 +112,18 @@ def test_a_converted_model_is_loaded_without_the_client(converted: Path) -> None
         assert ended.out == expected + "\n", ended.err
     assert f"{converted}" in run("info", NAME).out
     assert headway.diagram(str(NAME)).title
+
+
+def test_every_command_that_takes_a_model_takes_a_name() -> None:
+    takes = set()
+    for module in iter_modules(commands.__path__):
+        function = getattr(import_module(f"{commands.__name__}.{module.name}"), module.name.rstrip("_"), None)
+        hints = {} if function is None else get_type_hints(function, include_extras=True)
+        for name in {"model", "models", "teacher", "channel", "other_models"} & hints.keys():
+            if module.name != "serve":  # whose models are those of serve.toml, too
+                assert MODEL in get_args(hints[name]), f"{module.name}: {name}"
+            takes.add(module.name)
+    assert {"translate", "generate", "fill", "classify", "score", "serve", "info", "evaluate", "export"} <= takes
 
 
 def test_another_revision_is_not_that_of_main(converted: Path) -> None:

@@ -7,11 +7,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from argos_packages import FORMS, PREFIX, TRANSLATIONS, packed
 
 from headway.bundle import load_bundle
+from headway.decode import DecodingOptions
 from headway.interop.importing import ImportedBundle, import_from
 from headway.predict import Translator
+from headway.text.base import BOS, EOS, UNK
 from headway.text.moses import MosesTokenizer
 
 LIMIT = 200  # characters; a text that does not end is limited to other lengths in Argos
@@ -42,6 +45,19 @@ def test_a_target_prefix_begins_each_translation() -> None:
     bundle = imported("prefix").bundle
     (prefix,) = bundle.token_template.fill().target_prefix
     assert bundle.target_tokenizer.display([prefix]) == [PREFIX]
+
+
+def test_unknown_tokens_are_never_generated() -> None:
+    """Argostranslate replaces them by words of the source. Here, the next best token takes their place."""
+    bundle = imported("sentencepiece").bundle
+    greedy, text = DecodingOptions(beam_size=1, length_penalty=0), "der kleine Frosch ½ schläft."
+    expected = Translator(bundle, avoid_flagged=False).translate(text, greedy).text
+    bias = torch.zeros(bundle.target_tokenizer.vocab_size)
+    bias[UNK] = 50  # the most probable token of each step
+    bundle.model.projection.register_parameter("bias", torch.nn.Parameter(bias, requires_grad=False))
+    unknown = Translator(bundle, avoid_flagged=False, precision="float32")
+    assert unknown.bundle.model(torch.tensor([[5, EOS]]), torch.tensor([[BOS]])).argmax(-1).item() == UNK
+    assert unknown.translate(text, greedy).text == expected
 
 
 def test_an_unpacked_package_is_imported_too(tmp_path: Path) -> None:

@@ -90,6 +90,9 @@ def test_every_option_computes_the_same(name: str, tmp_path: Path) -> None:
     folder = drawn(OPTIONS[name]).save(tmp_path)
     bundle = import_ctranslate2(folder).bundle
     assert difference(folder, bundle) < 1e-4
+    greedy, beam = (texts_of_both(folder, bundle, TEXTS, beam_size, limit=15) for beam_size in (1, 4))
+    assert len(greedy) == len(TEXTS)
+    assert [ours for ours, _ in (*greedy, *beam)] == [theirs for _, theirs in (*greedy, *beam)]
 
 
 @pytest.mark.slow
@@ -119,7 +122,7 @@ def test_every_type_of_weights_computes_the_same(quantization: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("version", "revision", "quantization"),
-    [(5, 7, "float16"), (4, 7, "int8"), (3, 5, "int16"), (3, 4, None), (2, 3, "int8")],
+    [(5, 7, "float16"), (4, 7, "int8"), (3, 5, "int16"), (3, 4, None), (2, 3, "int8"), (1, 1, None)],
 )
 def test_every_version_computes_the_same(version: int, revision: int, quantization: str | None, tmp_path: Path) -> None:
     config = {"decoder_start_token": "</s>", "add_source_eos": True} if version != 3 else {}
@@ -128,10 +131,6 @@ def test_every_version_computes_the_same(version: int, revision: int, quantizati
     imported = import_ctranslate2(folder)
     assert f"binary version {version}" in imported.description
     assert difference(folder, imported.bundle) < 1e-3
-
-
-def suppressed(tokens: list[str]) -> list[list[str]]:
-    return [[token] for token in ("<blank>", "<s>") if token in tokens]
 
 
 def test_rotary_positions_of_both_layouts_compute_the_same(tmp_path: Path) -> None:
@@ -198,10 +197,19 @@ def test_decoding_begins_with_the_target_language_only_if_the_model_leaves_it_op
     assert bundle.target_tokenizer.encode("x y") == [14, 15]
 
 
-def texts_of_both(folder: Path, bundle: Bundle, texts: list[str], beam_size: int) -> list[tuple[str, str]]:
-    """Return pairs of texts that Headway and CTranslate2 find. At its limit, CTranslate2 truncates without a cost."""
-    requests = [Request(source=tuple(source_ids(bundle, text)), limit=LIMIT) for text in texts]
+def texts_of_both(
+    folder: Path, bundle: Bundle, texts: list[str], beam_size: int, limit: int = LIMIT
+) -> list[tuple[str, str]]:
+    """Return pairs of texts that Headway and CTranslate2 find.
+
+    At its limit, CTranslate2 truncates without a cost, so texts of a beam that do not end are left out.
+    """
+    requests = [Request(source=tuple(source_ids(bundle, text)), limit=limit) for text in texts]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
+    (vocabulary,) = (*folder.glob("shared_vocabulary.*"), *folder.glob("target_vocabulary.*"))
+    stored, kept = vocabulary.read_text(encoding="utf-8"), bundle.target_tokenizer
+    ordinary = kept.display(range(4, kept.vocab_size))  # such as <s>, if decoding begins with </s>
+    banned = [[token] for token in ("<blank>", "<s>") if token in stored and token not in ordinary]
     ours = search(bundle.model, requests, options, SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
     theirs = opened(folder).translate_batch(
         [text.split(" ") for text in texts],
@@ -209,14 +217,14 @@ def texts_of_both(folder: Path, bundle: Bundle, texts: list[str], beam_size: int
         length_penalty=0,
         patience=1,
         min_decoding_length=0,
-        max_decoding_length=LIMIT,
+        max_decoding_length=limit,
         disable_unk=True,
-        suppress_sequences=[["<blank>"], ["<s>"]],
+        suppress_sequences=banned,
     )
     return [
         (bundle.target_tokenizer.decode(one[0].tokens), " ".join(other.hypotheses[0]))
         for one, other in zip(ours, theirs, strict=True)
-        if one[0].finished and len(other.hypotheses[0]) < LIMIT
+        if beam_size == 1 or (one[0].finished and len(other.hypotheses[0]) < limit)
     ]
 
 

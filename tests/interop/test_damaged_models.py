@@ -151,6 +151,31 @@ def test_what_is_wrong_with_a_model_of_ctranslate2_is_named(
         import_from(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("decoder/layer_0/self_attention/relative_asymmetric_position_keys", "relative positions of Shaw"),
+        ("encoder/layer_0/self_attention/relative_left_max_position", "relative positions of Shaw"),
+        ("encoder/layer_0/self_attention/relative_attention_bias", r"relative attention biases \(T5\)"),
+        ("encoder/layer_0/self_attention/sliding_window", "sliding windows"),
+        ("decoder/layer_0/self_attention/v_norm/gamma", "norms of values"),
+        ("decoder/layer_0/pre_feedforward_layer_norm/gamma", "norms before and after each sub-layer"),
+        ("decoder/layer_0/shared_layer_norm/gamma", "parallel sub-layers"),
+        ("decoder/layer_0/layer_scalar", "scaled layers"),
+        ("decoder/project_in/weight", "projections of embeddings"),
+        ("decoder/final_logit_softcapping", "soft-capped logits"),
+        ("decoder/scale_outputs", "scaled outputs"),
+    ],
+)
+def test_layers_that_headway_does_not_have_are_refused_by_name(
+    name: str, message: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(models["ct2"], tmp_path / "copy")
+    (folder / "model.bin").write_bytes(with_entry(name, (1,), "int8", b"\1")(variables_of(folder)))
+    with pytest.raises(BundleError, match=f"{message}.* are not supported"):
+        import_from(str(folder))
+
+
 def archive(path: Path, files: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as written:
         for name, data in files.items():

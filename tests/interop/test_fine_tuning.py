@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from foreign import SENTENCES, bart, corpus, m2m, marian, nllb, transformers
 
+import headway
 from headway.bundle import Bundle
 from headway.data.readers import read_examples
 from headway.decode import DecodingOptions
@@ -122,12 +124,18 @@ def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path
 
 
 def test_a_run_that_has_begun_needs_the_import_no_more(home: Path, tmp_path: Path) -> None:
-    shutil.copytree(home / "nllb-headway", tmp_path / "start")
+    settings = DecodingOptions(beam_size=2, normalization="average", length_penalty=1.0, max_length=30)
+    bundle = replace(Bundle.load(home / "nllb-headway"), search=settings)
+    bundle.save(tmp_path / "start", "")
     start = {"start_from": str(tmp_path / "start")}
     train(recipe(home, "nllb", training={**start, "steps": 2}), tmp_path / "run")
     shutil.rmtree(tmp_path / "start")
     result = train(recipe(home, "nllb", training={**start, "steps": 3}), tmp_path / "run")
-    assert Bundle.load(result.model_folder or tmp_path).token_template.target_language == "eng_Latn"
+    tuned = Bundle.load(result.model_folder or tmp_path)
+    assert tuned.token_template.target_language == "eng_Latn"
+    mean = headway.average(tmp_path / "run", last=1, output=tmp_path / "mean")
+    for inherited in (tuned, Bundle.load(mean)):
+        assert inherited.search.model_dump(exclude_unset=True) == settings.model_dump(exclude_unset=True)
 
 
 def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:

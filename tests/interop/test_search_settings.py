@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from causal_models import published
 from foreign import marian
 
-from headway.bundle import Bundle
-from headway.interop.importing import import_huggingface
-from headway.interop.search_settings import search_of_marian, search_of_transformers
+from headway.bundle import Bundle, LanguageModelBundle
+from headway.decode import DecodingOptions
+from headway.decode.generation_options import GenerationOptions
+from headway.errors import ConfigError
+from headway.interop.exporting import export_to
+from headway.interop.importing import import_huggingface, import_language_model
+from headway.interop.search_settings import (
+    generation_of_transformers,
+    search_of_marian,
+    search_of_transformers,
+    settings_for_transformers,
+)
+from headway.predict import LanguageModel
 
 transformers = pytest.importorskip("transformers")
 
@@ -61,11 +72,97 @@ def test_settings_of_transformers(settings: dict[str, Any], expected: dict[str, 
     assert search_of_transformers(tmp_path).max_length is None
 
 
-def test_the_length_penalty_that_is_left_out_is_that_of_transformers(tmp_path: Path) -> None:
-    transformers.GenerationConfig(num_beams=5).save_pretrained(tmp_path)
-    assert "length_penalty" not in json.loads((tmp_path / "generation_config.json").read_text())
-    expected = transformers.GenerationConfig()._get_default_generation_params()["length_penalty"]
-    assert search_of_transformers(tmp_path).length_penalty == expected
+@pytest.mark.parametrize(
+    ("search", "settings"),
+    [
+        ({}, {"num_beams": 4, "length_penalty": 0.6, "early_stopping": False, "max_length": 512}),
+        (
+            {"beam_size": 6, "normalization": "average", "length_penalty": 1.0, "stopping": "first", "max_length": 99},
+            {"num_beams": 6, "length_penalty": 1.0, "early_stopping": True, "max_length": 100},
+        ),
+        (
+            {"beam_size": 3, "normalization": "average", "length_penalty": 0.0, "min_length": 5, "no_repeat_ngram": 3},
+            {"num_beams": 3, "length_penalty": 0.0, "min_length": 6, "no_repeat_ngram_size": 3},
+        ),
+    ],
+)
+def test_an_export_has_the_settings_of_the_model(
+    search: dict[str, Any], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    written = settings_for_transformers(DecodingOptions(**search), 1024)
+    assert settings.items() <= written.items()
+    transformers.GenerationConfig(**written).validate(strict=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps(written))
+    assert search.items() <= search_of_transformers(tmp_path).model_dump(exclude_unset=True).items()
+    assert settings_for_transformers(DecodingOptions(**search), 64)["max_length"] == 64
+
+
+def test_the_values_that_are_left_out_are_those_of_transformers(tmp_path: Path) -> None:
+    transformers.GenerationConfig(num_beams=5, do_sample=True).save_pretrained(tmp_path)
+    assert not {"length_penalty", "top_k"} & json.loads((tmp_path / "generation_config.json").read_text()).keys()
+    expected = transformers.GenerationConfig()._get_default_generation_params()
+    assert search_of_transformers(tmp_path).length_penalty == expected["length_penalty"]
+    generation = generation_of_transformers(tmp_path)
+    assert (generation.top_k, generation.temperature) == (expected["top_k"], expected["temperature"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # Llama 3
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9, "top_k": 50}),
+        # Qwen2.5
+        (
+            {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+            {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+        ),
+        ({"do_sample": True, "top_k": 0, "min_p": 0.1}, {"temperature": 1.0, "min_p": 0.1}),
+        ({"num_beams": 4, "max_new_tokens": 30}, {"temperature": 0.0, "beam_size": 4, "max_new_tokens": 30}),
+        ({"do_sample": False}, {"temperature": 0.0}),
+        # nothing is chosen: temperature and top_p have no effect in `transformers`
+        ({"temperature": 0.9, "top_p": 0.6, "max_length": 4096}, {}),
+        ({"do_sample": True, "temperature": -1.0, "top_k": True, "top_p": 2.0}, {}),
+    ],
+)
+def test_settings_of_generation(settings: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **settings}))
+    assert generation_of_transformers(tmp_path).given() == expected
+
+
+@pytest.mark.slow_but_every(2)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": True, "temperature": 0.6, "top_k": 5, "top_p": 0.9, "max_new_tokens": 7},
+        {"do_sample": False, "num_beams": 3, "repetition_penalty": 1.25},
+    ],
+)
+def test_a_language_model_keeps_its_settings(settings: dict[str, Any], tmp_path: Path) -> None:
+    published("gpt2", tmp_path / "hf")
+    path = tmp_path / "hf" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    imported = import_language_model(tmp_path / "hf")
+    expected = generation_of_transformers(tmp_path / "hf")
+    assert expected.given()
+    imported.bundle.save(tmp_path / "model", imported.card)
+    assert "Default generation: temperature = " in (tmp_path / "model" / "README.md").read_text()
+    loaded = LanguageModelBundle.load(tmp_path / "model")
+    assert loaded.generation == expected
+    model = LanguageModel(loaded, device="cpu", precision="float32")
+    assert model.generate("ab") == model.generate("ab", **expected.given())
+    export_to("huggingface", loaded, tmp_path / "back")
+    written = json.loads((tmp_path / "back" / "generation_config.json").read_text())
+    assert settings.items() <= written.items()
+    assert generation_of_transformers(tmp_path / "back") == expected
+
+
+def test_given_options_replace_those_of_a_model() -> None:
+    beam = GenerationOptions(temperature=0.0, beam_size=4, repetition_penalty=1.5)
+    assert GenerationOptions.over(beam, {}) == beam
+    drawn = {"temperature": 0.5, "top_k": 3}
+    assert GenerationOptions.over(beam, drawn).given() == {**drawn, "repetition_penalty": 1.5}
+    with pytest.raises(ConfigError, match="parameters: n = 5"):
+        GenerationOptions.over(beam, {"n": 5}, "parameters")
 
 
 @pytest.mark.parametrize(

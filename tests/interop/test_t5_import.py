@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from test_huggingface_search import LIMIT, found_by_headway, found_by_transforme
 from test_huggingface_weights import assert_equal_logits
 from test_import_export import ours, theirs
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+from in_process import application
+
 from headway.engine import describe_search_form
 from headway.errors import BundleError, ConfigError
 from headway.interop.exporting import export_to
@@ -25,6 +29,7 @@ from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
 from headway.interop.importing import ImportedBundle, import_from, import_huggingface
 from headway.interop.tokenizer_importing import read_tokenizer_files
 from headway.interop.vocabulary_order import VocabularyOrder
+from headway.predict import Translator
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.loading import load_tokenizer
 from headway.weights import named_weights
@@ -344,3 +349,35 @@ def test_sentinels_and_unused_rows_are_never_read(
     size = len(transformers.AutoTokenizer.from_pretrained(folders["t5"])) + 28
     assert tokenizer.vocab_size == size + 1
     assert max(tokenizer.encode("<extra_id_0> </s> der Hund")) < size - 28 - 100 + 1
+
+
+# A service.
+
+
+def test_a_service_translates_between_all_languages_of_madlad(imported: dict[str, ImportedBundle]) -> None:
+    bundle = imported["madlad"].bundle
+    translator = Translator(bundle, precision="float32")
+    http, text = application({"model": translator}), SENTENCES[0]
+    listed = {entry["code"]: entry["targets"] for entry in http.get("/languages").json()}
+    assert listed == dict.fromkeys(MADLAD_LANGUAGES, MADLAD_LANGUAGES)
+    assert len(http.get("/api/v1/languages").json()) == 9
+    texts = {language: translator.translate(text, target_language=language).text for language in MADLAD_LANGUAGES}
+    native = {"text": text, "source": "zh_Latn"}
+    for language in ("de", "en"):
+        reply = http.post("/api/v1/translate", json={**native, "target": language}).json()
+        assert reply["translations"][0]["text"] == texts[language]
+    reply = http.post("/translate", json={"q": text, "source": "auto", "target": "en"}).json()
+    assert (reply["translatedText"], reply["detectedLanguage"]["language"]) == (texts["en"], "de")
+    key = {"authorization": "DeepL-Auth-Key any"}
+    reply = http.post("/v2/translate", json={"text": [text], "target_lang": "EN-US"}, headers=key).json()
+    assert reply == {"translations": [{"detected_source_language": "DE", "text": texts["en"]}]}
+    assert http.post("/api/v1/translate", json={**native, "target": "fr"}).status_code == 400
+
+
+def test_a_service_passes_the_task_in_a_text_on_to_t5(imported: dict[str, ImportedBundle]) -> None:
+    translator = Translator(imported["t5"].bundle, precision="float32")
+    http, text = application({"model": translator}), "translate English to German: the frog"
+    expected, languages = translator.translate(text).text, {"source": "und", "target": "und"}
+    reply = http.post("/api/v1/translate", json={"text": text, **languages}).json()
+    assert reply["translations"][0]["text"] == expected
+    assert http.post("/translate", json={"q": text, **languages}).json() == {"translatedText": expected}

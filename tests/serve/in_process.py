@@ -24,11 +24,11 @@ from headway.serve.documents import ServedDocuments
 from headway.serve.errors import OverloadedError
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.model_info import ModelInfo
 from headway.serve.received_bytes import ReceivedBytes
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
+from headway.serve.workers.loader import describe_model
 from headway.serve.workers.messages import Job
 from headway.serve.workers.model_pool import ModelPool
 from headway.tasks import load
@@ -40,10 +40,7 @@ class InProcessFleet(Fleet):
     def __init__(self, models: Mapping[str, Any]) -> None:
         super().__init__(0)
         self._objects = models
-        self.models = {
-            name: ModelInfo(name, model.bundle.task.kind, model.bundle.capability, **model.bundle.describe())
-            for name, model in models.items()
-        }
+        self.models = {name: describe_model(name, model.bundle) for name, model in models.items()}
 
     @property
     def num_ready(self) -> int:

@@ -45,8 +45,9 @@ def model_facts(model: str | Path) -> dict[str, object]:
     facts["forward pass"] = describe_forward_form(bundle.model)
     if bundle.capability in ("translates", "continues"):
         facts["search"] = describe_search_form(bundle.model)
-    if settings := bundle.search.model_dump(mode="json", exclude_unset=True):
-        facts["search settings"] = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    for name, defaults in (("search settings", bundle.search), ("generation settings", bundle.generation)):
+        if settings := defaults.model_dump(mode="json", exclude_unset=True):
+            facts[name] = ", ".join(f"{option} = {value}" for option, value in settings.items())
     if bundle.capability == "continues":
         facts["precision on a CPU"] = _cpu_precision(cast("LanguageModelBundle", bundle), read_int8_check(model))
     if bundle.capability == "translates":

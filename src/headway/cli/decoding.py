@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin
 
@@ -44,16 +45,18 @@ def decoding_options() -> DecodingOptions:
     return DecodingOptions.parse(given, "options")
 
 
-def generation_options() -> dict[str, Any]:
+def generation_options(model: Path) -> dict[str, Any]:
     """Return the options of text generation given on the command line, keyed by field of :class:`GenerationOptions`.
 
     Raises:
-        ConfigError: A value is out of range, or two options cannot be combined.
+        BundleError: ``model`` is not a model folder.
+        ConfigError: A value is out of range, or two options cannot be combined, or one with a default of the model.
     """
-    from headway.predict.language_modeling.generation_options import GenerationOptions
+    from headway.bundle import read_config
+    from headway.decode.generation_options import GenerationOptions
 
     given = _given_options()
-    GenerationOptions.parse(given, "options")
+    GenerationOptions.over(read_config(model).defaults.generation, given)
     return given
 
 
@@ -79,7 +82,7 @@ def _decoding_parameters() -> list[Any]:
 
 @cache
 def _generation_parameters() -> list[Any]:
-    from headway.predict.language_modeling.generation_options import GenerationOptions
+    from headway.decode.generation_options import GenerationOptions
 
     return _typer_parameters([_parameter(name, field) for name, field in GenerationOptions.model_fields.items()])
 

@@ -224,7 +224,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> 
             "the model's targets must begin with a language code, which the MarianMT format does not support; "
             "the model cannot be exported to Hugging Face"
         )
-    export_model(as_transformer(bundle, "Hugging Face's MarianMT"), folder)
+    export_model(as_transformer(bundle, "Hugging Face's MarianMT"), folder, search=bundle.search)
     return f"{_HUGGINGFACE}{_SIDES}{_language_note(bundle, special)}"
 
 

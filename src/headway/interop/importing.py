@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from headway.bundle import Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig
+from headway.bundle import (
+    ANY_LANGUAGE,
+    Bundle,
+    ClassifierBundle,
+    LanguageModelBundle,
+    MaskedLanguageModelBundle,
+    TaskConfig,
+)
 from headway.config import spelling_hint
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.engine import Shortlist
@@ -29,7 +36,7 @@ from headway.interop.huggingface.masked_importing import import_masked, import_s
 from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
-from headway.interop.search_settings import ARGOS_SEARCH, search_of_transformers
+from headway.interop.search_settings import ARGOS_SEARCH, generation_of_transformers, search_of_transformers
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
     read_masked_tokenizer,
@@ -42,7 +49,6 @@ from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 ImportFormat = Literal["huggingface", "ctranslate2", "argos", "marian"]
 _TRANSLATION_FAMILIES: Mapping[str, ModelFamily] = {**FAMILIES, **T5_FAMILIES}
-_MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
 
 @dataclass(frozen=True)
@@ -308,7 +314,8 @@ def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     imported = import_causal(folder, unknown_id=side.unknown_id)
     tokenizer, prefix = side.make_tokenizer(imported.vocabulary), imported.vocabulary.to_headway_ids(side.prefix)
     template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.ends)
-    bundle = LanguageModelBundle(TaskConfig(kind="language_model"), imported.model, tokenizer, template)
+    task, generation = TaskConfig(kind="language_model"), generation_of_transformers(folder)
+    bundle = LanguageModelBundle(task, imported.model, tokenizer, template, generation=generation)
     card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)
 
@@ -403,8 +410,10 @@ def import_huggingface(
     template = _template(folder, imported, sides, asked)
     source = sides.source.make_tokenizer(imported.source_vocabulary)
     target = source if sides.target is sides.source else sides.target.make_tokenizer(imported.target_vocabulary)
+    # MADLAD-400 reads each of its languages without a token that names it.
+    sources = template.languages if checkpoint["model_type"] in T5_FAMILIES else template.source_languages
     task = TaskConfig(
-        source_language=template.source_language or sides.source_language or _unnamed(template.source_languages),
+        source_language=template.source_language or sides.source_language or _unnamed(tuple(sources)),
         target_language=template.target_language
         or target_language
         or sides.target_language
@@ -475,7 +484,7 @@ def _is_legacy_nllb(folder: Path) -> bool:
 
 
 def _unnamed(languages: tuple[str, ...]) -> str:
-    return _MANY if languages else "und"
+    return ANY_LANGUAGE if languages else "und"
 
 
 def _license(folder: Path) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle
+from headway.config import Config
 from headway.version import __version__
 
 _PACKAGES = ("torch", "tokenizers")
@@ -26,19 +27,20 @@ def imported_card(
     ``kind`` is what the model was imported from, and ``weights`` how its weights changed.
     """
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
+    search = _settings(bundle.search) or "that of the paper"
     sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
     return _imported_card(
         f"Translation from {bundle.task.source_language} to {bundle.task.target_language}",
         f"headway translate THIS_FOLDER -i input.txt -o output.txt{_language_options(bundle)}",
         _Origin(name, family, license_name, _weights(bundle), kind, weights),
         f"- Tokenizer: {source.kind}, {sizes}. Unlike in the original, encoding never yields special tokens or "
-        f"language codes.\n- Languages: {_languages(bundle)}\n- Default search: {_search(bundle)}",
+        f"language codes.\n- Languages: {_languages(bundle)}\n- Default search: {search}",
     )
 
 
-def _search(bundle: Bundle) -> str:
-    settings = bundle.search.model_dump(mode="json", exclude_unset=True)
-    return ", ".join(f"{name} = {value}" for name, value in settings.items()) or "that of the paper"
+def _settings(options: Config) -> str:
+    settings = options.model_dump(mode="json", exclude_unset=True)
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
 def imported_language_model_card(
@@ -54,6 +56,7 @@ def imported_language_model_card(
         title, command = f"Language model {name}", 'headway generate THIS_FOLDER "PROMPT"'
         before = ", ".join(bundle.tokenizer.display(bundle.prompt_prefix)) or "nothing"
         about += f"\n- Special tokens before a prompt: {before}."
+        about += f"\n- Default generation: {_settings(bundle.generation) or 'draws from the whole distribution'}"
     return _imported_card(title, command, _Origin(name, family, license_name, _weights(bundle)), about)
 
 

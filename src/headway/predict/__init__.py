@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         TextStream,
         TokenStream,
     )
-    from headway.predict.language_modeling.generation_options import GenerationOptions
     from headway.predict.language_modeling.language_model import (
         LanguageModel,
         Prompt,
@@ -161,7 +160,7 @@ _HOMES = {
     "Filling": "language_modeling.masked_language_model",
     "Flag": "results",
     "GeneratedToken": "language_modeling.continuation",
-    "GenerationOptions": "language_modeling.generation_options",
+    "GenerationOptions": "language_modeling.language_model",
     "Glossary": "translation.glossary",
     "GlossaryTerm": "results",
     "LanguageModel": "language_modeling.language_model",

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headway.decode.generation_options import GenerationOptions
 from headway.decode.request import DecodingOptions
-from headway.predict import GenerationOptions, Source
+from headway.predict import Source
 from headway.predict.language_modeling.masked_language_model import MAX_MASKS, MIN_BEAM
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.admission import EXTRA_TOKENS, estimated_tokens, num_sentences

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.decode.generation_options import DEFAULT_GENERATION, GenerationOptions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.kinds import Capability
 
@@ -47,6 +48,7 @@ class ModelInfo:
         labels: The labels of a classifier.
         context_length: The context of a language model in tokens, or None.
         search: The search settings of a translation model, for requests that do not give others.
+        generation: The settings of a language model's generation, for requests that do not give others.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ModelInfo:
     labels: tuple[str, ...] = ()
     context_length: int | None = None
     search: DecodingOptions = PAPER_OPTIONS
+    generation: GenerationOptions = DEFAULT_GENERATION
 
 
 @dataclass(frozen=True)

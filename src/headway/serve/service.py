@@ -14,6 +14,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from contextvars import ContextVar
 from pathlib import Path
@@ -24,6 +25,7 @@ from headway.kinds import Capability
 from headway.predict import Candidate, Translation
 from headway.predict.markup.html import MarkupOptions, text_without_markup
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
+from headway.predict.translation.pivot import search_for_pivots
 from headway.serve.admission import Admission
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
@@ -43,6 +45,7 @@ from headway.serve.glossaries import (
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
+from headway.serve.translation_json import to_json
 from headway.serve.turns import Turns
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
@@ -106,6 +109,7 @@ class Service:
         self.target_languages = sorted({code for model in translating for code in model.target_languages})
         self.languages = sorted({*self.source_languages, *self.target_languages})
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
+        self._lists: dict[str, bytes] = {}
 
     def models_that(self, capability: Capability) -> list[ModelInfo]:
         """Return the models with a capability."""
@@ -145,6 +149,16 @@ class Service:
         if pivots is not None and chosen.pivot is not None and chosen.pivot not in pivots:
             pivots.append(chosen.pivot)
         return chosen
+
+    async def list_once(self, name: str, make: Callable[[], Any]) -> bytes:
+        """Return a list about the models as JSON: what ``make`` returned in a thread at the first call with this name.
+
+        A model with 400 languages has 160,000 pairs of them.
+        """
+        lists = self._lists  # those of the current models, which may be replaced meanwhile
+        if name not in lists:
+            lists[name] = await asyncio.to_thread(lambda: to_json(make()))
+        return lists[name]
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
         """Return the language of each text; one that no model translates from must be clearly more probable.
@@ -289,7 +303,8 @@ class Service:
         if client.passed_limits is not PassedLimits.BACKGROUND:
             self.sizes.check_number(texts)
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        cost = cost_of_translation(texts, options, entries=entries, has_glossary=glossary is not None)
+        has_glossary = glossary is not None
+        cost = cost_of_translation(texts, options, entries=entries, has_glossary=has_glossary)
         if client.passed_limits is not PassedLimits.BACKGROUND:
             self.sizes.check_cost(cost)
         detected = None
@@ -316,25 +331,64 @@ class Service:
                 else:
                     results |= dict.fromkeys(numbers, HeadwayError(str(error)))
         for direction, numbers in directions:
-            info = direction.model
-            chosen = options.with_defaults(info.search) if isinstance(info, ModelInfo) else options
-            arguments: dict[str, Any] = {"options": chosen.model_copy(update=direction.arguments), **keywords}
+            steps = self._steps(direction.model, options)
+            arguments: dict[str, Any] = dict(keywords)
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            cache_keys = cache.keys([texts[number] for number in numbers], direction.model, arguments, function)
+            shared = direction.model, direction.arguments, [step.key() for step in steps], arguments, function
+            cache_keys = cache.keys([texts[number] for number in numbers], *shared)
+            arguments["options"] = options.model_copy(update=direction.arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
                 missing_texts = [texts[number] for number in missing]
-                if len(missing) < len(texts) or chosen is not options:
-                    has_glossary = glossary is not None
-                    cost = cost_of_translation(missing_texts, chosen, entries=entries, has_glossary=has_glossary)
+                if len(missing) < len(texts) or steps != [options]:
+                    cost = _largest_cost(steps, missing_texts, entries, has_glossary=has_glossary)
                 made = await self._call(client, direction.model, function, cost, missing_texts, **arguments)
                 results |= zip(missing, made, strict=True)
                 for number in missing:
                     cache.put(keys[number], results[number])
         return [results[number] for number in range(len(texts))], detected
+
+    def cost_of_translation(
+        self,
+        texts: Sequence[Any],
+        source: str,
+        target: str,
+        model: str | None = None,
+        options: TranslateOptions = DEFAULT_OPTIONS,
+        *,
+        entries: Sequence[Sequence[str]] = (),
+        has_glossary: bool = False,
+    ) -> Cost:
+        """Return the cost of :meth:`translate`: if languages are to be detected, with the model that costs most.
+
+        Languages and models that the service does not have cost nothing more: translating them is refused.
+
+        Raises:
+            ConfigError: A search setting of a model does not fit the options.
+        """
+        models: list[ModelInfo | PivotModels] = []
+        with suppress(UnknownLanguageError, UnknownModelError):
+            if source != "auto":
+                models = [self.direction(source, target, model).model]
+            else:
+                models = [each for each in self.models_that("translates") if model in (None, each.name)]
+        steps = {step.key(): step for each in models for step in self._steps(each, options)}
+        return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
+
+    def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
+        """Return the options of a translation with the search settings of the model; of the last step, then the first.
+
+        Raises:
+            ConfigError: A search setting does not fit the options.
+        """
+        if isinstance(model, ModelInfo):
+            return [options.with_defaults(model.search)]
+        first, second = (self.model(name, "translates").search for name in (model.first, model.second))
+        pivots = search_for_pivots(options.decoding, first, model.candidates)
+        return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 
     async def call(
         self,
@@ -506,6 +560,14 @@ class Service:
         finally:
             if not has_entered:
                 self.clients.count_characters(client, -characters)
+
+
+def _largest_cost(
+    steps: Sequence[TranslateOptions], texts: Sequence[Any], entries: Sequence[Sequence[str]], *, has_glossary: bool
+) -> Cost:
+    """Return the cost of the step of a translation that costs most."""
+    costs = [cost_of_translation(texts, step, entries=entries, has_glossary=has_glossary) for step in steps]
+    return max(costs, key=lambda cost: cost.tokens)
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:

@@ -265,8 +265,9 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
         self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
     ) -> LanguageModelBundle:
         """Return the content of the model folder."""
-        normalize = recipe.data.normalize
-        return LanguageModelBundle(recipe.task, model, prepared.tokenizers.source, normalize=normalize)
+        tokenizers, normalize = prepared.tokenizers, recipe.data.normalize
+        settings: dict[str, Any] = {"normalize": normalize, "generation": tokenizers.defaults.generation}
+        return LanguageModelBundle(recipe.task, model, tokenizers.source, **settings)
 
     def describe_for_model_card(self, recipe: LanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

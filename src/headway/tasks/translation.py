@@ -197,7 +197,8 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         """Return the content of the model folder."""
         tokenizers, normalize = prepared.tokenizers, recipe.data.normalize
         template = tokenizers.imported_token_template
-        return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, template, normalize)
+        sides = tokenizers.source, tokenizers.target
+        return Bundle(recipe.task, model, *sides, template, normalize, tokenizers.defaults.search)
 
     def complete_model_folder(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flags ``unlikely`` and ``forced`` on the development set, if the set is large enough."""

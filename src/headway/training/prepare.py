@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from headway.bundle import read_config
+from headway.bundle import DefaultOptions, read_config
 from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
@@ -336,6 +336,8 @@ class Preparation:
         model = read_config(start)
         template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
         tokenizers = Tokenizers(*model.load_tokenizers(), template)
+        if self.recipe.training.start_from is not None and self.recipe.capability == model.capability:
+            tokenizers = replace(tokenizers, defaults=model.defaults)
         is_one_sided = self.recipe.capability == "translates" and model.capability != "translates"
         for name, value in tokenizer_settings(tokenizers).items():
             if getattr(config, name) != value and not (is_one_sided and name == "joint"):
@@ -414,16 +416,18 @@ class Preparation:
     def _saved_tokenizers(self, *keys: str) -> Tokenizers | None:
         """Return the tokenizers in the run folder if their key is one of ``keys``."""
         home, (source, target) = self.run / "tokenizer", _NAMES[self.recipe.tokenizer.joint]
-        template = home / "framing.json"
+        template, defaults = home / "framing.json", home / "defaults.json"
         try:
             if (home / "key").read_text(encoding="utf-8") not in keys:
                 return None
             first = load_tokenizer(home, source)
             second = first if source == target else load_tokenizer(home, target)
+            settings = json.loads(defaults.read_text(encoding="utf-8")) if defaults.exists() else {}
+            tokenizers = Tokenizers(first, second, defaults=DefaultOptions.parse_saved(settings))
             if not template.exists():
-                return Tokenizers(first, second)
+                return tokenizers
             data = json.loads(template.read_text(encoding="utf-8"))
-            return Tokenizers(first, second, SpecialTokenTemplate.parse_saved(data, str(template)))
+            return replace(tokenizers, imported_token_template=SpecialTokenTemplate.parse_saved(data, str(template)))
         except (OSError, ValueError, ConfigError, BundleError):
             return None
 
@@ -436,6 +440,8 @@ class Preparation:
             if tokenizers.imported_token_template is not None:
                 template = json.dumps(tokenizers.imported_token_template.as_dict(), ensure_ascii=False)
                 (aside / "framing.json").write_text(template, encoding="utf-8")
+            if settings := tokenizers.defaults.as_dict():
+                (aside / "defaults.json").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
             (aside / "key").write_text(key, encoding="utf-8")
             if description is not None:
                 (aside / "made_from.json").write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import AnyBundle, default_token_template
+from headway.bundle import NO_DEFAULTS, AnyBundle, DefaultOptions, default_token_template
 from headway.data.batching import TokenDataset
 from headway.data.store_builder import Shard
 from headway.evaluation import Score
@@ -34,12 +34,13 @@ class Tokenizers:
     """The tokenizers of source and target, which may be one object.
 
     ``imported_token_template`` is the special-token template of the model that training starts from, if it was imported
-    or is a language model.
+    or is a language model. ``defaults`` are the settings that came with that model.
     """
 
     source: TextTokenizer
     target: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
+    defaults: DefaultOptions = NO_DEFAULTS
 
     @property
     def token_template(self) -> SpecialTokenTemplate:

@@ -63,7 +63,7 @@ def generate(
     One continuation of one prompt is printed as it is generated. Otherwise each line of the input is a prompt, and the
     line breaks of its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
     """
-    chosen = generation_options()
+    chosen = generation_options(model)
     _, batches = text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
     language_model = open_language_model(model, device, precision)
     if prompt is None and source is None:
@@ -80,7 +80,8 @@ def generate(
             file.write(_format_trace(prompt, traced, format_))
         return
     with output_file(output) as file:
-        if format_ == "text" and chosen.get("n", 1) == chosen.get("beam_size", 1) == 1:
+        complete = language_model.generation_options(**chosen)
+        if format_ == "text" and complete.n == complete.beam_size == 1:
             parts = language_model.stream(prompt, **chosen)
             begin = next(parts, "")  # an invalid request fails here, before anything is written
             for part in chain([prompt, begin], parts):

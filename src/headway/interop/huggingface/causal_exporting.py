@@ -29,6 +29,7 @@ from headway.interop.huggingface.causal_families import (
 )
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.importing import NEVER
+from headway.interop.search_settings import generation_for_transformers
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
 from headway.interop.tokenizer_exporting import prompt_tokenizer_files
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -98,7 +99,7 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
     common = {"model_type": model_type, "architectures": [family.architecture], "vocab_size": len(kept)}
     tied = {"tie_word_embeddings": config.tie == "target", "torch_dtype": "float32"}
     write_json(folder / "config.json", {**common, **options, **special, **tied})
-    write_json(folder / "generation_config.json", special)
+    write_json(folder / "generation_config.json", special | generation_for_transformers(bundle.generation))
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return family.title

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle
+from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS, tensor_names
+from headway.interop.search_settings import settings_for_transformers
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
@@ -56,10 +58,13 @@ _SPECIAL_TOKENS = {"pad_token_id": PAD, "decoder_start_token_id": BOS, "bos_toke
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
 
-def export_model(model: Transformer, folder: str | Path, *, max_positions: int = 1024) -> None:
+def export_model(
+    model: Transformer, folder: str | Path, *, max_positions: int = 1024, search: DecodingOptions = PAPER_OPTIONS
+) -> None:
     """Write config.json, generation_config.json and model.safetensors to ``folder``. Token ids do not change.
 
     `transformers` stores a position table, so it translates at most ``max_positions`` tokens (Headway has no limit).
+    ``search`` are the model's search settings.
 
     Raises:
         ConfigError: MarianMT or Pegasus, whichever is written, does not support an option of the model.
@@ -86,7 +91,7 @@ def export_model(model: Transformer, folder: str | Path, *, max_positions: int =
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(tensors, folder / "model.safetensors")
     write_json(folder / "config.json", _config(config, model_type, source_size, target_size, max_positions))
-    write_json(folder / "generation_config.json", _generation_config(max_positions))
+    write_json(folder / "generation_config.json", _generation_config(search, max_positions))
 
 
 def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
@@ -162,17 +167,11 @@ def _config(
     }
 
 
-def _generation_config(max_positions: int) -> dict[str, Any]:
-    """Return the search settings that are closest to Headway's defaults.
-
-    `transformers` divides log-probabilities by length^length_penalty.
-    """
+def _generation_config(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
+    """Return the content of generation_config.json with the settings that are closest to those of ``search``."""
     return {
         **_SPECIAL_TOKENS,
         "forced_eos_token_id": EOS,
         "suppress_tokens": [PAD, BOS, UNK],
-        "num_beams": 4,
-        "length_penalty": 0.6,
-        "early_stopping": False,
-        "max_length": min(512, max_positions),
+        **settings_for_transformers(search, max_positions),
     }

@@ -26,6 +26,7 @@ from headway.decode import (
     search_all,
     search_steps,
 )
+from headway.decode.generation_options import GenerationOptions
 from headway.engine import Precision, fastest_float_precision, search_precision, stored_integers_note, to_search_model
 from headway.engine.int8_check import Int8Check, check_int8, read_int8_check
 from headway.errors import ConfigError, ContextLengthError, DataError, LengthError
@@ -39,7 +40,6 @@ from headway.predict.language_modeling.continuation import (
     TextStream,
     TokenStream,
 )
-from headway.predict.language_modeling.generation_options import GenerationOptions
 from headway.predict.language_modeling.perplexity import MeasurementSettings, Perplexity, measure_perplexity
 from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
@@ -195,14 +195,14 @@ class LanguageModel(PresentedModel):
             prompt: The beginning of a text, or a list of them.
             seeds: A random seed for each prompt of a list, with which equal prompts are continued in different ways.
                 Default: the option ``seed`` for every prompt.
-            options: The fields of :class:`GenerationOptions`.
+            options: The fields of :class:`GenerationOptions`. Those that are not given are the model's.
 
         Raises:
             ConfigError: The options do not fit together.
             DataError: A prompt is not valid Unicode.
             LengthError: A prompt leaves no room for new tokens in the model's context.
         """
-        chosen = GenerationOptions.parse(options, "options")
+        chosen = self.generation_options(**options)
         prompts: Sequence[Prompt] = prompt if isinstance(prompt, list) else [prompt]
         encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
         prompt_seeds = [chosen.seed] * len(encoded) if seeds is None else seeds
@@ -230,7 +230,11 @@ class LanguageModel(PresentedModel):
 
     def check_prompt(self, prompt: Prompt, **options: Any) -> None:
         """Raise the error that :meth:`generate` would raise for a prompt and its options."""
-        self._prompt_ids(prompt, None, GenerationOptions.parse(options, "options"))
+        self._prompt_ids(prompt, None, self.generation_options(**options))
+
+    def generation_options(self, **options: Any) -> GenerationOptions:
+        """Return all options of a generation with the given ones: those that are not given are the model's."""
+        return GenerationOptions.over(self.bundle.generation, options)
 
     def stream(self, prompt: Prompt = "", **options: Any) -> TextStream:
         """Continue a prompt, and return the text in parts as it is generated: characters are never divided.
@@ -265,7 +269,7 @@ class LanguageModel(PresentedModel):
     def _parts(
         self, prompt: Prompt, raw_options: dict[str, Any], alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
-        options = GenerationOptions.parse(raw_options, "options")
+        options = self.generation_options(**{"beam_size": 1, **raw_options})  # streams without a beam of the model's
         if options.n > 1 or options.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
         return self._stream(self._prompt_ids(prompt, 1, options), options, alternatives)

@@ -17,8 +17,7 @@ class TranslateOptions(Config):
     """How texts are translated.
 
     :meth:`headway.predict.TextTranslator.translate` has keywords of the same names. Options that are sent to another
-    process, or are part of a cache's key, are serialized as JSON without those that have their default value or, of the
-    search, that were not given, so that equal options have equal keys.
+    process are serialized as JSON without those that have their default value or, of the search, that were not given.
     """
 
     decoding: DecodingOptions = Field(
@@ -64,6 +63,13 @@ class TranslateOptions(Config):
         """
         decoding = self.decoding.over(search)
         return self if decoding is self.decoding else self.model_copy(update={"decoding": decoding})
+
+    def key(self) -> str:
+        """Return a text that is the same for equal options, whether a default is given or left out.
+
+        The search settings of a model have to be among the options (:meth:`with_defaults`).
+        """
+        return json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
 
     def __reduce__(self) -> tuple[Callable[[str], TranslateOptions], tuple[str]]:
         # Pydantic's own JSON cannot contain half a surrogate pair, which a user's JSON may.

@@ -55,6 +55,22 @@ class _PivotedPart:
     has_glossary: bool
 
 
+def search_for_pivots(decoding: DecodingOptions, search: DecodingOptions, candidates: int) -> DecodingOptions:
+    """Return the options of the first step of a translation.
+
+    Args:
+        decoding: The options of the translation.
+        search: The search settings of the first model.
+        candidates: The number of pivots of each text.
+
+    Raises:
+        ConfigError: A setting of the model does not fit the given options.
+    """
+    shared = decoding.model_dump(include={"beam_size", "length_penalty", "normalization"}, exclude_unset=True)
+    beam = DecodingOptions.parse(shared, "options").over(search)
+    return beam.model_copy(update={"n_best": 1 if decoding.sampling is not None else min(candidates, beam.beam_size)})
+
+
 class PivotTranslator(TextTranslator):
     """Translates with one model into a third language, and with another one from there.
 
@@ -143,11 +159,8 @@ class PivotTranslator(TextTranslator):
         ]
         decoding = options.decoding
         needs_alignment = any(unit.needs_alignment for unit in units)
-        shared = decoding.model_dump(include={"beam_size", "length_penalty", "normalization"}, exclude_unset=True)
-        beam = DecodingOptions.parse(shared, "options").over(self.first.bundle.search)
-        n_best = 1 if decoding.sampling is not None else min(self.candidates, beam.beam_size)
         first_options = TranslateOptions(
-            decoding=beam.model_copy(update={"n_best": n_best}),
+            decoding=search_for_pivots(decoding, self.first.bundle.search, self.candidates),
             source_language=options.source_language,
             target_language=self._into,
             alignment=needs_alignment,

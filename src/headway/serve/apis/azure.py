@@ -31,7 +31,7 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, read_json, unless_large
 from headway.serve.clients import Client
-from headway.serve.cost import cost_of_translation
+from headway.serve.cost import Cost
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError, place_of_text
 from headway.serve.languages import DetectedLanguage, english_name, find_language, is_right_to_left, native_name
 from headway.serve.service import Service
@@ -232,12 +232,17 @@ class _Azure:
             answers.append(_with_language(translations, item_results))
         return JSONResponse({"value": answers}, headers=_usage(jobs))
 
+    def _cost(self, jobs: Sequence[_Job], options: TranslateOptions) -> Cost:
+        """Return the cost of all jobs together, as if each were one with the languages that cost most."""
+        texts, languages = [job.text for job in jobs], {(job.source, job.target) for job in jobs}
+        costs = [self._service.cost_of_translation(texts, *pair, options=options) for pair in sorted(languages)]
+        return max(costs, key=lambda cost: cost.tokens)
+
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
         """Translate each job; those with the same languages and the same type of text together."""
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
-        cost = cost_of_translation([job.text for job in jobs], TranslateOptions(alignment=alignment))
-        client = self._service.checked_client(client, cost)
+        client = self._service.checked_client(client, self._cost(jobs, TranslateOptions(alignment=alignment)))
 
         def place(job: _Job) -> str:
             return place_of_text(job.index, jobs[-1].index + 1)

@@ -67,8 +67,12 @@ class _Glossaries:
 
     async def language_pairs(self, request: Request) -> Response:
         await self._read(request)
-        pairs = {(base_language(pair.source), base_language(pair.target)) for pair in self._service.pairs}
-        return JSONResponse({"supported_languages": [_languages(*pair) for pair in sorted(pairs)]})
+
+        def supported() -> dict[str, Any]:
+            pairs = {(base_language(pair.source), base_language(pair.target)) for pair in self._service.pairs}
+            return {"supported_languages": [_languages(*pair) for pair in sorted(pairs)]}
+
+        return Response(await self._service.list_once("DeepL", supported), media_type="application/json")
 
     # Version 2.
 

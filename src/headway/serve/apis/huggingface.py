@@ -22,10 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headway.decode.generation_options import GenerationOptions
 from headway.decode.request import DecodingOptions
 from headway.errors import ContextLengthError
 from headway.kinds import Capability
-from headway.predict import Continuation, GenerationOptions, StreamPart
+from headway.predict import Continuation, StreamPart
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
@@ -155,13 +156,13 @@ class _GenerationParameters(_Parameters):
         if not (self.do_sample or filters):
             if self.best_of > 1:
                 raise BadRequestError("best_of needs do_sample")
-            return options | {"temperature": 0.0}, [None] * num_texts
+            return options | {"temperature": 0.0, "beam_size": 1}, [None] * num_texts
         seeds = [random.getrandbits(31) if self.seed is None else self.seed for _ in range(num_texts)]
-        return options | filters | {"n": self.best_of}, seeds
+        return options | {"temperature": 1.0, **filters, "n": self.best_of}, seeds
 
-    def cost(self, texts: Sequence[str], options: dict[str, Any]) -> Cost:
-        """Return the cost of continuing texts with options of :meth:`generation`."""
-        read = GenerationOptions.parse(options, "parameters")
+    def cost(self, texts: Sequence[str], options: dict[str, Any], model: ModelInfo) -> Cost:
+        """Return the cost of continuing texts with a model and options of :meth:`generation`."""
+        read = GenerationOptions.over(model.generation, options, "parameters")
         return cost_of_generation(texts, read, alternatives=0 if self.details else None)
 
 
@@ -324,7 +325,7 @@ class _HuggingFace:
         parameters = self._parameters(call, _GenerationParameters)
         texts = call.fields.texts
         options, seeds = parameters.generation(len(texts))
-        cost = parameters.cost(texts, options)
+        cost = parameters.cost(texts, options, call.model)
         if None not in seeds:
             options["seeds"] = seeds
         with _length_errors(len(texts)):
@@ -360,7 +361,7 @@ class _HuggingFace:
         events: list[dict[str, Any]] = []  # at most one event, kept until it is known whether it is the last
         async with AsyncExitStack() as stack:
             stack.enter_context(_length_errors())
-            admitted = self._service.admitted(call.client, call.model, parameters.cost([text], options))
+            admitted = self._service.admitted(call.client, call.model, parameters.cost([text], options, call.model))
             client = await stack.enter_async_context(admitted)
             if parameters.details:
                 _, num_prompt = await self._service.call(client, call.model, "read_prompt", (), text)

@@ -106,16 +106,18 @@ class _LibreTranslate:
         return JSONResponse([_confidence(language) for language in await unless_disconnected(request, work)])
 
     async def languages(self, _: Request) -> Response:
-        targets: dict[str, set[str]] = {}
-        for pair in self._service.pairs:
-            targets.setdefault(pair.source, set()).add(pair.target)
-            targets.setdefault(pair.target, set())  # clients look for both languages of a pair in this list
-        return JSONResponse(
-            [
+        def targets_of_languages() -> list[dict[str, Any]]:
+            targets: dict[str, set[str]] = {}
+            for pair in self._service.pairs:
+                targets.setdefault(pair.source, set()).add(pair.target)
+                targets.setdefault(pair.target, set())  # clients look for both languages of a pair in this list
+            return [
                 {"code": code, "name": english_name(code), "targets": sorted(codes)}
                 for code, codes in sorted(targets.items())
             ]
-        )
+
+        content = await self._service.list_once("LibreTranslate", targets_of_languages)
+        return Response(content, media_type="application/json")
 
     async def settings(self, _: Request) -> Response:
         limits, models = self._service.config.limits, self._service.models_that("translates")

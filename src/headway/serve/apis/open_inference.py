@@ -31,8 +31,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headway.decode.generation_options import GenerationOptions
 from headway.kinds import Capability
-from headway.predict import GenerationOptions
 from headway.predict.markup.html import MarkupKind
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
@@ -241,7 +241,7 @@ async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTenso
 
 
 async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
-    options = GenerationOptions.parse(call.parameters, "parameters")
+    options = GenerationOptions.over(call.model.generation, call.parameters, "parameters")
     if options.n > 1:
         raise BadRequestError("n: one continuation of each text is returned")
     cost, prompts = cost_of_generation(call.texts, options), list(call.texts)

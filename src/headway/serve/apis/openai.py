@@ -21,10 +21,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headway.decode.generation_options import GenerationOptions
 from headway.decode.request import DecodingOptions
 from headway.errors import ContextLengthError, LengthError
 from headway.kinds import Capability
-from headway.predict import Candidate, Continuation, GenerationOptions, Prompt
+from headway.predict import Candidate, Continuation, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative
 from headway.predict.translation.options import TranslateOptions
@@ -433,7 +434,7 @@ class _OpenAI:
             body: The body.
             field: The name of the field.
         """
-        options = GenerationOptions.parse(body.generation_options(max(1, body.limit)), "options")
+        options = GenerationOptions.over(model.generation, body.generation_options(max(1, body.limit)))
         cost = cost_of_generation(
             [_sized(prompt) for prompt in prompts],
             options,

@@ -70,7 +70,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         if "auto" in precisions and (reason := kernels.unavailable_reason()):
             notes.append(f"models compute in bfloat16 or float32 ({reason})")
         infos = [
-            _describe(spec.name, load_outline(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle)
+            describe_model(spec.name, load_outline(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle)
             for spec in specs
         ]
     except (HeadwayError, OSError, ImportError, MemoryError) as error:
@@ -121,8 +121,10 @@ def _precision_note(spec: ModelSpec, model: Any) -> str | None:
     return None if check is None or check.passed else f"generates in int8, as configured: {check.describe()}"
 
 
-def _describe(name: str, bundle: AnyBundle) -> ModelInfo:
-    return ModelInfo(name, bundle.task.kind, bundle.capability, **bundle.describe(), search=bundle.search)
+def describe_model(name: str, bundle: AnyBundle) -> ModelInfo:
+    """Return the description of a model of the service."""
+    defaults: dict[str, Any] = {"search": bundle.search, "generation": bundle.generation}
+    return ModelInfo(name, bundle.task.kind, bundle.capability, **bundle.describe(), **defaults)
 
 
 def _sendable(error: Exception) -> Exception:

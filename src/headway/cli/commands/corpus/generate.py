@@ -43,7 +43,7 @@ def generate(
         device=device,
         precision=precision,
         format=format_,
-        generation=generation_options(),
+        generation=generation_options(model),
     )
     jobs.run_job(
         "generate",

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
-from headway.predict import Continuation, GenerationOptions, StreamPart
+from headway.decode.generation_options import GenerationOptions
+from headway.predict import Continuation, StreamPart
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
@@ -29,7 +30,9 @@ class GenerateBody(Body):
 
     prompt: Texts
     model: str | None = None
-    options: Options = Field({}, description="Fields of GenerationOptions, such as max_new_tokens.")
+    options: Options = Field(
+        {}, description="Fields of GenerationOptions, such as max_new_tokens. Those that are not given are the model's."
+    )
     stream: bool = Field(
         False, description="Whether to send the continuation of one prompt in parts, as server-sent events."
     )
@@ -104,7 +107,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(request)
         prompts, model = listed(body.prompt), service.model(body.model, "continues")
         service.sizes.check_number(prompts)
-        options, fields = GenerationOptions.parse(body.options, "options"), dict[str, Any](body.options)
+        fields = dict[str, Any](body.options)
+        options = GenerationOptions.over(model.generation, fields)
         cost = cost_of_generation(prompts, options, alternatives=body.alternatives)
         service.sizes.check_cost(cost)
         if body.stream:

@@ -39,6 +39,7 @@ def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
             asdict(model)
             | {
                 "search": model.search.model_dump(exclude_unset=True),
+                "generation": model.generation.model_dump(exclude_unset=True),
                 "load": "demand" if pool.is_on_demand(model.name) else "start",
                 "state": pool.state(model.name),
                 "memory_bytes": pool.memory(model.name),

@@ -34,7 +34,7 @@ from headway.serve.apis.native.fields import (
 )
 from headway.serve.apis.request_fields import unless_large
 from headway.serve.clients import Client
-from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting, cost_of_translation
+from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting
 from headway.serve.dispatch import replay
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
@@ -186,7 +186,9 @@ def make_translate_function(
     def sources(texts: Sequence[str]) -> Sequence[Source]:
         return [Source(text, body.prefix, include, banned) for text in texts]
 
-    cost = cost_of_translation(sources(all_texts), options, entries=entries, has_glossary=body.glossary is not None)
+    has_glossary = body.glossary is not None
+    shared: dict[str, Any] = {"entries": entries, "has_glossary": has_glossary}
+    cost = service.cost_of_translation(sources(all_texts), *languages, options, **shared)
     service.sizes.check_options(cost)
     glossary = _chosen_glossary(service, client, body)
 
@@ -234,18 +236,21 @@ def _chosen_glossary(service: Service, client: Client, body: TranslationBody) ->
 def add_routes(api: APIRouter, service: Service) -> None:
     """Add the routes of translation models."""
 
-    @api.get("/languages")
-    async def languages(request: Request) -> list[dict[str, Any]]:
-        """Return the pairs of languages.
-
-        ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
-        """
+    def pairs() -> list[dict[str, Any]]:
         return [
             {"model": pair.model.name, "source": pair.source, "target": pair.target,
              "source_name": english_name(pair.source), "target_name": english_name(pair.target),
              "second_model": pair.second and pair.second.name, "pivot": pair.pivots and pair.pivots[0]}
             for pair in service.pairs
         ]  # fmt: skip
+
+    @api.get("/languages", response_model=None, responses={200: {"model": list[dict[str, Any]]}})
+    async def languages(request: Request) -> Response:
+        """Return the pairs of languages.
+
+        ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
+        """
+        return Response(await service.list_once("pairs", pairs), media_type="application/json")
 
     @api.post("/detect")
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from headway.decode import DecodingOptions, Sampling
+from headway.decode.request import DecodingOptions, Sampling
 
 
 class GenerationOptions(Sampling):
-    """How a text is continued: by default with random tokens from the model's distribution."""
+    """How a text is continued: by default with random tokens from the model's distribution.
+
+    A model that was imported with settings of generation has these as defaults
+    (:attr:`headway.bundle.LanguageModelBundle.generation`).
+    """
 
     temperature: float = Field(
         1.0,
@@ -65,6 +70,25 @@ class GenerationOptions(Sampling):
             )
         return self
 
+    @classmethod
+    def over(cls, defaults: GenerationOptions, given: Mapping[str, Any], where: str = "options") -> GenerationOptions:
+        """Return the options ``given``, in which those that are missing have the values that ``defaults`` were given.
+
+        A beam of the defaults is left out if tokens are drawn, because the given temperature is not 0.
+
+        Raises:
+            ConfigError: A value is out of range, two options cannot be combined, or a default does not fit the given
+                options. ``where`` names what they come from.
+        """
+        inherited = {name: getattr(defaults, name) for name in defaults.model_fields_set}
+        if given.get("temperature"):
+            inherited.pop("beam_size", None)
+        return cls.parse({**inherited, **given}, where)
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, as keywords."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
     def decoding(self) -> DecodingOptions:
         """Return the options of the search."""
         shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
@@ -72,3 +96,6 @@ class GenerationOptions(Sampling):
             return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
         sampling = self.model_dump(include=set(Sampling.model_fields))
         return DecodingOptions.parse({**shared, "sampling": sampling}, "options")
+
+
+DEFAULT_GENERATION = GenerationOptions()

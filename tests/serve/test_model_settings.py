@@ -1,0 +1,148 @@
+"""The settings that came with a model are the defaults of requests, of what they cost, and of the keys of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from in_process import application, make_service, make_test_app
+from starlette.testclient import TestClient
+
+from headway.decode import DecodingOptions
+from headway.decode.generation_options import GenerationOptions
+from headway.errors import ConfigError
+from headway.predict import LanguageModel, Translator
+from headway.serve.bulk_jobs import BulkJob, BulkJobs
+from headway.serve.service import Service
+
+TEXT = "das Haus ist klein und das Haus ist grün"
+SETTINGS = DecodingOptions(beam_size=2, normalization="average", length_penalty=2.0, max_length=3)
+LARGE = DecodingOptions(beam_size=16)
+
+
+@pytest.fixture(scope="module")
+def translator(make_translator: Callable[..., Translator]) -> Translator:
+    return make_translator()
+
+
+def searching(translator: Translator, search: DecodingOptions, source: str = "de", target: str = "en") -> Translator:
+    task = translator.bundle.task.model_copy(update={"source_language": source, "target_language": target})
+    return Translator(replace(translator.bundle, search=search, task=task), precision="float32")
+
+
+def client_of(service: Service) -> TestClient:
+    return TestClient(make_test_app(service), "http://localhost", raise_server_exceptions=False)
+
+
+def test_every_api_translates_with_the_search_of_the_model(translator: Translator) -> None:
+    model = searching(translator, SETTINGS)
+    expected = translator.translate(TEXT, SETTINGS).text
+    assert expected != translator.translate(TEXT).text
+    http, languages = application({"model": model}), {"source": "de", "target": "en"}
+    native = {"text": TEXT, **languages}
+    assert http.post("/api/v1/translate", json=native).json()["translations"][0]["text"] == expected
+    assert http.post("/translate", json={"q": TEXT, **languages}).json() == {"translatedText": expected}
+    deepl = {"text": [TEXT], "source_lang": "DE", "target_lang": "EN"}
+    reply = http.post("/v2/translate", json=deepl, headers={"authorization": "DeepL-Auth-Key any"})
+    assert reply.json()["translations"][0]["text"] == expected
+    given = {"beam_size": 1, "max_length": 8}  # and the model's penalty
+    reply = http.post("/api/v1/translate", json={**native, "options": given}).json()
+    assert reply["translations"][0]["text"] == model.translate(TEXT, DecodingOptions(**given)).text
+    assert http.get("/api/v1/models").json()[0]["search"] == SETTINGS.model_dump(exclude_unset=True)
+
+
+@pytest.mark.parametrize(
+    ("search", "equal", "other"),
+    [(DecodingOptions(), {"beam_size": 4}, {"beam_size": 2}), (SETTINGS, {"beam_size": 2}, {"beam_size": 4})],
+)
+def test_a_default_that_is_given_has_the_key_of_one_that_is_not(
+    search: DecodingOptions, equal: dict[str, Any], other: dict[str, Any], translator: Translator
+) -> None:
+    service = make_service({"model": searching(translator, search)}, limits={"cache_mb": 1.0})
+    http, body = client_of(service), {"text": TEXT, "source": "de", "target": "en"}
+    hits = []
+    for options in ({}, equal, other, {"max_length": 3}):  # a given length is no limit, but a choice
+        assert http.post("/api/v1/translate", json={**body, "options": options}).status_code == 200
+        hits.append(service.cache.num_hits)
+    assert hits == [0, 1, 1, 1]
+
+
+def test_requests_cost_what_the_search_of_their_models_costs(translator: Translator) -> None:
+    plain, large = DecodingOptions(), searching(translator, LARGE, "en", "fr")
+    service = make_service(
+        {"one": searching(translator, plain), "large": large, "es": searching(translator, plain, "es", "en")}
+    )
+    texts = [TEXT, "ein Haus"]
+
+    def tokens(*words: Any) -> int:
+        return service.cost_of_translation(texts, *words).tokens
+
+    usual = tokens("de", "en")
+    assert tokens("en", "fr") == 4 * usual
+    assert tokens("de", "fr") == 4 * usual  # through English: the second step searches with 16 hypotheses
+    assert tokens("auto", "fr") == 4 * usual
+    assert tokens("auto", "en", "one") == tokens("de", "xx") == tokens("auto", "en", "missing") == usual
+    reverse = make_service({"large": searching(translator, LARGE), "one": searching(translator, plain, "en", "fr")})
+    assert reverse.cost_of_translation(texts, "de", "fr").tokens == 4 * usual  # the first step
+
+
+def test_a_job_has_the_share_of_the_queue_that_its_search_needs(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales: list[float] = []
+    for search in (DecodingOptions(), LARGE):
+        service = make_service({"model": searching(translator, search)})
+
+        def add(*words: Any, jobs: BulkJobs = service.jobs) -> BulkJob:
+            scales.append(words[-1])
+            return BulkJobs.add(jobs, *words)
+
+        monkeypatch.setattr(service.jobs, "add", add)
+        body = {"text": [TEXT], "source": "de", "target": "en"}
+        assert client_of(service).post("/api/v1/jobs", json=body).status_code == 201
+    assert scales == [1, 4]
+
+
+def with_settings(model: LanguageModel, **settings: Any) -> LanguageModel:
+    bundle = replace(model.bundle, generation=GenerationOptions(**settings))
+    return LanguageModel(bundle, device="cpu", precision="float32")
+
+
+@pytest.fixture(scope="module")
+def plain(make_language_model: Callable[..., LanguageModel]) -> LanguageModel:
+    return make_language_model(max_length=64)
+
+
+def test_a_language_model_generates_with_its_settings(plain: LanguageModel) -> None:
+    settings = {"temperature": 0.3, "top_k": 5, "repetition_penalty": 1.5, "max_new_tokens": 7}
+    model = with_settings(plain, **settings)
+    assert model.generate("das ") == plain.generate("das ", **settings) != plain.generate("das ", max_new_tokens=7)
+    assert "".join(model.stream("das ")) == model.generate("das ")[0].text
+    assert model.generate("das ", temperature=1.0, top_k=2) == plain.generate(
+        "das ", **settings | {"temperature": 1.0, "top_k": 2}
+    )
+    beam = with_settings(plain, temperature=0.0, beam_size=3, max_new_tokens=5)
+    greedy = {"temperature": 0.0, "max_new_tokens": 5}
+    assert beam.generate("das ") == plain.generate("das ", beam_size=3, **greedy)
+    assert "".join(beam.stream("das ")) == plain.generate("das ", **greedy)[0].text  # a stream has no beam
+    assert beam.generate("das ", temperature=0.5) == plain.generate("das ", temperature=0.5, max_new_tokens=5)
+    with pytest.raises(ConfigError, match="n = 4: with temperature = 0 expected at most beam_size, which is 3"):
+        beam.generate("das ", n=4)
+
+
+def test_every_api_generates_with_the_settings_of_the_model(plain: LanguageModel) -> None:
+    model = with_settings(plain, temperature=0.0, max_new_tokens=6, repetition_penalty=2.0)
+    http, (expected,) = application({"model": model}), model.generate("das Haus")
+    reply = http.post("/api/v1/generate", json={"prompt": "das Haus"}).json()
+    assert reply["continuations"][0][0]["text"] == expected.text
+    assert http.get("/api/v1/models").json()[0]["generation"] == model.bundle.generation.given()
+    body = {"model": "model", "prompt": "das Haus", "max_tokens": 6}
+    assert http.post("/v1/completions", json=body).json()["choices"][0]["text"] == expected.text
+    inputs = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["das Haus"]}]
+    outputs = http.post("/v2/models/model/infer", json={"inputs": inputs}).json()["outputs"]
+    assert outputs[0]["data"] == [expected.text]
+    refused = http.post("/api/v1/generate", json={"prompt": "das Haus", "options": {"n": 2}})
+    assert refused.status_code == 400
+    assert "n = 2" in refused.text
