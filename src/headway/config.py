@@ -35,8 +35,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownEr
 
 from headway.errors import ConfigError
 
-_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # limits for lists in error messages, and for each of their words
-_MAX_PROBLEMS = 20  # in an error message
+# Maximum number of words in a list of an error message, and maximum length of each word.
+_MAX_WORDS, _MAX_CHARACTERS = 20, 40
+_MAX_PROBLEMS = 20  # maximum number of problems in an error message
 
 ANY_VALUE = None
 """Stands for all values of an option in a table of supported values (:meth:`Config.unsupported_option`)."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from headway.cores import num_cores
 
 _INTERVAL_S = 0.5
-_MIN_OTHERS = 0.3  # processors; measuring for half a second has an error of about 0.1
+_MIN_OTHERS = 0.3  # in processors; a measurement of half a second has an error of about 0.1
 _QUIET_INTERVALS = 2  # waiting becomes active again after this many intervals without contention
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _adapting = threading.Lock()
@@ -148,7 +148,7 @@ def _start_threads(path: str, count: int, end: threading.Event) -> None:
         run_parallel = ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
         run_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         run_parallel.restype = None
-        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL) does nothing
+        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # a function without effect: free(NULL)
         run_parallel(nothing, None, count + 1, 0)  # the current thread takes part, too
         end.wait()
 
@@ -173,6 +173,6 @@ def _times() -> tuple[float, float, float] | None:
         busy = sum(sum(fields) - fields[3] - fields[4] for fields in ticks)
     except (OSError, ValueError, IndexError):
         return None
-    if not busy:  # a sandbox that hides other processes
+    if not busy:  # this sandbox hides other processes
         return None
     return time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), time.process_time()

@@ -49,7 +49,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
 
-_CHUNK_PAIRS = 2048  # a few seconds of work, with enough sentences of similar length to fill batches
+_CHUNK_PAIRS = 2048  # a few seconds of work; enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 
 
@@ -131,7 +131,9 @@ def distill(
             join(plan, home / f"train-{number}.jsonl")
         for unused in {*(home / "jobs").iterdir()} - {plan.folder.parent for plan in plans}:
             shutil.rmtree(unused)
-        shutil.rmtree(home / "pieces", ignore_errors=True)  # of an older version; its translations are in the jobs now
+        shutil.rmtree(
+            home / "pieces", ignore_errors=True
+        )  # older versions wrote this folder; jobs now contain the translations
         about = {"teacher": str(teacher), "fingerprint": teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
         atomic_write_text(home / "teacher.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -164,7 +164,7 @@ class MissingPackageError(HeadwayError):
     }
 
     def __init__(self, feature: str, package: str) -> None:
-        # pip leaves an installed Headway as it is, from a wheel or editable, and installs only what the extra adds.
+        # pip does not reinstall Headway, whether from a wheel or editable: it installs only the packages of the extra.
         super().__init__(
             f"{feature} needs the package {package!r}, which is not installed",
             hint=f"pip install 'headway[{self.EXTRAS[package]}]'",

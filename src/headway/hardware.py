@@ -190,7 +190,7 @@ def move_to_huge_pages(*, shares_weights: bool = False) -> None:
     try:
         setting = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="latin-1")
         smaps = Path("/proc/self/smaps").read_text(encoding="latin-1")
-    except OSError:  # a system without these files
+    except OSError:  # this system does not have these files
         return
     marked, unmarked = list[re.Match[str]](), list[re.Match[str]]()
     for region in _PRIVATE_REGION.finditer(smaps):

@@ -94,7 +94,7 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
 
 
 _importing = RLock()  # reentrant: a module may look up kinds while it is being imported
-_begun: set[str] = set()  # the modules whose import has begun
+_begun: set[str] = set()  # modules whose import has begun
 _failed: dict[str, ConfigError] = {}  # the modules whose import failed; their registrations may be incomplete
 
 

@@ -105,7 +105,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     try:
         with lock_file(folder / "lock", wait=False):
             holder.unlink(missing_ok=True)
-            with holder.open("x", encoding="ascii") as file:  # never through a link
+            with holder.open("x", encoding="ascii") as file:  # mode "x" never follows a link
                 file.write(f"{os.getpid()}\n")
             for remains in folder.glob(".*.part"):
                 if remains.is_file():  # written by a version without staging folders
@@ -219,8 +219,8 @@ def _followed(path: Path) -> Path:
     """Return ``path`` with symbolic links followed."""
     try:
         path = path.resolve()
-        path.exists()  # an error if the folder cannot be searched, or if the name is too long
-    except RuntimeError:  # raised before Python 3.13 for links that lead to each other
+        path.exists()  # raises an error if the folder cannot be searched, or if the name is too long
+    except RuntimeError:  # Python before 3.13 raises this for links that form a cycle
         raise _cannot_write(path, OSError(errno.ELOOP, os.strerror(errno.ELOOP))) from None
     except OSError as error:
         raise _cannot_write(path, error) from None
@@ -250,7 +250,7 @@ def _staging_folder(path: Path) -> Iterator[Path]:
         yield staging
     finally:
         _remove(staging, lock)
-        _remove_tree(staging)  # needed on systems that cannot remove locked files
+        _remove_tree(staging)  # remove the rest now, because some systems cannot remove locked files
 
 
 def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
@@ -410,7 +410,7 @@ def _replace_folder(path: Path, new: Path, old: Path) -> None:
     After an error, ``path`` is unchanged. The system moves a folder to another one only if its owner may write in it,
     so both folders get this permission until they are in place.
     """
-    mode = writable = 0  # equal if the mode needs no change
+    mode = writable = 0  # the old and the new mode; equal if no change is needed
     try:
         while True:
             with suppress(FileNotFoundError):

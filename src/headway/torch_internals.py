@@ -292,7 +292,8 @@ def skipped_initialization() -> Iterator[None]:
 
 
 class _SkippedInitialization(TorchFunctionMode):
-    # Functions of torch.nn.init are not documented to be passed to a mode. Those that are not call methods that are.
+    # It is not documented which functions of torch.nn.init are passed to a mode. The functions that are not passed call
+    # methods that are.
     NAMES = frozenset(
         {"normal_", "uniform_"}
         | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}

@@ -32,7 +32,7 @@ from headway.evaluation.bootstrap import scores_table
 from headway.notebook_html import page, paragraph
 from headway.predict import Glossary, LanguageModel, TranslateOptions, Translation
 
-_METRICS = ("bleu", "chrf")  # of evaluate; compare adds TER
+_METRICS = ("bleu", "chrf")  # metrics of evaluate; compare also reports TER
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Con
     def total(texts: Sequence[str]) -> list[float]:
         return [math.fsum(scored.token_log_probabilities) for scored in score(texts)]
 
-    # A good and a bad text of equal length are computed in one batch.
+    # A good and a bad text of equal length share a batch.
     scores = convert([text for pair in zip(good, bad, strict=True) for text in pair], total)
     return evaluate_pairs(scores[::2], scores[1::2], *groups, precision=model.precision if continues else "float32")
 

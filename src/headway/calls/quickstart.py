@@ -17,7 +17,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 
 _EXAMPLES = 5
-_HELD_OUT = 0.1  # part of the poem that the language model does not read
+_HELD_OUT = 0.1  # fraction of the poem that is not used for training the language model
 
 
 @dataclass(frozen=True)

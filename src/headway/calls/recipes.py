@@ -110,7 +110,7 @@ def _say_cleaning_hint(recipe: Recipe, run: Path, say: Callable[[str], None]) ->
     """
     if recipe.capability != "translates" or (run / "tokens").exists() or not (is_main_process() and is_first_start()):
         return
-    with suppress(HeadwayError):  # which training reports
+    with suppress(HeadwayError):  # training will report the error
         task = dict(recipe.task)
         languages = task.get("source_language"), task.get("target_language")
         hint = cleaning_hint(recipe.data.train, Path(recipe.data.folder), languages)

@@ -30,7 +30,7 @@ from headway.training.loop import Result
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
 
-# Values of an example in memory, and names of columns, by what the models of a task do.
+# Column names, and values of an example in memory, by the capability of a task's models.
 _COLUMNS = {"translates": ("source", "target"), "labels": ("text", "label"), "continues": ("text",), "fills": ("text",)}
 Table = Mapping[str, Any]
 
@@ -209,7 +209,7 @@ def _with_corpora(sections: Mapping[str, Any], folder: Path, in_memory: Mapping[
     home = folder / "data"
     if all(key in in_memory or not data.get(key) for key in ("train", "dev")):
         data["folder"], home = str(home), Path()
-    elif in_memory:  # files are relative to another folder
+    elif in_memory:  # file paths would be relative to another folder
         home = home.resolve()
     for key in in_memory:
         replaced = data.get(key) or []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.jobs.protocol import Timing
 
 FAILED_LINES = 3  # exit code if all chunks are done, but some lines have failed
-_RENEWALS = 9  # of a lease before it expires
+_RENEWALS = 9  # number of renewals before a lease expires
 
 CorpusFiles = Annotated[
     list[Path],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.corpus.translation import TranslationSettings
     from headway.jobs.plan import Plan
 
-LONG_FILE_LINES = 50_000  # a minute's work of a small model on a processor
+LONG_FILE_LINES = 50_000  # a small model translates this many lines in about a minute on one core
 _STANDARD = Path("-")
 
 

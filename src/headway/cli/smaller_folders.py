@@ -105,7 +105,7 @@ def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> I
     if not request.cuts_vocabulary and (model / CALIBRATION_FILE).is_file():
         with atomic_write(folder / CALIBRATION_FILE) as aside:
             aside.write_bytes((model / CALIBRATION_FILE).read_bytes())
-    if (model / DRAWING_FILE).is_file():  # which the card shows
+    if (model / DRAWING_FILE).is_file():  # the model card shows the drawing
         add_drawing(folder, smaller.model)
 
 

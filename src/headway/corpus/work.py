@@ -101,7 +101,7 @@ def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Pl
     return TextMap(operation, records, options["on_error"])
 
 
-# Each imports what only its operation needs: PyTorch takes longer to load than a small corpus to clean.
+# Each function imports only what its operation needs: loading PyTorch takes longer than cleaning a small corpus.
 OPERATIONS: dict[str, Callable[[Plan, int], LineMap]] = {
     "clean": _load_clean,
     "clean-score": _load_clean_score,

@@ -32,7 +32,7 @@ _PIECE = 1 << 16  # characters
 _WINDOW = 1 << 12  # number of characters to search for a place to divide a line
 _SINGLE_SPACE, _SPACE = re.compile(r"(?<=\S) (?=\S)"), re.compile(r"(?<=\S)\s")
 _GLOB = frozenset("*?[")
-_OF_SYSTEMS = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})  # hidden by their systems, but not by their names
+_OF_SYSTEMS = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})  # hidden files whose names do not begin with a dot
 
 
 class TextCorpus(Corpus):

@@ -28,9 +28,9 @@ from headway.errors import CheckpointError, DataError
 from headway.storage import atomic_write
 
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
-_SHOWN = 40  # characters of a bad value in a message
+_SHOWN = 40  # maximum number of characters of a bad value in an error message
 _MISSING = object()
-_NESTED = "translation"  # the only column of many data sets at Hugging Face, whose values are mappings
+_NESTED = "translation"  # the only column, with dictionaries as values, of many data sets on the Hugging Face Hub
 
 
 def write_examples(
@@ -176,7 +176,7 @@ def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> S
                 return [row[name] for name in wanted]
         return f"the keys are {format_list(list(map(str, row))) or 'none'}"
     if len(columns) == 1:
-        # The rows of a table are tuples, also those of one column.
+        # The rows of a table are tuples, even if the table has a single column.
         return row if isinstance(row, tuple) and len(row) == 1 else [row]
     if isinstance(row, (str, bytes)) or not isinstance(row, Iterable):
         return f"got {_shown(row)}"
@@ -190,7 +190,7 @@ def _text(value: Any, label_names: Sequence[str] | None) -> str | None:
         return str(value)
     if label_names is None:
         return None
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # of NumPy, by its versions
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's name depends on its version
         return str(bool(value))
     if not isinstance(value, Integral):
         return None

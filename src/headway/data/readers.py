@@ -33,7 +33,7 @@ from headway.data.tmx import read_tmx
 from headway.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 1 << 18
-_MAX_SHOWN = 3  # files of a corpus in a message
+_MAX_SHOWN = 3  # maximum number of a corpus's files to list in a message
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")
 _Example = tuple[str, ...] | LineProblem
@@ -96,7 +96,7 @@ class Corpus(Config):
     def size(self, folder: Path) -> TextSize:
         """Return the numbers of lines (or units) and bytes of the files in ``folder``. No line has two examples."""
         sizes = [text_size(folder / name) for name in self.files]
-        if self.format == "tmx":  # which may have all units in one line
+        if self.format == "tmx":  # a TMX file may contain all units in a single line
             return TextSize(_count_units(folder / self.files[0]), sizes[0].num_bytes)
         # A second file is aligned with the first, so it has the same number of lines.
         return TextSize(sizes[0].lines, sum(size.num_bytes for size in sizes))
@@ -461,7 +461,7 @@ def text_size(path: Path) -> TextSize:
                 lines, num_bytes, last = lines + chunk.count(b"\n"), num_bytes + len(chunk), chunk[-1:]
     except (OSError, EOFError, zlib.error, zstandard.ZstdError, DataError):
         return TextSize(0, 0)
-    is_open = last != b"\n"  # the last line need not end in a newline
+    is_open = last != b"\n"  # whether the last line lacks a newline
     return TextSize(lines + is_open, num_bytes + is_open)
 
 

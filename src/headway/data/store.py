@@ -103,7 +103,7 @@ class TokenStore:
         self.folder = folder
         header = self._header()
         self.format: int = header["format"]
-        # Read by position: in older stores the count "truncated" is named "cut".
+        # The counts are read by position, because older stores call the count "truncated" "cut".
         self.filter_counts = FilterCounts(*dict(header["counts"]).values())
         self.fingerprint: str = header["fingerprint"]
         self.num_segmentations: int = header["segmentations"]

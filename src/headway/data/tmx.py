@@ -28,11 +28,12 @@ from headway.errors import DataError
 Texts = tuple[str, ...]
 
 _INLINE_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
-_LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")  # of version 1.4, and of earlier versions
+_LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")  # in version 1.4, and in earlier versions
 _MAX_DEPTH = 100
-_MAX_UNIT = 1 << 24  # characters of all variants of a unit
-_MAX_TAG = 1 << 24  # bytes of a tag, a comment or a processing instruction
-_MAX_LANGUAGES, _MAX_LISTED = 1_000, 10  # languages that are remembered for a message, and named in it
+_MAX_UNIT = 1 << 24  # maximum number of characters of all variants of a unit
+_MAX_TAG = 1 << 24  # maximum size in bytes of a tag, a comment or a processing instruction
+# Maximum number of languages to remember for an error message, and to list in it.
+_MAX_LANGUAGES, _MAX_LISTED = 1_000, 10
 _LINE_END = re.compile(r"[\r\n][ \t\r\n]*")
 _INCOMPLETE = frozenset(
     expat.errors.codes[message]

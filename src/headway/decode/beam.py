@@ -83,8 +83,8 @@ class _Beam:
         self.finished = FinishedHypotheses(request, options, groups, width)
         self.sampling_keys = sampling_keys(request, options.sampling, groups) if options.sampling else []
         self.constraints = Constraints(request.include, banned, request.boundaries) if request.include else None
-        self.length = 0  # tokens of each hypothesis so far
-        self.top_tokens_per_step: list[tuple[NextToken, ...]] = []  # if the request asks for them
+        self.length = 0  # number of tokens of each hypothesis so far
+        self.top_tokens_per_step: list[tuple[NextToken, ...]] = []  # filled only if the request asks for the top tokens
 
     @property
     def left(self) -> int:
@@ -251,7 +251,7 @@ class BeamSearch(Generic[StateT]):
         self._select_rows(rows, index)
         self._trim()
 
-    # From the model's prediction to extensions.
+    # Turn the model's predictions into extensions.
 
     def _cover(self, attention: Float[Tensor, "R S"] | None) -> None:
         if attention is None:
@@ -420,7 +420,7 @@ class BeamSearch(Generic[StateT]):
             return extend_diverse(self.scores, candidates, self._considered, options.diversity, self.width)
         return extend_best(self.scores, candidates, self._considered)
 
-    # From extensions to finished hypotheses.
+    # Turn extensions into finished hypotheses.
 
     def _ended_by_request(self, chosen: Extensions, unfinished: _Array) -> _Array:
         """Return which of the ``unfinished`` extensions (B, G, C) end, because the request's own rule ends them."""
@@ -513,7 +513,7 @@ class BeamSearch(Generic[StateT]):
         shares = self._coverage.clamp(min=torch.finfo(self._coverage.dtype).tiny, max=1).log()
         return self.options.coverage_penalty * shares.masked_fill(~real, 0.0).sum(1).view_as(self.scores)
 
-    # From one step to the next.
+    # Move on to the next step.
 
     def _follow(self, chosen: Extensions, kept: Sequence[int]) -> None:
         """Continue with the ``chosen`` extensions of the ``kept`` sequences."""
@@ -530,7 +530,8 @@ class BeamSearch(Generic[StateT]):
             if self._nodes is not None:
                 self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
             self._banned_sequences = None
-        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # otherwise the order of rows is unchanged
+        # With a single row per sequence, the order of rows never changes.
+        if not (everyone and self.scores.size(2) == scores.size(2) == 1):
             self._select_rows(rows.flatten(), index)
         self.scores, self._newest = scores, tokens.flatten()
         self._tokens = torch.cat([self._tokens, self._newest.unsqueeze(1)], dim=1)

@@ -115,7 +115,8 @@ class Constraints:
             min((len(one.tokens) + (longer and bool(self._continued(one))) for one in several), default=0)
             for several in self.include
         ]
-        # For each alternative, the bits of the places at which it has a token; and the constraints that have the token.
+        # For each alternative, a map from tokens to the bits of their positions; and for each token, the constraints
+        # that contain it.
         self._places = [[_places(one.tokens) for one in several] for several in self.include]
         self._having: dict[int, set[int]] = {}
         for index, several in enumerate(self.include):

@@ -38,7 +38,7 @@ class Ending:
 
     rows: EndedRows
     row: int
-    length: int  # tokens before the last one
+    length: int  # number of tokens before the last one
     ends_with_eos: bool
     score: float
     coverage: float  # the part of the score that is the coverage penalty

@@ -13,8 +13,8 @@ from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
 _IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
-_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # options that samples do not have
-_MIN_TEMPERATURE = 1e-6  # logits are divided by it
+_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # options of beam search that sampling does not have
+_MIN_TEMPERATURE = 1e-6  # minimum, because logits are divided by the temperature
 
 
 class Sampling(Config):

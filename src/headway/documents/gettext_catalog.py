@@ -24,14 +24,14 @@ _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
 _NUM_PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
 _CHARSET = re.compile(rb'"(?>[^"\n]*?Content-Type:)[^"\n]*?charset=([\w.:-]+)', re.IGNORECASE)
-_PLACEHOLDER = "charset"  # what templates declare until a translator names an encoding
+_PLACEHOLDER = "charset"  # the encoding that templates declare before a translator enters the actual one
 _LINE = re.compile(r"([^\r\n]*)((?<!\r)\r+\n|\n|\r|\Z)")
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _KEYWORD = re.compile(
     rf"\s*(?:(domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s*)?({_STRING}(?:\s*{_STRING})*)\s*"
 )
 _STRINGS = re.compile(_STRING)
-# Escapes of C that the translate-toolkit does not know: bytes in the encoding of the file, and control characters.
+# C escapes that the translate-toolkit does not support: bytes in the file's encoding, and control characters.
 _ESCAPE = re.compile(r"(?P<bytes>(?:\\[0-7]{1,3}|\\x[0-9A-Fa-f]{1,2})+)|\\(?P<control>[abfv])|\\.")
 _BYTE = re.compile(r"\\x?([0-9A-Fa-f]+)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "v": "\v"}

@@ -30,7 +30,7 @@ _MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _LINE_BREAK = re.compile("(\r\n|\r|\n)")
 _DETECTED_SHARE = 0.75
-_TAG = "{headway}tag"  # an element that represents a tag
+_TAG = "{headway}tag"  # name of the elements that represent HTML tags
 _PAIRS = ("g", "pc", "mrk")  # inline elements with text
 
 HasHtml = Callable[["_Element", "_Element"], bool]

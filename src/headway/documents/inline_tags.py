@@ -82,7 +82,7 @@ class InlineText:
     """
 
     def __init__(self, *, has_layout: bool = False) -> None:
-        self._items: list[str | InlinePart | _Tag] = []  # text, objects that are seen as white space, and tags
+        self._items: list[str | InlinePart | _Tag] = []  # text, objects that a reader sees as white space, and tags
         self._payloads: list[Any] = []
         self._has_layout = has_layout
         self.has_words = False

@@ -152,7 +152,7 @@ def _end_with_parent(parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended already
+        if os.getppid() != parent:  # the parent has already ended
             sys.exit(1)
 
 

@@ -172,7 +172,7 @@ _INNER_LINEAR = Replacement(
 )
 _EMBEDDING_DROPOUT = Replacement(Dropout, AutocastDropout, {"p": is_any_value})
 
-# Submodules that are replaced because of the layer that they are in.
+# Submodules to replace, by the type of the layer that contains them.
 _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
     Transformer: {"embedding_dropout": _EMBEDDING_DROPOUT},
     DecoderOnly: {"embedding_dropout": _EMBEDDING_DROPOUT},

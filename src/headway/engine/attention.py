@@ -170,7 +170,8 @@ def scaled_dot_product_attention(
     fused = _fused_is_faster(query, key)
     may_be_flash = fused and (mask is None or isinstance(mask, Causal))
     queries_per_key = query.size(-3) // key.size(-3) if query.dim() > 3 else 1
-    # Where flash attention is impossible, PyTorch computes grouped heads in its slow form, which stores all scores.
+    # If flash attention is not possible, PyTorch computes grouped heads with its slow implementation, which stores all
+    # scores.
     is_grouped = queries_per_key > 1 and may_be_flash and not (query.is_cuda and query.dtype == torch.float32)
     if queries_per_key > 1 and not is_grouped:
         key, value = (x.repeat_interleave(queries_per_key, -3) for x in (key, value))

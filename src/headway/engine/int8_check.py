@@ -40,7 +40,7 @@ MIN_AGREEMENT = 0.96
 """Share of equal tokens that int8 needs: 94 %, and two standard deviations of a share of 512 tokens."""
 
 _SURE_AGREEMENT = 0.98  # if the first quarter of the passages reaches this agreement, the others are not read
-_TOKENS, _LENGTH = 512, 32  # number of tokens of all passages, and of each passage
+_TOKENS, _LENGTH = 512, 32  # total number of tokens, and number of tokens per passage
 _CHARACTERS = 16 * _TOKENS  # characters to read: enough even if tokens are long
 _MAX_UNKNOWN = 0.2  # share of unknown tokens above which random tokens are read instead
 

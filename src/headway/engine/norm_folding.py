@@ -41,7 +41,8 @@ def fold_norm(
         moved = weight @ shift.detach()
         bias = moved if bias is None else bias.detach() + moved
     share = gain.abs() * weight.abs().mean(0)
-    # A channel without influence has no weights. NaN is not replaced, so that damaged weights are noticed.
+    # A channel without influence gets zero weights. NaN is not replaced, so that damaged weights are
+    # noticed.
     weight = weight * torch.where(share == 0, 0.0, gain / share)
     return norm_with_gain(norm, share), weight, bias
 

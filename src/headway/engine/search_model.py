@@ -215,7 +215,7 @@ class _MemoryState(PrefixState):
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
 
     memory_kv: KVCache
-    memory_entries: Any = None  # in the form that the backend's attention takes
+    memory_entries: Any = None  # in the format that the backend's attention expects
     shortlist_weights: ShortlistWeights | None = None
 
 
@@ -394,10 +394,11 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
             return
         prompts = PromptRows.pack(sources, self._model.pad, self.device)
         positions = None if prompts.positions is None else prompts.positions.unsqueeze(1)
-        self._model.positions.reserve(max(lengths))  # given positions, embed reserves only one
+        # ``embed`` would reserve only one position, because its positions are given.
+        self._model.positions.reserve(max(lengths))
         x = self._backend.to_rows(self._model.embed(prompts.tokens, positions).flatten(0, 1))
         for number, layer in enumerate(self._layers):
-            only_store = number == len(self._layers) - 1  # no output of the last block is needed
+            only_store = number == len(self._layers) - 1  # the output of the last block is not needed
             x = layer.prefill(x, prompts, state.prefix_kv, number, only_store=only_store)
 
     def _reserve_positions(self, length: int) -> None:

@@ -33,7 +33,7 @@ from headway.text.base import PAD
 
 Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
 Layer = Callable[[Rows], Rows]
-OutputLayer = Callable[[Rows, Rows], Rows]  # a function of the sub-layer's inner result and the residual
+OutputLayer = Callable[[Rows, Rows], Rows]  # maps the sub-layer's inner result and the residual to its output
 Activation = Callable[[Tensor], Tensor]
 ResidualWrapper = PostNorm | PreNorm | NoNorm
 
@@ -441,7 +441,7 @@ class TorchOutputProjection:
         # On a GPU there is only one chunk, because chunks do not stay in its cache.
         chunk = self._size if self._device.type == "cuda" else _CHUNK
         self._starts = range(0, self._size, chunk)
-        bias: Tensor | None = projection.bias  # PyTorch's annotations do not say that it may be None
+        bias: Tensor | None = projection.bias  # may be None, contrary to PyTorch's annotations
         self._chunks = [
             self._layer(projection.weight[start : start + chunk], None if bias is None else bias[start : start + chunk])
             for start in self._starts
@@ -501,7 +501,7 @@ class TorchOutputProjection:
             yield from zip(self._starts, computed, strict=True)
 
 
-@lru_cache(maxsize=256)  # a few sets of banned tokens, for each chunk
+@lru_cache(maxsize=256)  # enough for a few sets of banned tokens per chunk
 def _excluded(banned: tuple[int, ...], start: int, size: int, device: torch.device) -> Tensor | None:
     """Return the banned tokens from ``start`` to ``start + size``, sorted and relative to ``start``."""
     inside = sorted({token - start for token in banned if start <= token < start + size})

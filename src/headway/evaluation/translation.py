@@ -44,7 +44,7 @@ from headway.evaluation.tokenization import (
 from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
-_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # of the references, for BLEU to mean anything
+_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # BLEU is meaningless if a smaller share of references has four tokens
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 
 

@@ -19,7 +19,7 @@ from headway.models.registry import ARCHITECTURES
 from headway.storage import atomic_write_text
 from headway.tasks import load_recipe
 
-_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # of presets: the vocabulary of the paper's section 5.1
+_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # sizes for presets; the vocabulary size is that of section 5.1 of the paper
 
 
 @dataclass(frozen=True)

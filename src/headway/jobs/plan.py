@@ -41,9 +41,10 @@ _ROW = struct.Struct("<4q")  # input, first line, number of lines, digest
 _RANGE = struct.Struct("<2q")  # offset and size in a file
 _UNFINISHED_PLAN = {_TABLE_FILE, "input", "plan.lock"}
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 1 << 15, 1 << 20
-_SMALL_JOB_CHUNKS = 64  # the number of chunks that small jobs have, if chunks of the smallest size are enough
+# Target number of chunks in a small job, unless the chunks would be smaller than _MIN_CHUNK_BYTES.
+_SMALL_JOB_CHUNKS = 64
 _MAX_CHUNK_LINES = 16_384
-_COMPRESSION_RATIO = 4  # usual for text
+_COMPRESSION_RATIO = 4  # typical of text
 _COMPRESSED = (".gz", ".zst")
 
 
@@ -300,7 +301,7 @@ def make_plan(
     names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
     if JOB_FILE not in names and names - _UNFINISHED_PLAN:
         raise CheckpointError(f"{folder}: neither empty nor a job; choose another folder")
-    with lock_file(folder / "plan.lock"):  # of several equal commands, one makes the plan
+    with lock_file(folder / "plan.lock"):  # if the same command runs several times at once, one process makes the plan
         if (folder / JOB_FILE).exists():
             plan = Plan(folder)
             plan.check_request(request, advice)

@@ -58,14 +58,15 @@ from headway.jobs.files import Files
 from headway.jobs.owner import Owner
 from headway.jobs.results import ChunkResult, DamagedResultError, read_header
 
-FOLDER_CHUNKS = 1000  # chunks of a folder
+FOLDER_CHUNKS = 1000  # number of chunks per folder
 STOPPED_FILE = "stopped.json"
 _FINISHED = "finished"
-_COUNTER_DIGITS = 12  # so that a renewed lease has as many bytes as before
-_MAX_WATCHED = 12  # leases that an idle worker watches
-_MAX_SURVEYED = 2  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
-_FIRST_POLL_S = 0.1  # chunks that are being done may soon be finished; each further time is twice as long
-_CAREFUL_AFTER = 2  # generations of a chunk that ended without being released
+_COUNTER_DIGITS = 12  # fixed width, so that renewing a lease does not change its size
+_MAX_WATCHED = 12  # maximum number of leases that an idle worker watches
+# Maximum number of folders that an idle worker lists at a time: near the end, hundreds of workers may be idle.
+_MAX_SURVEYED = 2
+_FIRST_POLL_S = 0.1  # first delay while other workers finish their chunks; each further delay is twice as long
+_CAREFUL_AFTER = 2  # a chunk is treated with care after this many leases that ended without being released
 
 
 @dataclass(frozen=True)
@@ -181,11 +182,13 @@ class ChunkProtocol:
         self._random = random.Random(str(owner.id if seed is None else seed))
         folders = [f"{number:04d}" for number in range(-(-num_chunks // FOLDER_CHUNKS))]
         start = self._random.randrange(len(folders)) if folders and not in_order else 0
-        # Folders that may have free chunks, then folders whose chunks are all taken, with those that have no result.
+        # _open: folders that may have free chunks. _pending: folders whose chunks are all taken, with the chunks that
+        # have no result.
         self._open = deque(folders[start:] + folders[:start])
         self._pending: dict[str, dict[int, int]] = {}
-        self._candidates: list[tuple[int, int]] = []  # chunk and generation to create, all in the folder _open[0]
-        self._collisions: dict[int, int] = {}  # leases in that folder that exist, although a list may not show them yet
+        self._candidates: list[tuple[int, int]] = []  # leases to create in the folder _open[0], as (chunk, generation)
+        # Chunk -> generation of leases in that folder that exist, although a listing may not show them yet.
+        self._collisions: dict[int, int] = {}
         self._watched: dict[str, tuple[bytes, float]] = {}  # the content of a lease, and when it was first read
         self._num_temporary = self._num_attempts = 0
 
@@ -307,7 +310,8 @@ class ChunkProtocol:
         """Return the free chunks of a folder in random order, each with its generation, and note those of others."""
         first = int(folder) * FOLDER_CHUNKS
         newest = newest_generations(self.files, folder)
-        done = finished_chunks(self.files, folder)  # listed later, so that no chunk seems to be neither taken nor done
+        # Listed after the leases, so that every chunk that lost its lease meanwhile counts as done.
+        done = finished_chunks(self.files, folder)
         free, taken = list[tuple[int, int]](), dict[int, int]()
         for chunk in range(first, min(first + FOLDER_CHUNKS, self._num_chunks)):
             if chunk not in done:

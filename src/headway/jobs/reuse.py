@@ -45,7 +45,7 @@ def take_over_results(plan: Plan, earlier: Plan) -> None:
             new.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(old, new)
-            except OSError:  # no hard links
+            except OSError:  # the file system does not support hard links
                 shutil.copyfile(old, new)
 
 

@@ -23,10 +23,10 @@ from headway.jobs.protocol import (
     newest_generations,
 )
 
-_MAX_FAILURES = 1000  # failed lines to read
-_MAX_RUNNING = 1000  # leases to read
+_MAX_FAILURES = 1000  # maximum number of failed lines to read
+_MAX_RUNNING = 1000  # maximum number of leases to read
 _ACTIVE_S = 600.0  # a worker whose report is older is not counted in the rate
-_SLOW = 3.0  # a chunk is a straggler if it was taken this many times as long ago as chunks take
+_SLOW = 3.0  # a chunk that takes this many times as long as usual is a straggler
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ def _running(plan: Plan, files: LocalFiles, running: list[tuple[int, int]], usua
         with suppress(OSError, ValueError, KeyError):
             counter, _, description = (files.read(lease_name(chunk, generation)) or b"").partition(b" ")
             owner = json.loads(description)
-            age = int(counter) * plan.timing.renew_s  # renewals show the age without a comparison of clocks
+            # The number of renewals gives the age without comparing the clocks of two machines.
+            age = int(counter) * plan.timing.renew_s
             is_straggler = usual_s > 0 and age > _SLOW * usual_s + plan.timing.renew_s
             chunks.append(RunningChunk(chunk, owner["host"], owner["pid"], generation, age, is_straggler))
     return chunks

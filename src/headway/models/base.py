@@ -45,7 +45,7 @@ class ArchitectureConfig(Config):
         """
         return cls.parse({"preset": name, **changes}, f"preset {name}")
 
-    if TYPE_CHECKING:  # the subclasses declare the fields, in their order
+    if TYPE_CHECKING:  # the subclasses declare these fields, each in its own field order
 
         @property
         def kind(self) -> str:

@@ -75,8 +75,8 @@ class _GrowingTable(nn.Module):
     def __init__(self, rows: Callable[[int], Tensor]) -> None:
         super().__init__()
         self._rows = rows
-        # On the meta device only the shapes of weights are wanted, and the width may be absurd. (In PyTorch 2.6
-        # torch.get_default_device does not know a device that is set by a context.)
+        # On the meta device, only the shapes of weights are needed, and the width may be too large for a real table.
+        # (In PyTorch 2.6 torch.get_default_device does not know a device that is set by a context.)
         empty = torch.empty(0)
         self.register_buffer("table", empty if empty.is_meta else rows(256), persistent=False)
 

@@ -13,7 +13,7 @@ from headway.notebook_html import DOUBT, badge, page, paragraph, shaded, table, 
 
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
-_SHOWN = 60  # characters of a text in one line
+_SHOWN = 60  # maximum number of characters of a text shown in a line
 Flag = Literal["truncated", "repeated", "copied", "unknown_source", "forced", "fell_back", "split"]
 
 

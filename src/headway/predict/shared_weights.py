@@ -51,7 +51,7 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
     if isinstance(copied, Model) and copied.int8_weights is not None:
         from headway.engine.int8_weights import with_float_weights
 
-        with_float_weights(copied)  # integers compute only on a CPU
+        with_float_weights(copied)  # int8 weights can be used only on a CPU
     # Module.to would change the caller's parameters in place, so they are replaced first. Tied parameters stay tied.
     moved = {
         parameter: nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
@@ -64,7 +64,7 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
 
 
 def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
-    if tensor.is_meta:  # only the shape of a weight in integers, which are on a CPU
+    if tensor.is_meta:  # a placeholder without data for an int8 weight, which stays on the CPU
         return device.type == "cpu"
     return tensor.device.type == device.type and device.index in (None, tensor.device.index)
 
@@ -112,5 +112,5 @@ class Once:
             with self._lock:
                 if self._make is not None:
                     self._made.append(self._make())
-                    self._make = None  # it may refer to the owner of this object: no cycle is left
+                    self._make = None  # it may refer to the owner of this object, which would be a reference cycle
         return self._made[0]

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from headway.serve.errors import OverloadedError
 
 _BYTES_PER_TOKEN = 4.0
-EXTRA_TOKENS = 4  # added to the estimate of each sentence that is translated separately
+EXTRA_TOKENS = 4  # tokens added to the estimate of each sentence that is translated separately
 _SHORT_CHARACTERS = 200  # shorter texts are not split into sentences
 _LINE_END, _SENTENCE_ENDS, _OTHER_SENTENCE_ENDS = "\n", (". ", "! ", "? "), ("\u3002", "\uff01", "\uff1f")
 _WINDOW_S = 10.0  # time constant of the measured speed
 _LEAST_BUSY_S = 1.0  # shorter measurements are too inaccurate
-_HALF_LIFE_S = 20.0  # half-life of an earlier, higher speed
-_QUIET_S = 0.5  # a shorter queue leaves time for other work
+_HALF_LIFE_S = 20.0  # half-life with which an earlier, higher speed decays
+_QUIET_S = 0.5  # with a shorter queue, there is time for other work
 _QUIET_CHECK_S = 0.05
 
 
@@ -115,7 +115,8 @@ class Admission:
         # caller starts at this value, because it has no claim on earlier time (start-time fair queueing).
         self._served_last: dict[int, float] = {}
         self._arrivals = itertools.count()
-        # Seconds with jobs, and the tokens that were completed in them. Older values count less.
+        # Number of seconds in which there were jobs, and number of tokens that were completed in this time. Older
+        # values count less.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
         self._earlier_rate = first_rate
 
@@ -223,7 +224,7 @@ class Admission:
             self.tokens += count
             state.tokens += count
 
-        add(tokens)  # the time before belongs to the jobs before
+        add(tokens)  # the time until now belongs to the earlier jobs
         self.num_jobs += 1
         state.num_jobs += 1
         try:

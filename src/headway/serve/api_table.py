@@ -116,6 +116,6 @@ def reply_to(error: Exception, api: str) -> Response:
         return error.response
     reply = http_error(error)
     status, headers = APIS[api].statuses.get(reply.kind, reply.status), reply.headers
-    if status == 401:  # RFC 9110, section 15.5.2, demands it
+    if status == 401:  # required by RFC 9110, section 15.5.2
         headers = {**headers, "WWW-Authenticate": "Bearer"}
     return error_reply(api, reply.message, status, headers)

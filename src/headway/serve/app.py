@@ -43,7 +43,7 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         reports.loop_watch.start()
-        description()  # now, because it takes about a second
+        description()  # computed now, because it takes about a second
         yield
         reports.loop_watch.stop()
         reports.flush()
@@ -121,7 +121,7 @@ class _SafeCorsMiddleware(CORSMiddleware):
         return response
 
 
-# Errors, in the form of the API that the request is meant for.
+# Errors, in the format of the API that the request is meant for.
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

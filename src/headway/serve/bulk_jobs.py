@@ -134,7 +134,7 @@ class BulkJobs:
 
     def __init__(self, admission: Admission, max_groups: int) -> None:
         self._admission, self._max_groups = admission, max_groups
-        self._jobs: dict[str, BulkJob] = {}  # in the order of their arrival
+        self._jobs: dict[str, BulkJob] = {}  # in order of arrival
         self._served: dict[str, float] = {}  # number of tokens processed for each key with waiting texts
         self._num_runners = 0
         self._runners: set[asyncio.Task[None]] = set()

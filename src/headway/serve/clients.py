@@ -67,7 +67,7 @@ class Clients:
 
     def __init__(self, keys: Callable[[], Sequence[KeyConfig]], usage: Usage) -> None:
         self._keys, self._usage = keys, usage
-        self._request_times: dict[str, list[float]] = {}  # times within the last minute, by key name
+        self._request_times: dict[str, list[float]] = {}  # times of the requests in the last minute, by key name
 
     def authenticate(self, key: str | None) -> Client:
         """Return the client that has this key, and count a request of it.

@@ -21,7 +21,7 @@ ANY_HOST = "*"  # all addresses of the machine
 UNIX_PREFIX = "unix:"  # a host that is the path of a Unix socket
 _PREFIX = "HEADWAY_"
 _SHA256 = 64  # hexadecimal digits
-# Inputs whose digest is useless: nothing (the command got no key), or a key that everyone knows.
+# Inputs whose digest must not be used: an empty input (the command got no key), and a key that everyone knows.
 _KNOWN_KEYS = {"": "nothing", "\n": "a line break", "foo": "foo", "foo\n": "foo and a line break"}
 _KNOWN_DIGESTS = {sha256(key.encode()).hexdigest(): name for key, name in _KNOWN_KEYS.items()}
 

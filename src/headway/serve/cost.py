@@ -19,14 +19,14 @@ from headway.serve.admission import EXTRA_TOKENS, estimated_tokens, num_sentence
 from headway.serve.model_info import ModelInfo
 from headway.text.base import MASK
 
-_USUAL_ROWS = 4  # rows of a batch for each text with the default options
+_USUAL_ROWS = 4  # number of rows in a batch per text with the default options
 _USUAL_LONGER = 50  # a translation may have this many tokens more than its source if no maximum is given
 _PART_CHARACTERS = 500  # a longer text may be translated in parts, each with the options for a text
-_PART_TOKENS = 100  # of the maximum number of tokens, so many count for each part of a text
+_PART_TOKENS = 100  # number of tokens of the given maximum that count for each part of a text
 # A step with phrases to include, a glossary, a prefix or a coverage penalty takes as long as this many usual steps.
 _STEPS_WITH_RULES = 4
-_STEPS_ALONE = 4  # a step of a single sequence, which shares no batch, takes as long as so many usual ones
-_INSPECTION_STEPS = 6  # an inspection takes as long as so many translations
+_STEPS_ALONE = 4  # a step of a sequence that is decoded alone takes as long as this many usual steps
+_INSPECTION_STEPS = 6  # an inspection takes as long as this many translations
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases, which extend each hypothesis
 _MAX_ENTRIES = 2000  # maximum number of entries of a glossary that a request contains
 _MAX_TOKENS = 1_000_000  # maximum work of a request; most requests with more take longer than limits.request_seconds
@@ -34,8 +34,9 @@ _RESULTS_PER_NEW_TOKEN = 2  # a reply may have this many times limits.new_tokens
 _CHARACTERS_PER_TOKEN = 4
 _READ_TOKENS = 16  # reading this many tokens takes about as long as decoding one
 _DETECTED_CHARACTERS_PER_TOKEN = 100  # detecting a language is much faster than translating
-_SPLIT_CHARACTERS_PER_TOKEN = 25  # so is splitting into sentences
-_PREPARED_CHARACTERS_PER_TOKEN = 100  # so is preparing a glossary, which workers do for the first request with it
+_SPLIT_CHARACTERS_PER_TOKEN = 25  # splitting into sentences is much faster, too
+# Preparing a glossary is much faster, too; workers do it for the first request with the glossary.
+_PREPARED_CHARACTERS_PER_TOKEN = 100
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def cost_of_translation(
     tokens, results = max(tokens, _STEPS_ALONE * decoding.min_length), results * decoding.n_best
     if options.alignment:
         tokens += results / rows / _USUAL_ROWS  # one pass through the model for each candidate
-    listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # more are refused
+    listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # longer glossaries are refused
     return Cost(
         texts=len(sources),
         characters=characters + listed,

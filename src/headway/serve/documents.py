@@ -47,8 +47,8 @@ from headway.text.languages import base_language
 _log = logging.getLogger("headway.serve")
 _FOLDER = "headway-documents-"
 _DETECTED_CHARACTERS = 10_000
-_MAX_PROCESSES = 2  # processes that read or write documents at a time
-_PROCESSOR_S = 20  # processor time of one of them
+_MAX_PROCESSES = 2  # maximum number of processes that read or write documents at a time
+_PROCESSOR_S = 20  # processor time limit of each of these processes
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
 _MAX_EXAMPLES = 20

@@ -43,11 +43,21 @@ _GLOSSARIES_PATH = "/api/v1/glossaries"
 _UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
 _FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
-_ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
-_PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # answered before others without a key
+_ALWAYS_ANSWERED = (
+    "/health",
+    "/ready",
+    "/metrics",
+    "/v2/health/live",
+)  # paths that are answered even while the service shuts down
+_PROBES = (
+    "/health",
+    "/ready",
+    "/v2/health/live",
+    "/v2/health/ready",
+)  # paths that are answered before other requests without a key
 _PER_ITERATION = 25  # requests without a known key to process in each iteration of the event loop
 _REFUSED = 400  # the lowest status of an error
-_PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
+_PIECE = 16_384  # number of bytes of a reply to pass to a slow client at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyPlace(
     lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
@@ -64,7 +74,7 @@ class Gateway:
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
         self._apps, self._service, self._reports = apps, service, reports
         self._root_path = service.config.root_path
-        self._turns = LoopTurns(_PER_ITERATION)  # for requests without a known key
+        self._turns = LoopTurns(_PER_ITERATION)  # limits requests without a known key
         self._metrics_turns = LoopTurns(1)  # each reply takes some milliseconds
         self._refusal_pace = RefusalPace()
 
@@ -90,7 +100,7 @@ class Gateway:
                 if pivots:
                     headers.append((b"x-pivot-language", ", ".join(pivots).encode()))
                 if not request.is_complete and "expect" in request.head.headers:
-                    headers.append((b"connection", b"close"))  # the client may send the body, or not
+                    headers.append((b"connection", b"close"))  # the client may or may not send the body
                 message["headers"] = [*message.get("headers", ()), *headers]
             elif len(body := message.get("body", b"")) > _PIECE:
                 for position in range(0, len(body) - _PIECE, _PIECE):
@@ -144,7 +154,7 @@ class Gateway:
         if has_keys and not (key and service.clients.has_key(key)):
             await self._turns.take()  # so that requests with a known key do not wait for these
         if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
-            request.api = "deeplx"  # decides the form of a refusal
+            request.api = "deeplx"  # determines the format of a refusal
         if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
             body = await request.receive_body(limit, self._turns if has_keys else None)
             candidates = list(keys.in_body(request.head.headers.get("content-type", ""), body))
@@ -278,7 +288,7 @@ class _Request:
                 self.received.add(len(part))
                 parts += part
                 self.is_complete = not message.get("more_body", False)
-                del message, part  # while the next part is awaited, memory holds one copy
+                del message, part  # only one copy is in memory while the next part is awaited
             self.body = bytes(parts)
             self.receive = replay([{"type": "http.request", "body": self.body}], self._receive)
         return self.body

@@ -33,7 +33,7 @@ from headway.text.languages import base_language
 BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
-# What a worker keeps at most: glossaries, their entries and their characters.
+# Maximum number of glossaries, of their entries and of their characters in a worker.
 _MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 200_000, 20_000_000
 
 
@@ -96,7 +96,7 @@ class RecentGlossaries:
 
     def __init__(self) -> None:
         self._glossaries: dict[GlossaryDigest, GlossaryLines] = {}
-        self._entries = self._characters = 0  # of all of them
+        self._entries = self._characters = 0  # totals over all glossaries
 
     def __contains__(self, digest: GlossaryDigest) -> bool:
         return digest in self._glossaries
@@ -109,7 +109,7 @@ class RecentGlossaries:
 
     def add(self, lines: GlossaryLines) -> None:
         """Add a glossary, or use it again. Those that were not used for the longest time make room for it."""
-        kept = self._remove(lines.digest) or lines  # one that is kept may have been built
+        kept = self._remove(lines.digest) or lines  # a stored glossary may already have been built
         self._glossaries[kept.digest] = kept
         self._entries += kept.num_entries
         self._characters += len(kept.text)

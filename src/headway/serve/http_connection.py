@@ -56,7 +56,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
         self._in_head, self._head_tail = True, b""
-        self._head_bytes = 0  # of the head, or of what a chunked body has besides its content
+        self._head_bytes = 0  # size of the head, or of everything in a chunked body except its content
         self._head = ReceivedRequest(received, "", is_known=False)
         self._body_left: int | None = 0  # None: chunked
         self._waiting = bytearray()  # bytes of the next requests
@@ -67,7 +67,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._head = ReceivedRequest(self._received, sender_at(self.client[0] if self.client else None), is_known=False)
-        transport.set_write_buffer_limits(0)  # pause_writing is then called whenever the client is slower than we are
+        # pause_writing is then called whenever the client reads more slowly than the service writes
+        transport.set_write_buffer_limits(0)
         if len(self.connections) > self._limits().connections:
             self._refuse(503, "Too many connections")
         self._expect_data()
@@ -189,7 +190,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Forget the request, and begin with the next one if the client has sent it already."""
         self._head.release()
         self.headers, self.url = [], b""
-        self.cycle.body = bytearray()  # the rest is read, so that the client can send it, and dropped
+        # The rest of the body is read and discarded, so that the client can finish sending it.
+        self.cycle.body = bytearray()
         self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]
         super().on_response_complete()
         if self._waiting:
@@ -237,7 +239,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         is_answered = not self._in_head and self.cycle is not None and self.cycle.response_complete
-        if self._is_answering or self.flow.read_paused:  # the client waits, or this side does not read
+        if self._is_answering or self.flow.read_paused:  # the client is waiting for a reply, or reading is paused
             self._expect_data()
         elif is_answered or (self._in_head and not self._head_bytes):
             self.transport.close()

@@ -14,7 +14,7 @@ _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
 }  # fmt: skip
 # An unsupported language is reported only if it has at least this probability and is this many times as probable as the
-# supported ones. Sentences of four words reach this; single words and numbers do not.
+# supported ones. Sentences of four words reach these values; single words and numbers do not.
 _CLEAR, _MUCH_MORE = 0.3, 20
 _ENGLISH_NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",

@@ -16,7 +16,8 @@ from headway.errors import ConfigError
 from headway.serve.config import ANY_HOST, UNIX_PREFIX
 
 BACKLOG = 2048
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the machine does not have the address, such as any of IPv6
+# The machine does not have this address, for example because it has no IPv6.
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 
-ANONYMOUS_LOG = "headway.serve.anonymous"  # requests that anyone can send
+ANONYMOUS_LOG = "headway.serve.anonymous"  # logger for requests that need no key
 LINES_PER_MINUTE = 100
 _MINUTE_S = 60.0
 

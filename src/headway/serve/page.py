@@ -30,8 +30,8 @@ _DRAWING_STYLE = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest(
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
-    "style-src": f"'self' 'sha256-{_DRAWING_STYLE}'",  # the style sheet inside drawings of models
-    "img-src": "'self' blob:",  # drawings of models, which need a key
+    "style-src": f"'self' 'sha256-{_DRAWING_STYLE}'",  # allows the style sheet inside drawings of models
+    "img-src": "'self' blob:",  # blob: for drawings of models, which the page fetches with a key
     "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",

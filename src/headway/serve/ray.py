@@ -172,7 +172,7 @@ class RayFleet(Fleet):
                 self._current = [state for state in states if isinstance(state, _ReplicaState)]
             except DeploymentUnavailableError:
                 self._current = []
-            except TimeoutError:  # the replica hangs; the other replicas do its work until Ray ends it
+            except TimeoutError:  # the replica hangs; other replicas do its work until Ray ends it
                 pass
             self._last |= {state.replica: state for state in self._current}
             self.restarts = sum(state.restarts for state in self._last.values())

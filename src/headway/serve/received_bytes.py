@@ -24,7 +24,7 @@ _FREE = 8192  # bytes of each request that do not count, so that short requests 
 _UNKNOWN_SHARE = 1 / 8  # share of the limit for requests whose key is not known yet
 _RETRY_S = 1
 _MEGABYTE = 1_000_000
-_IPV6_NETWORK_BITS = 64  # what a host of IPv6 has for itself
+_IPV6_NETWORK_BITS = 64  # network prefix length of a single IPv6 host
 
 
 class ReceivedBytes:

@@ -57,7 +57,7 @@ _MODEL_TITLES: dict[Capability, str] = {
     "fills": "masked language model",
 }
 T = TypeVar("T")
-_GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
+_GROUPS_PER_WORKER = 2  # number of text groups of bulk jobs per worker
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
 _DETECTED_CHARACTERS = 10_000  # number of characters of each text that are used to detect its language
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
@@ -90,7 +90,7 @@ class Service:
         self.is_draining = False
         self._preparing = Counter[GlossaryDigest]()  # unfinished calls that count the preparation of a glossary
         self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
-        self._reading = Turns(1)  # so are replies with all entries of a glossary
+        self._reading = Turns(1)  # one thread for replies with all entries of a glossary, for the same reason
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
@@ -490,10 +490,10 @@ class Service:
         # checked before the model is loaded, and again afterwards, because other requests may have arrived
         if not has_room:
             self.admission.check_capacity(tokens, client.name, client.priority)
-        # Now, so that requests that wait do not exceed the quota together.
+        # Count now, so that waiting requests cannot exceed the quota together.
         self.clients.count_characters(client, characters)
         try:
-            # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
+            # Loading time must not count as time in the queue, so a request waits for its model first.
             async with self.pool.using(*_names(model)) as fleet:
                 with self._preparation(fleet, glossary) as preparation:
                     tokens += preparation

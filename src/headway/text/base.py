@@ -178,7 +178,7 @@ class ContinuationDecoder:
         # Tokens to decode again with the next ones: the tokens of an incomplete character, and the token before them,
         # because a space may depend on it.
         self._ids: list[int] = []
-        self._length = 0  # characters of their text
+        self._length = 0  # number of characters in the text of these tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text that ``ids`` add to the tokens before, without an incomplete character at the end."""

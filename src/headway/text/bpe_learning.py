@@ -110,7 +110,7 @@ class _Corpus:
         self._frequencies = list(words.values())
         self._ids = {symbol: index for index, symbol in enumerate(sorted(set().union(*words)))}
         self._counts: Counter[_Pair] = Counter()
-        self._places: defaultdict[_Pair, set[int]] = defaultdict(set)  # the words in which a pair has occurred
+        self._places: defaultdict[_Pair, set[int]] = defaultdict(set)  # words in which a pair has occurred
         for index in range(len(self._words)):
             self._count(index, 1)
         # The smallest entry is the most frequent pair with the lowest ids, if its count is up to date.

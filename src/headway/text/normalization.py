@@ -72,7 +72,9 @@ _JOINING = (
 _WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
 
 _NEVER_NEEDED = frozenset(map(chr, (*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))))
-_NEVER_NEEDED |= frozenset("\u00ad\u200e\u200f\u2060\ufeff")  # frequent ones, so that the pattern need not be tried
+_NEVER_NEEDED |= frozenset(
+    "\u00ad\u200e\u200f\u2060\ufeff"
+)  # frequent characters, for which the slower pattern is not needed
 _VISIBLE = _run_without(_INVISIBLE_RANGES)
 _VISIBLE_WITHOUT_OTHER_SPACE = _run_without((*_INVISIBLE_RANGES, *_OTHER_SPACE_RANGES))
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
@@ -243,7 +245,8 @@ def _needed_or_invisible() -> Any:
 
 
 def _letters_of(scripts: Iterable[str]) -> str:
-    # Marks such as Arabic vowels belong to several scripts (Script_Extensions), those of Latin letters to too many.
+    # Marks such as Arabic vowels belong to several scripts (Script_Extensions). Marks of Latin letters belong to so
+    # many scripts that they are excluded.
     classes = "".join(map(r"\p{{scx={}}}".format, scripts))
     return rf"[[\p{{L}}\p{{M}}]&&[{classes}]--[\u0300-\u036f{_INVISIBLE}]]"
 

@@ -43,7 +43,7 @@ from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
 from headway.text.merge_closure import symbols_of_merges
 
-SAMPLE_BYTES = 200  # size of an example up to which ``TokenizerConfig.sample_lines`` counts it as one
+SAMPLE_BYTES = 200  # ``TokenizerConfig.sample_lines`` counts an example of up to this size as one line
 
 TokenizerKind = Literal["bpe", "characters", "whitespace", "words"]
 

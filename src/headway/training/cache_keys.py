@@ -30,7 +30,8 @@ _VERSION_1_OPTIONS: dict[type[Config], tuple[str, ...]] = {
     Corpus: ("files", "fields", "source_language", "target_language", "weight"),
     TextCorpus: ("files", "fields", "source_language", "target_language", "weight", "documents"),
 }
-_FILES_AND_ORDER = {"files", "weight"}  # options of a corpus: files are hashed, and weights change no store
+# Corpus options that are not part of the key: files are hashed, and weights do not affect stores.
+_FILES_AND_ORDER = {"files", "weight"}
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def recipe_of_run(recipe: RecipeT, run: Path) -> RecipeT | None:
     if not path.exists() or not checkpoint_folders(run / "checkpoints"):
         return None
     data = read_toml(path)
-    data.get("training", {}).pop("sharding", None)  # older versions could change it when a run resumed
+    data.get("training", {}).pop("sharding", None)  # in older versions, a resumed run could change it
     return type(recipe).parse_saved(data, str(path))
 
 

@@ -103,7 +103,7 @@ def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
     limits = recipe.data.max_tokens, recipe.max_batch_examples
     shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan, *limits)
     objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
-    with torch.compiler.set_stance("force_eager"):  # compiling would double the compile time
+    with torch.compiler.set_stance("force_eager"):  # compiling for the estimate would double the compile time
         estimate = estimate_memory(objective, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
     check_memory(estimate, available_memory(trainer.world.device))
 

@@ -32,7 +32,7 @@ from headway.training.stream import TokenBatch, to_device
 from headway.training.task import Objective
 
 _GIB = 1 << 30
-_LOGIT_BYTES = 12  # per logit of a chunk that the loss processes at once: the logit, its softmax and its error
+_LOGIT_BYTES = 12  # bytes per logit of a chunk of the loss: the logit, its softmax and its error
 # Peak memory divided by saved activations. On a CPU, where the heap fragments, ratios of 1.9 to 2.8 were measured
 # (resident sizes of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU value is a guess.
 _PEAK_PER_SAVED = {"cpu": 2.2, "cuda": 1.3}

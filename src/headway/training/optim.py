@@ -53,7 +53,7 @@ from headway.training.muon import Muon
 # of the other schedules.
 _DEFAULT_RATE = 7e-4
 _DEFAULT_FACTOR = 1.0
-_SENSIBLE_PEAK = (1e-6, 0.1)  # below, a Transformer learns next to nothing; above, it diverges
+_SENSIBLE_PEAK = (1e-6, 0.1)  # with a lower rate, a Transformer learns next to nothing; with a higher rate, it diverges
 
 
 def _default_rate(settings: dict[str, Any]) -> float:

@@ -219,7 +219,7 @@ class Preparation:
             **self._reading_options(),
         }
         configs = [corpus, filters] if filters else [corpus]
-        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # version 1 had only this one
+        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # version 1 supported only this order
         is_old = is_old and not self._reading_options()
         key = CacheKey(hashes, options, version_1 if is_old else None, {"encoding": encoding.side_changes})
         path = self.run / "tokens" / name

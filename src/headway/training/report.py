@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Scores = dict[str, float | str]  # development scores and their signatures
 
 _LARGE = 1e5
-_AT_THE_END = ("average", "ema")  # kinds of records that are written again each time a run reaches its end
+_AT_THE_END = ("average", "ema")  # kinds of records that are rewritten each time a run reaches its end
 
 
 def shown_number(value: float) -> str:

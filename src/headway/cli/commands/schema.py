@@ -94,7 +94,7 @@ def bundle_schema() -> JsonSchema:
 
     whole = _schema_of(ConfigFile, "Headway model folder: config.json", nullable=True)
     for name in ("labels", "framing"):
-        del whole["properties"][name]["default"]  # a file without the key has no value
+        del whole["properties"][name]["default"]  # if the key is missing in a file, there is no default
     return whole
 
 

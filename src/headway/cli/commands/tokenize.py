@@ -40,7 +40,7 @@ def tokenize(
     from headway.calls.looking import tokenized
 
     bundle = load_bundle(model)
-    tokenized(bundle, "", side, str(model))  # refuses a side that the model does not have
+    tokenized(bundle, "", side, str(model))  # raises an error if the model does not have this side
 
     def shown(line: str) -> Iterator[str]:
         """Yield the lines of the output for a line of the input."""

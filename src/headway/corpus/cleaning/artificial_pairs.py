@@ -9,8 +9,8 @@ import numpy as np
 
 from headway.text.words import word_spans
 
-_TRUNCATED_SHARES = (0.25, 0.65)  # of the words of a truncated text, of which the end is missing
-_SHARE_WITH_END = 0.5  # of the truncated texts end with the punctuation of the whole text
+_TRUNCATED_SHARES = (0.25, 0.65)  # minimum and maximum share of words that are cut from the end of a text
+_SHARE_WITH_END = 0.5  # share of truncated texts that keep the final punctuation of the whole text
 _END = re.compile(r"\W*\Z")
 
 

@@ -19,7 +19,7 @@ from headway.jobs.join import open_compressed
 from headway.jobs.plan import content_digest
 from headway.storage import atomic_write_folder
 
-_LOOKED_AT = 1 << 16  # bytes at the beginning of a file
+_LOOKED_AT = 1 << 16  # number of bytes to inspect at the beginning of a file
 _MAX_NUL_SHARE = 0.01
 _MAX_REPLACED_SHARE = 0.3
 InputFormat = LineFormat | Literal["tmx"]

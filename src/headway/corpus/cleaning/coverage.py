@@ -18,13 +18,13 @@ from jaxtyping import Float, Shaped
 
 from headway.corpus.cleaning.mixture import PairBorder, pair_posteriors, probable
 
-_LEAST_TRUNCATED = 1e-4  # share of truncated pairs in a corpus
-_LOWEST_PART = 0.5  # how much is missing in truncated pairs, and so their lowest scores, differs between corpora
-_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # of Newton's method
-_RIDGE = 1e-3  # of the mean log-likelihood
+_LEAST_TRUNCATED = 1e-4  # minimum share of truncated pairs in a corpus
+_LOWEST_PART = 0.5  # the lowest scores depend on how many words are cut, which differs between corpora
+_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of steps of Newton's method, and the step size at which it ends
+_RIDGE = 1e-3  # weight of the L2 penalty, compared with the mean log-likelihood
 _LEAST_DEVIATION = 1e-3
 _MAX_LOG_ODDS = 30.0
-_FARTHEST = 10.0  # standard deviations, to which features are limited
+_FARTHEST = 10.0  # features are clipped to this many standard deviations
 
 Floats = npt.NDArray[np.float64]
 

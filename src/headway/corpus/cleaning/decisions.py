@@ -123,5 +123,5 @@ def usable_lines(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether each line can be decoded and has no empty text."""
     usable: NDArray[np.bool_] = value(rows, "is_undecodable") == 0
     usable &= value(rows, "source_characters") > 0
-    usable &= ~(value(rows, "target_characters") == 0)  # NaN in texts
+    usable &= ~(value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts
     return usable

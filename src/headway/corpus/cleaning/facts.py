@@ -17,7 +17,7 @@ _MARKED = re.compile(
     r"|(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
     r"|(?P<placeholder>\{\{[^{}]*\}\}|\$?\{\w*\}|(?<![\d%])%(?:\(\w+\)|\d+\$)?[sdif@](?!\w))",
 )
-_HINTS = re.compile(r"[@{%/]|www")  # no text without one of these has an address or a placeholder
+_HINTS = re.compile(r"[@{%/]|www")  # every address and every placeholder contains one of these
 _URL_END = ".,;:!?)]}'’”»"
 _THOUSANDS = re.compile("(?<=\\d)[.,'’\u00a0\u202f ](?=\\d{3}(?!\\d))")
 _DIGITS = re.compile(r"\d+")

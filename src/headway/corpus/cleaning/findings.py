@@ -19,7 +19,7 @@ from headway.corpus.cleaning.rules import Rule
 NUM_EXAMPLES = 20
 _NUM_REPAIRS = 5
 _MAX_LENGTH = 10_000
-_MAX_LABELS = 10_000  # that are counted
+_MAX_LABELS = 10_000  # maximum number of distinct labels to count
 
 
 @dataclass(frozen=True, order=True)
@@ -50,7 +50,8 @@ class NearestExamples:
 
     def __init__(self, count: int = NUM_EXAMPLES) -> None:
         self._count = count
-        self._heap: list[tuple[float, int, LineExample]] = []  # the farthest first
+        # A heap whose first item is the farthest from the threshold.
+        self._heap: list[tuple[float, int, LineExample]] = []
 
     def add(
         self,

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from headway.errors import ConfigError, MissingPackageError
 from headway.text.languages import base_language
 
-_MAX_CHARACTERS = 2000  # of a text, of which the rest is not looked at
-_BATCH_FEATURES = 4096  # rows of the table that are added at a time
-_VARIANTS = {"nb": "no", "nn": "no", "fil": "tl", "in": "id"}  # what another detector may call a language
+_MAX_CHARACTERS = 2000  # maximum number of characters of a text to read
+_BATCH_FEATURES = 4096  # number of rows of the likelihood table to sum at a time
+_VARIANTS = {"nb": "no", "nn": "no", "fil": "tl", "in": "id"}  # other codes that py3langid may use for a language
 
 
 class LanguageDetector:
@@ -70,7 +70,8 @@ class LanguageDetector:
         encoded = [_encode(text) for text in texts]
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         rows, features, counts = self._count_features(b"".join(encoded), lengths)
-        scores = np.zeros((len(texts), len(self._log_prior)), dtype=np.float32)  # without features all are equal
+        # A text without features gets equal probabilities.
+        scores = np.zeros((len(texts), len(self._log_prior)), dtype=np.float32)
         weights = np.log1p(counts.astype(np.float32))
         firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # the first feature of each text that has any
         begin = 0
@@ -95,7 +96,7 @@ class LanguageDetector:
         """Return the number of the text, the feature and its count, for each feature of each text, in this order."""
         letters = np.frombuffer(content, dtype=np.uint8)
         starts = np.cumsum(lengths) - lengths
-        order = np.argsort(-lengths, kind="stable")  # at each position, the texts that are left come first
+        order = np.argsort(-lengths, kind="stable")  # at each position, the texts that have not ended come first
         starts, sorted_lengths = starts[order], lengths[order]
         ends = np.searchsorted(-sorted_lengths, -np.arange(int(lengths.max(initial=0))), side="left")
         states = np.zeros(len(lengths), dtype=np.int64)

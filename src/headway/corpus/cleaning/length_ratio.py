@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CLASSES_PER_OCTAVE = 2
-_NUM_CLASSES = 40  # up to a million characters
+_NUM_CLASSES = 40  # enough for texts of up to a million characters
 _BIN = 0.01
 _MAX_LOG_RATIO = 6.0
 _NUM_BINS = round(2 * _MAX_LOG_RATIO / _BIN)
-_MIN_PAIRS = 200  # of a class; neighbors are added to smaller ones
+_MIN_PAIRS = 200  # minimum number of pairs in a class; smaller classes are merged with their neighbors
 _MIN_SPREAD = 0.05
 _NORMAL = 1.4826
 

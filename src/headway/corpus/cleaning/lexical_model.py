@@ -44,17 +44,18 @@ from headway.errors import DataError
 from headway.text.lexicon import ITERATIONS, Cooccurrences
 from headway.text.words import split_words
 
-_SAMPLE = 200_000  # pairs that the model is learned from
-_FREQUENT = 4  # a word that is rarer than this on both sides is represented by its beginning
+_SAMPLE = 200_000  # maximum number of pairs to learn the model from
+_FREQUENT = 4  # words with lower counts on both sides are represented by their first characters
 _BEGINNING = 5  # characters
-_PRIOR = 2.0  # alpha, in observations
+_PRIOR = 2.0  # alpha, as a number of pseudo-observations
 _COPIES = 0.1  # share of copies in the base measure
 _DISCOUNT = 0.9  # d, in observations
 _INDEPENDENT = 0.2  # l
-_JUDGED = 20_000  # pairs that scores and coverages are learned from
+_JUDGED = 20_000  # maximum number of pairs to learn scores and coverages from
 _TRUNCATED_PAIRS, _MAX_TRUNCATED_SHARE = 10_000, 0.1
 _LEAST_DEVIATION = 1e-3
-_RANDOM_PAIRS, _MAX_RANDOM_SHARE = 5_000, 0.05  # random pairs, and their share of those that the lexicon learns
+# Maximum number of random pairs, and their maximum share of the pairs that the lexicon is learned from.
+_RANDOM_PAIRS, _MAX_RANDOM_SHARE = 5_000, 0.05
 
 Floats = npt.NDArray[np.float64]
 
@@ -405,7 +406,8 @@ class LexicalModel:
         shortened = _ShortenedPairs.of(sources, targets, known, dice)
         lexicon = _Lexicon.learn([*shortened.learned_sources, *random[0]], [*shortened.learned_targets, *random[1]])
         sources, targets = _evenly_spaced(sources, _JUDGED), _evenly_spaced(targets, _JUDGED)
-        unknown = round(num_random * (1 - known))  # as many are new to the lexicon as in the corpus
+        # The share of random pairs that are new to the lexicon is the same as in the corpus.
+        unknown = round(num_random * (1 - known))
         new = (
             [*sources[:unknown], *random[0][unknown:]],
             [*exchanged_texts(targets, dice)[:unknown], *random[1][unknown:]],

@@ -162,7 +162,7 @@ class Measurer:
         if self.kind == "pairs" and "facts" in self.rules:
             set_value(rows, "facts", [_number(fact_differences(*pair)) for pair in repaired])
         for name in ("letters", "script", "copy", "language", "facts", "repetition"):
-            rows["values"][~usable, _VALUE[name]] = np.nan  # of such lines, only emptiness matters
+            rows["values"][~usable, _VALUE[name]] = np.nan  # an unusable line is judged only by its emptiness
         return MeasuredLines(repaired, rows)
 
     def _repair(self, line: CorpusLine) -> tuple[tuple[str, ...], int]:
@@ -170,7 +170,7 @@ class Measurer:
         if line.fault is not None:
             return line.texts, 0
         texts, made = list(line.texts), 0
-        for side in range(len(self.languages)):  # a label stays as it is
+        for side in range(len(self.languages)):  # a label is not changed
             texts[side], new = self._repairer.repair(texts[side])
             made |= new
         return tuple(texts), made

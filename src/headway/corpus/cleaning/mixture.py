@@ -25,8 +25,8 @@ import numpy.typing as npt
 from jaxtyping import Float, Shaped
 
 _BINS = 1_000
-_LOWEST_PART = 0.05  # below the lowest random pairs, the ratio of the distribution functions is noise
-_PSEUDO = 0.5  # added to the counts of each block
+_LOWEST_PART = 0.05  # below this quantile of the random pairs, the ratio of the distribution functions is noise
+_PSEUDO = 0.5  # pseudo-count added to the counts of each block
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from headway.report_page import report_parts
 from headway.storage import atomic_write_text
 
 _SHARES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
-_MAX_LISTED = 8  # languages and scripts
+_MAX_LISTED = 8  # maximum number of languages and of scripts to list
 _MANY_DROPPED = 0.5
 _ONE_LABEL = 0.95
 _MAX_LABELS = 100
@@ -218,7 +218,7 @@ def _histogram(rule: Mapping[str, Any]) -> _Drawing:
     edges, counts = rule["histogram"]["edges"], rule["histogram"]["counts"]
     is_log = rule["histogram"]["scale"] == "log"
     threshold = rule["threshold"]
-    if threshold is None:  # nothing is below it, or above
+    if threshold is None:  # place the threshold at the edge, so that no bin counts as dropped
         threshold = edges[0] if rule["drops"] == "below" else edges[-1]
 
     def position(value: float) -> float:
@@ -246,7 +246,7 @@ def _histogram(rule: Mapping[str, Any]) -> _Drawing:
     if is_log:
         powers = range(math.ceil(math.log10(edges[0]) - 1e-9), math.floor(math.log10(edges[-1]) + 1e-9) + 1)
         marks = [10.0**power for power in powers]
-    elif edges[0] == -0.5:  # counts, each of which has a bin
+    elif edges[0] == -0.5:  # each integer has its own bin
         marks = [float(count) for count in range(len(counts))]
     else:
         marks = [float(f"{mark:.6g}") for mark in np.linspace(edges[0], edges[-1], _NUM_TICKS)]

@@ -39,7 +39,7 @@ class Rule:
     kinds: tuple[CorpusKind, ...] = ("pairs", "texts", "labels")
     edges: tuple[float, float] | None = None
     scale: Scale = "linear"
-    bins: int = 60  # so that the usual thresholds are edges of bins
+    bins: int = 60  # chosen so that the default thresholds are edges of bins
     is_learned: bool = False
 
     def limit(self, thresholds: Thresholds) -> float:

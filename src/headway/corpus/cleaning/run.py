@@ -46,7 +46,7 @@ from headway.storage import lock_file
 if TYPE_CHECKING:
     from headway.corpus.cleaning.scoring import ScoringSettings
 
-MEASURE, SCORE = "clean", "clean-score"  # operations of jobs, and their folders
+MEASURE, SCORE = "clean", "clean-score"  # names of job operations, and of their folders
 _JOB = ".job"
 _DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
 PAGE = "report.html"  # the report for people
@@ -124,7 +124,7 @@ def clean(
     if folder.exists() and any(folder.iterdir()) and not (folder / _JOB).exists():
         raise CheckpointError(f"{folder}: neither empty nor the folder of an interrupted run; choose another folder")
     job = folder / _JOB
-    with lock_file(job / "lock"):  # of several equal commands, one converts the files
+    with lock_file(job / "lock"):  # if the same command runs several times at once, one process converts the files
         readable = readable_inputs(inputs, settings.languages, job / "input")
     paths = [item.paths for item in readable]
 

@@ -24,7 +24,7 @@ from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules whose values they are
+SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules that use these scores as their values
 _BYTES_PER_SCORE = 4
 _LINE_CHARACTERS = len(SCORES) * _BYTES_PER_SCORE // 3 * 4
 

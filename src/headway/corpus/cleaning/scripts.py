@@ -20,7 +20,7 @@ SCRIPTS = (
     *("Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Thai", "Lao"),
     *("Tibetan", "Myanmar", "Georgian", "Armenian", "Ethiopic", "Khmer", "Mongolian", "Thaana", "Syriac"),
 )
-_SPACE, _OTHER, _COMMON = 0, 1, 2  # classes of characters that belong to no script: _COMMON are letters and marks
+_SPACE, _OTHER, _COMMON = 0, 1, 2  # classes of characters without a script; _COMMON contains letters and marks
 _FIRST = 3
 _UNKNOWN = 255
 _CODES = {name.upper(): _FIRST + number for number, name in enumerate(SCRIPTS)} | {"CJK": _FIRST + SCRIPTS.index("Han")}

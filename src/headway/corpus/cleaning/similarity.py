@@ -6,10 +6,11 @@ import unicodedata
 from functools import cache
 
 _TRIGRAM = 3
-_MAX_RATIO = 2.0  # texts whose lengths differ by more are no copies of each other
-_MIN_COPY = 8  # characters: names and greetings are often the same in two languages
+_MAX_RATIO = 2.0  # texts with a greater length ratio do not count as copies of each other
+# Minimum number of characters: short texts, such as names and greetings, are often the same in two languages.
+_MIN_COPY = 8
 _NGRAM = 6
-_MIN_REPETITION = 40  # characters: shorter texts repeat n-grams by chance
+_MIN_REPETITION = 40  # minimum number of characters: shorter texts repeat n-grams by chance
 
 
 def plain_key(text: str) -> str:

@@ -58,7 +58,7 @@ Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""
 
 _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maxima of a batch
+_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maximum number of tokens and of sequences in a batch
 
 
 class LanguageModel(PresentedModel):
@@ -160,14 +160,15 @@ class LanguageModel(PresentedModel):
     def _depends_on_check(self) -> bool:
         """Return whether int8 must pass the check for "auto" to choose it."""
         may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
-        has_floats = self.bundle.model.int8_weights is None  # integers cannot be compared with what they were before
+        # Without float weights, the int8 weights cannot be compared with the original ones.
+        has_floats = self.bundle.model.int8_weights is None
         return has_floats and may_have_outliers and self._may_search_in_int8
 
     def _check_int8(self) -> Int8Check:
         model = cast("DecoderOnly", self._model)
         check = check_int8(model, self._search_models["int8"](), self._tokenizer, self.bundle.prompt_prefix)
         if not check.passed:
-            self._search_models["int8"] = self._convert_once("int8")  # frees the memory of this form
+            self._search_models["int8"] = self._convert_once("int8")  # frees the memory of the earlier conversion
         return check
 
     def _convert_once(self, precision: Precision) -> Callable[[], Any]:
@@ -421,7 +422,7 @@ class LanguageModel(PresentedModel):
         """Return the log-probability of each token of each text and of EOS after it."""
         context, stride, precision = settings.context, settings.stride, settings.precision
         if context is None or stride is None:
-            model = cast("RecurrentLM", self._model)  # only its context has no limit
+            model = cast("RecurrentLM", self._model)  # only a recurrent model has an unlimited context
             return score_sequences_with_state(model, encoded, block_length=model.config.max_length)
         if precision != "float32":
             return score_sequences_by_steps(self._search_models[precision](), encoded, context=context, stride=stride)

@@ -31,9 +31,9 @@ from headway.predict.presentation import PresentedModel
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
-_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maxima of a batch
+_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maximum number of tokens and of logits in a batch
 MAX_MASKS = 20
-MIN_BEAM = 10  # fillings that are kept after each hidden word
+MIN_BEAM = 10  # number of partial fillings to keep after each hidden word
 
 _Query = tuple[tuple[int, ...], int]  # the ids of a text, and the position at which a token is predicted
 
@@ -312,7 +312,7 @@ class MaskedLanguageModel(PresentedModel):
         predicted: dict[tuple[_Query, int], float] = {}
         for length, wanted in queries.items():
             asked, batch = list(wanted), self._rows(length)
-            for first in range(0, len(asked), batch):  # so that few distributions over the vocabulary are in memory
+            for first in range(0, len(asked), batch):  # in batches, which limits the number of distributions in memory
                 some = asked[first : first + batch]
                 rows, places = zip(*some, strict=True)
                 for query, log_probs in zip(

@@ -20,7 +20,7 @@ from headway.text.base import UNK, TextTokenizer
 from headway.version import __version__
 
 _WORD = re.compile(r"\S+")
-_MAX_CHARACTERS = 1 << 20  # maximum number of characters to measure at a time
+_MAX_CHARACTERS = 1 << 20  # maximum number of characters to process at a time
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ _NAMES = _VOID | BLOCKS | _KEPT | _INLINE
 _RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
 _FORMATTING = re.compile(
     r"<(?:b|big|del|em|font|i|ins|mark|q|s|small|span|strike|strong|sub|sup|tt|u)\s*>", re.IGNORECASE
-)  # tags that have no effect without words
+)  # tags that have no effect if they contain no words
 _MAX_DEPTH = 50  # inline tags that are nested more deeply separate segments
 
 _NAME = r"[A-Za-z_:][^\s/>\"'=<]*"
@@ -293,7 +293,7 @@ def _is_alone(tag: MarkupToken) -> bool:
 def _tokenize(text: str, is_html: bool) -> Iterator[MarkupToken]:
     """Yield tokens that concatenate to the text."""
     position, start = 0, text.find("<")
-    missing: set[str] = set()  # ends of sections that do not occur in the rest of the text
+    missing: set[str] = set()  # end markers that do not occur in the rest of the text
 
     def kept_end(start: int) -> int | None:
         for opening, closing in _KEPT_SECTIONS:

@@ -26,7 +26,9 @@ _HEADER = (
 )
 _OFFSET = re.compile(r"offset\s*+:\s*+\d++\s*+")
 _SELECTOR = re.compile(r"\s*+(?:=\s*+\d++|[^\s{}=,'<>|]++)\s*+\{")
-_LIMIT = re.compile(r"\s*+-?(?:\d+(?:\.\d+)?|∞)\s*(?:[#<≤]|&lt;)")  # before a branch of the type choice
+_LIMIT = re.compile(
+    r"\s*+-?(?:\d+(?:\.\d+)?|∞)\s*(?:[#<≤]|&lt;)"
+)  # limit before a branch of an argument of type "choice"
 _ARGUMENT_END = re.compile(r"\s*\}")
 _SIMPLE = r"[$%]?\{\{[^{}]*+\}\}|[$%]?\{[^{}]*+\}"
 _QUOTED = r"'(?=[{}#|])(?P<quoted>(?:[^']++|'')*+)'"

@@ -246,7 +246,7 @@ class _Placement:
         if word == len(self._source):
             return None
         begin, end = self._source[word]
-        start = max(begin, mark.start)  # a mark begins before the space before its first word
+        start = max(begin, mark.start)  # a mark includes the space before its first word
         is_inside = begin < mark.start < end if mark.closing is None else mark.end <= end
         if not is_inside or (start, mark.end) == (begin, end):
             return None

@@ -73,7 +73,7 @@ _HINT = re.compile(
     "[&{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
     + STAND_IN.pattern
 )
-# A text in which this is not found has none of the constructs of headway.predict.markup.markdown_dialects.
+# A text without a match contains none of the constructs in headway.predict.markup.markdown_dialects.
 _CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|:::)|:[a-z][a-z0-9_+-]+:", re.MULTILINE)
 _READABLE = 60  # maximum number of characters of a formula or template that the model reads
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")

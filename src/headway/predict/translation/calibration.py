@@ -54,7 +54,7 @@ _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
 _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
 _MIN_COSTS, _LEAST_COST_LIMIT = 100, 5.0
-_LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
+_LEAST = 1e-4  # minimum of the mean variance in nats squared, in case all texts are equal
 
 TokenCount = Annotated[int, Field(ge=0, lt=1 << 53)]
 

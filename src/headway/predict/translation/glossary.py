@@ -44,7 +44,7 @@ CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 # The patterns match one line of text that is not blank. Target alternatives are separated by "|". The JSON Schema
 # contains these patterns, so the end of the text is matched by a lookahead, which Python and JavaScript both support.
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
-_PHRASE = rf"(?=[^|]*[^\s|{_CONTROL}])[^|{_CONTROL}]+"  # it can be read in one way only, so that a search is linear
+_PHRASE = rf"(?=[^|]*[^\s|{_CONTROL}])[^|{_CONTROL}]+"  # unambiguous, so that matching takes linear time
 _END = r"(?![\s\S])"
 SOURCE_PATTERN = rf"^(?=.*\S)[^{_CONTROL}]+{_END}"
 TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
@@ -54,9 +54,9 @@ _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
 _SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
 _ENCODED_TOGETHER = 500  # entries
-_MAX_ALTERNATIVES = 100  # of an entry
+_MAX_ALTERNATIVES = 100  # maximum number of alternatives per entry
 _MANY_ENTRIES = 20_000  # with fewer, a garbage collection takes a few milliseconds
-# What is kept for each tokenizer at most: glossaries, and their entries.
+# Maximum number of glossaries, and of their entries, to keep for each tokenizer.
 _MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
 
 
@@ -172,7 +172,7 @@ class Glossary:
         taken = bytearray(len(words))
         chosen: list[tuple[int, GlossaryEntry]] = []
         for _, _, start, end, entry in occurrences:
-            # Those before are not shorter, so one that overlaps contains the first or the last word.
+            # The earlier occurrences are at least as long, so an overlapping one contains the first or the last word.
             if not (taken[start] or taken[end - 1]):
                 taken[start:end] = bytes([1]) * (end - start)
                 chosen.append((start, entry))

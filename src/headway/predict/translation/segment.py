@@ -95,7 +95,7 @@ def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[
 def _split_position(sentence: str) -> int | None:
     """Return the position at which to split a sentence into two parts that are not blank, or None if there is none."""
     middle = len(sentence) / 2
-    # range without the white space at both ends
+    # The range without the white space at both ends.
     first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
 
     def nearest(positions: Iterable[int], distance: float = math.inf) -> int | None:

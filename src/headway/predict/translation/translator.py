@@ -67,7 +67,7 @@ from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
 _SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
-_LARGE_BATCH = 32  # texts, with several hypotheses of each
+_LARGE_BATCH = 32  # number of texts, each with several hypotheses
 _SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call that shares batches
 _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
 
@@ -515,7 +515,7 @@ class Translator(PresentedModel, TextTranslator):
 
 
 def _accelerate(model: TranslationModel) -> TranslationModel:
-    from headway.engine.accelerate import accelerate  # not needed by searches with a converted model
+    from headway.engine.accelerate import accelerate  # imported here: searches with a converted model do not need it
 
     return accelerate(model)
 

@@ -41,7 +41,7 @@ from headway.text.languages import base_language
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
 _SCHEMES = ("aws4-hmac-sha256", "aws4-ecdsa-p256-sha256")
 _MARKUPS = {"text/plain": None, "text/html": "html"}
-# The names of errors by the status of the reply. A text or body that is too large is answered with 400.
+# Names of errors, keyed by the status of the reply. A text or body that is too large is answered with 400.
 _NAMES = {
     403: "UnrecognizedClientException",
     404: "ResourceNotFoundException",

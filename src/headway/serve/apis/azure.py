@@ -42,7 +42,7 @@ _SCOPES = ("translation", "transliteration", "dictionary", "models")
 # Codes of errors that the HTTP status does not identify. Their first three digits are the status of the reply.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
-_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # a text of several; a pair of languages, each of which may be valid
+_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # one invalid text of several; an unsupported pair of languages
 _BAD_LANGUAGES = {
     "source": (_BAD_SOURCE, "source language"),
     "target": (_BAD_TARGET, "target language"),
@@ -268,7 +268,7 @@ class _Azure:
         ]
         try:
             group_results = await asyncio.gather(*tasks)
-        finally:  # if one fails, or the client disconnects
+        finally:  # even if a translation fails or the client disconnects
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from headway.serve.clients import Client
 
-_MAX_OCCURRENCES = 100  # of a field, among which the key is searched for: decoding those of a form takes some 30 ms
+# Maximum number of values of a field in which to look for the key; decoding them in a form takes about 30 ms.
+_MAX_OCCURRENCES = 100
 _JSON_VALUE = re.compile(rb'\s{0,100}:\s{0,100}("(?:[^"\\]|\\.){0,1000}")')
 _FORM_VALUE = re.compile(rb"([^&]{0,3000})(?:&|\Z)")
 _PART_VALUE = re.compile(rb"(?:;[^\r\n]{0,1000})?\r\n(?:[^\r\n]{1,300}\r\n){0,5}\r\n([^\r\n]{0,1000})\r\n--")

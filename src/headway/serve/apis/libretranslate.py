@@ -35,7 +35,7 @@ _CHECK_S = 0.5  # how often to check whether the service is ending
 
 KEYS = KeyPlace(
     lambda _: None,
-    fields=("api_key", "apiKey"),  # the second one is that of the npm client
+    fields=("api_key", "apiKey"),  # the npm client uses the second name
     public=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
 )
 
@@ -220,7 +220,7 @@ def _language_errors() -> Iterator[None]:
         yield
     except UnknownLanguageError as error:
         if error.side != "pair":
-            raise  # its message is that of LibreTranslate, too
+            raise  # its message is the same as LibreTranslate's
         source, target = (f"{english_name(code)} ({code})" for code in (error.source, error.target))
         raise BadRequestError(f"{error.place}{target} is not available as a target language from {source}") from None
 

@@ -41,7 +41,7 @@ from headway.serve.service import Service
 from headway.text.base import BOS, EOS
 
 _MAX_ALTERNATIVES = 20
-_CAPABILITIES: tuple[Capability, ...] = ("continues", "translates")  # of the models that are offered
+_CAPABILITIES: tuple[Capability, ...] = ("continues", "translates")  # capabilities of the models that this API offers
 _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256  # default numbers of new tokens
 _NO_ALTERNATIVES = "{}: only 0 is supported for a translation model, whose search computes no alternatives"
 _NOTHING = Continuation("", (), (), "length", ())
@@ -73,7 +73,7 @@ class _CommonFields(BaseModel):
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-    # Not of OpenAI, but of other servers with this API.
+    # Fields of other servers with this API, which OpenAI does not have.
     top_k: Annotated[int, Field(ge=1)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1)] | None = None

@@ -30,13 +30,16 @@ FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
 _LARGE = 65_536  # characters or bytes; parsing more takes long
-_PIECE = 32_768  # bytes of a form that are parsed at a time
+_PIECE = 32_768  # number of bytes of a form to parse at a time
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
-_MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:
+# Maximum number of lists and objects in a JSON body, or one per this many bytes, if that is more:
+_MAX_CONTAINERS = 200_000
 _MIN_BYTES = 16
-_MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists; or one for so many bytes, if that is more:
+# Maximum number in a JSON body, which limits the values in lists; or one comma per this many bytes, if that is more:
+_MAX_COMMAS = 500_000
 _BYTES_PER_COMMA = 8
-_MAX_ROWS = 20_000  # lists that follow lists, which only requests that create glossaries have in such numbers
+# Maximum number of lists that directly follow another list; only requests that create glossaries have more.
+_MAX_ROWS = 20_000
 _ROW = re.compile(rb"\]\s*,\s*\[")
 _parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
 current_sender: ContextVar[str] = ContextVar("sender", default="")

@@ -186,7 +186,7 @@ class ModelPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Which models and workers exist, and their states.
+    # Models, workers and their states.
 
     def _fleets(self) -> list[Fleet]:
         return [self._base, *(group.fleet for group in self._groups.values() if group.fleet is not None)]
@@ -326,7 +326,7 @@ class ModelPool:
         self.loads, self.load_seconds = self.loads + 1, self.load_seconds + seconds
         _log.info("loaded the model %s in %.1f s: %.0f MB", group.title, seconds, group.num_bytes / _MEGABYTE)
         group.fleet, group.last_used = fleet, time.monotonic()
-        self._spawn(self._on_idle())  # the model may need more than was expected
+        self._spawn(self._on_idle())  # the model may need more memory than expected
         return fleet
 
     async def _started_fleet(self, group: _Group) -> Fleet:

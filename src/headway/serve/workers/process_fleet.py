@@ -196,7 +196,8 @@ class ProcessFleet(Fleet):
     def _fail_to_load(self, error: Exception) -> None:
         assert self._loaded is not None
         self._loaded.set_exception(error)
-        self._loaded.exception()  # retrieved, so that asyncio does not warn if no caller awaits the future
+        # Retrieves the exception, so that asyncio does not warn if no caller awaits the future.
+        self._loaded.exception()
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
         """Make the loader fork a process that serves a connection.

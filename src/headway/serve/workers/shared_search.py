@@ -39,9 +39,10 @@ from headway.decode.caller import Caller, current_caller
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary, check_request
 
-# The part of a batch that requests of low priority may fill: others wait for the end of one step.
+# Fractions of a batch's rows and tokens that requests of low priority may fill: other requests must wait until the step
+# ends.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
-_LOW_PRIORITY_TIME = 0.1  # share of the time while requests of normal priority wait
+_LOW_PRIORITY_TIME = 0.1  # fraction of the time for requests of low priority while others wait
 
 # Encoding several sources together takes hardly longer than encoding one. If the requests that could enter are less
 # than this fraction of the batch, they wait until there are more, but at most for this number of steps.
@@ -64,7 +65,7 @@ class _Call:
     waiting: deque[tuple[int, Request]]  # requests with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
-    progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
+    progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call asked for them
     suspend: Callable[[], object]  # suspends the greenlet or thread of the call
     resume: Callable[[], object]  # resumes it
     num_progress: int = 0  # number of steps whose hypotheses the call has received
@@ -122,7 +123,7 @@ class _Sequence:
     call: _Call
     at: int
     request: Request
-    is_alone: bool = False  # no others may enter, because a step with this and others has failed
+    is_alone: bool = False  # decode this request alone, because a step with this and other requests has failed
     num_steps: int = 0
 
 
@@ -137,8 +138,9 @@ class _Batch:
         self.failed: list[_Sequence] = []  # sequences of a failed step, which are decoded again one by one
         self.longest = 0  # length of the longest source since the batch was last empty
         self.delayed_steps = 0  # number of steps for which the waiting requests have been delayed
-        self.callers: Counter[str] = Counter()  # before the last step: sequences, and calls that wait, of each caller
-        self.last_step = 0  # number of the step in which it has advanced last
+        # Number of sequences and waiting calls of each caller, before the last step.
+        self.callers: Counter[str] = Counter()
+        self.last_step = 0  # number of the last step of this batch
 
     @property
     def calls(self) -> list[_Call]:
@@ -214,7 +216,7 @@ class SharedSearch:
         self._batches: list[_Batch] = []
         self._served: dict[str, float] = {}  # seconds used by each caller; new ones start near the lowest
         self._keys = itertools.count()  # keys of the sequences in their search
-        self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
+        self._low_priority_s = 0.0  # time that steps of low priority may take while other requests are waiting
         self.num_steps = 0
         self.turn_started: float | None = None  # when the present step, or turn of a greenlet, began (time.monotonic)
 

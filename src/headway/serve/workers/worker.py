@@ -151,7 +151,7 @@ class _Worker:
             key = start.job.model, lines.digest
             if self._held_jobs.hold(key, (start, caller, is_small)):
                 self._preparations.put(caller.name, (key, lines, caller))
-            if caller.canceled.is_set():  # perhaps before it was held
+            if caller.canceled.is_set():  # it may have been canceled before it was held
                 self._end_held(start.number)
         elif is_small and _is_short(start.job):
             caller.give_way = self._search.give_way
@@ -295,7 +295,7 @@ class _Worker:
             self._idle_pings += 1
             if self._idle_pings == _IDLE_PINGS:
                 gc.collect()
-                gc.freeze()  # the next collection does not look again at what is kept, such as glossaries
+                gc.freeze()  # later collections skip long-lived objects such as glossaries
                 return_freed_memory()
 
     def _send(self, data: bytes) -> None:

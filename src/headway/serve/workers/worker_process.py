@@ -28,7 +28,8 @@ _ENVIRONMENT = {
 }
 # A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
-_PART_CHARACTERS = 1 << 16  # of a glossary; the process reads a part of this size in less than a millisecond
+# Size of the parts in which a glossary is sent; reading a part takes less than a millisecond.
+_PART_CHARACTERS = 1 << 16
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from headway.cli import corpus_jobs as jobs
 if TYPE_CHECKING:
     from headway.jobs.plan import Plan
 
-_IN_PROCESS_LINES = 20_000  # which one process measures in the time that others need to start
+_IN_PROCESS_LINES = 20_000  # one process measures this many lines in the time that worker processes need to start
 
 
 @jobs.with_job_options

@@ -19,7 +19,7 @@ from headway.serve.inspections import draw_architecture, force_word_in_translati
 from headway.serve.service import Service
 from headway.serve.workers.messages import ModelFunction
 
-_MAX_BEAM_SIZE = 10  # a larger tree is not legible
+_MAX_BEAM_SIZE = 10  # a larger tree would not be legible
 
 
 class SentenceBody(Body):
