@@ -96,8 +96,8 @@ def distill(
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if read_config(teacher).capability == "continues":
         raise ConfigError(
-            f"{teacher}: a language model, which cannot translate; a language model learns from another one during "
-            "training: set training.teacher in its recipe, and run headway train"
+            f"{teacher}: a language model, which cannot translate; to distill a language model, set "
+            "training.teacher in the student's recipe, and run headway train"
         )
     translator = load_translator(teacher, device=recipe.training.device, precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train

@@ -143,7 +143,8 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
         raise
     except OSError as error:
         warnings.warn(
-            f"{path.parent}: this file system has no locks ({error.strerror}); train one run at a time in this folder",
+            f"{path.parent}: this file system does not support locks ({error.strerror}); train one run at a time "
+            "in this folder",
             stacklevel=5,
         )
     try:

@@ -220,7 +220,7 @@ def hooks_are_visible() -> bool:
                 return False
         return True
 
-    consequence = "layers that cannot call hooks are not used, so that training and decoding are slower"
+    consequence = "the fast layers, which cannot call hooks, are not used: training and decoding are slower"
     return _usable("nn.Module._forward_hooks or a similar attribute", has_usual_effect, consequence)
 
 
@@ -249,7 +249,7 @@ def parts_are_visible() -> bool:
         module.register_module("empty", None)
         return parts(module) == {"part": module.part, "empty": None, "weight": module.weight, "bias": None}
 
-    consequence = "layers keep their plain form, so that training and decoding are slower"
+    consequence = "layers are not replaced by fast ones: training and decoding are slower"
     return _usable("nn.Module._modules or nn.Module._parameters", has_usual_effect, consequence)
 
 
@@ -279,7 +279,7 @@ def loading_hooks_are_visible() -> bool:
             module.load_state_dict({})
         return called_with == [copied, original]
 
-    consequence = "predictors copy more of a model than its modules, which is slower"
+    consequence = "predictors copy the whole model instead of only its modules, which is slower"
     return _usable("nn.Module._load_state_dict_pre_hooks", has_usual_effect, consequence)
 
 

@@ -68,19 +68,22 @@ LeaseOption = Annotated[
     typer.Option(
         "--lease-seconds",
         min=1,
-        help="A worker on another machine that has shown no sign of life for so long is replaced.",
+        help="Time after which a worker on another machine is replaced if it has shown no sign of life.",
     ),
 ]
 MixedProcessorsOption = Annotated[
     bool,
     typer.Option(
         "--mixed-processors",
-        help="Allow machines that compute differently. Which machine has done a line may then change its result.",
+        help="Allow machines whose processors compute different results. The result of a line may then depend on the "
+        "machine that processes it.",
     ),
 ]
 SlurmOption = Annotated[
     int | None,
-    typer.Option("--slurm", min=1, help="Submit an array of so many workers to SLURM, instead of working here."),
+    typer.Option(
+        "--slurm", min=1, help="Submit an array of this many workers to SLURM, instead of working on this machine."
+    ),
 ]
 SlurmOptionsOption = Annotated[
     str,
@@ -93,14 +96,16 @@ SlurmRoundsOption = Annotated[
     typer.Option(
         "--slurm-rounds",
         min=1,
-        help="Number of arrays that follow each other, for jobs that take longer than the time limit. One without work "
-        "ends at once.",
+        help="Number of arrays that run one after another, for jobs that take longer than the time limit. An array "
+        "without work ends at once.",
     ),
 ]
 RayOption = Annotated[
     str | None,
     typer.Option(
-        "--ray", metavar="ADDRESS", help="Work on the Ray cluster at this address; auto: the one that runs here."
+        "--ray",
+        metavar="ADDRESS",
+        help="Work on the Ray cluster at this address; auto: the cluster that runs on this machine.",
     ),
 ]
 

@@ -35,7 +35,7 @@ def checked_output_folder(folder: Path, source: Path | None = None) -> Path:
         raise ConfigError(f"{folder}: is or contains the working directory; give another folder (-o)")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise ConfigError(
-            f"{folder}: contains files, but no model (config.json), and would be replaced; give a new folder (-o), or "
-            "empty this one"
+            f"{folder}: contains files, but no model (config.json), and would be overwritten; give a new folder "
+            "(-o), or empty this one"
         )
     return folder

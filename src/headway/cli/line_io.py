@@ -55,7 +55,7 @@ def only_text(text: str | None) -> str:
     if text is None:
         text = "\n".join(input_lines(None))
         if not text:
-            raise DataError("standard input is empty; expected a text, there or as an argument")
+            raise DataError("standard input is empty; expected a text on standard input or as an argument")
     return text
 
 

@@ -121,9 +121,9 @@ def _int8_section(quantization: Quantization) -> str:
 
     return f"""## Weights in 8-bit integers
 
-Exported with headway {__version__}: {quantization.describe()}. A search on a CPU computes what the original model \
-computes in int8. Scores of given texts, alignments and searches in other precisions use the numbers that the integers \
-stand for. To train the model further, use the original."""
+Exported with headway {__version__}: {quantization.describe()}. Searches on a CPU give the same results as the \
+original model in int8. Scores of given texts, alignments and searches in other precisions use the dequantized \
+weights. To train the model further, use the original."""
 
 
 def _cut_section(request: SmallerFolder, described: Sequence[str]) -> str:

@@ -26,7 +26,9 @@ def work_on_ray(plan: Plan, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False)
     except ConnectionError as error:
-        raise ConfigError(f"--ray {address}: no Ray cluster runs there ({error}); start one with ray start") from None
+        raise ConfigError(
+            f"--ray {address}: no Ray cluster runs at this address ({error}); start one with ray start"
+        ) from None
     folder = str(plan.folder.resolve())
 
     def pull() -> None:

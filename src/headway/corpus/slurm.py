@@ -81,7 +81,8 @@ def _run(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
     except FileNotFoundError:
         raise ConfigError(
-            f"{command[0]} is not installed here; call this on a machine from which SLURM takes jobs"
+            f"{command[0]} is not installed on this machine; run the command on a machine from which jobs can be "
+            "submitted to SLURM"
         ) from None
     except subprocess.CalledProcessError as error:
         raise HeadwayError(

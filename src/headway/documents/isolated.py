@@ -68,7 +68,7 @@ async def read_isolated(
     await _run("read", folder, format_name, options)
     check(DocumentSize.model_validate_json((folder / _SIZE).read_bytes()))
     if (folder / _TEXTS).stat().st_size > _MAX_TEXT_BYTES:
-        raise DocumentError("the document has too much text")
+        raise DocumentError("the document contains too much text")
     data = await asyncio.to_thread(lambda: json.loads((folder / _TEXTS).read_bytes()))
     return [DocumentText(text, syntax) for syntax, text in data]
 

@@ -108,6 +108,6 @@ def read_range(path: Path, offset: int, size: int, *, is_frame: bool) -> bytes:
             content = file.read(size)
         return zstandard.ZstdDecompressor().decompress(content) if is_frame else content
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; it is an input of the job: restore it") from None
+        raise DataError(f"{path}: no such file; restore it, because it is an input of the job") from None
     except zstandard.ZstdError as error:
         raise DataError(f"{path}: damaged at byte {offset:,} ({error})") from None

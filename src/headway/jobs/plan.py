@@ -207,7 +207,7 @@ class Plan:
             parts.append(read_range(path, offset, size, is_frame=file.stored is not None))
         if chunk_digest(b"\0".join(parts)) != chunk.digest:
             raise DataError(
-                f"{self.location(chunk)}: changed while the job runs; restore what was planned, or start another job"
+                f"{self.location(chunk)}: has changed since the job was planned; restore the file, or start another job"
             )
         return list(zip(*map(split_lines, parts), strict=True))
 
@@ -235,7 +235,7 @@ class Plan:
                 paths = {self._path(file): file for file in item.files}
                 differences += [f"{path} has changed" for path, file in paths.items() if not file.is_unchanged(path)]
         if differences:
-            raise CheckpointError(f"{self.folder}: the job there is another one: {'; '.join(differences)}; {advice}")
+            raise CheckpointError(f"{self.folder}: contains a different job: {'; '.join(differences)}; {advice}")
 
     def _request_data(self) -> dict[str, Any]:
         return {key: self._data[key] for key in ("operation", "options", "contents", "files", "chunk_lines", "timing")}
@@ -281,7 +281,7 @@ def make_plan(
     folder: Path,
     request: JobRequest,
     *,
-    advice: str = "repeat its command to continue it, or choose another folder",
+    advice: str = "repeat its command to resume it, or choose another folder",
     on_progress: Callable[[int], None] = lambda lines: None,
 ) -> Plan:
     """Return the plan of a job in ``folder``, which is made if it does not exist.
@@ -398,7 +398,7 @@ def _plan_input(
                     f"{path} has {first_line - 1 + have:,}" + (" or more" if have == max(counts) else "")
                     for path, have in zip(paths, counts, strict=True)
                 )
-                raise DataError(f"files in step must have equally many lines; {shown}")
+                raise DataError(f"parallel files must have the same number of lines; {shown}")
             if not count:
                 break
             ranges = b""

@@ -221,7 +221,7 @@ class _Supervisor:
                 how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
                 self._outbox.send_error(
                     HeadwayError(
-                        f"workers end again and again ({how}) without finishing a chunk; if the system killed them, "
+                        f"workers keep ending ({how}) without finishing a chunk; if the system killed them, "
                         "the machine may be out of memory: try fewer --workers, or smaller --chunk-lines"
                     )
                 )

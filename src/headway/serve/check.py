@@ -38,7 +38,7 @@ def check_start(config: ServeConfig) -> list[str]:
     _check_files(config)
     notes = _check_addresses(config)
     missing = [model.path for model in config.models if model not in present]
-    notes += [f"{name} is not converted yet; the start downloads it" for name in missing]
+    notes += [f"{name} has not been converted yet; starting the service downloads it" for name in missing]
     if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
         notes.append(f"models compute in bfloat16 or float32 ({reason})")
     return notes
@@ -99,7 +99,7 @@ def _check_writable(setting: str, folder: Path) -> None:
     if not existing.is_dir():
         raise ConfigError(f"{setting}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{setting}: {existing} cannot be written to")
+        raise ConfigError(f"{setting}: {existing} is not writable")
 
 
 def _check_addresses(config: ServeConfig) -> list[str]:

@@ -210,12 +210,16 @@ class Gateway:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if name.lower() not in _LOCAL_HOSTS and not _is_allowed(name, config):
-            raise refused(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
+            raise refused(
+                f"The Host header '{host}' is not accepted; the setting allowed_hosts lists the accepted values", 421
+            )
         if not is_public and is_from_foreign_page(headers, config.allowed_origins):
-            raise refused("Pages of other sites are not accepted; the setting allowed_origins lists exceptions", 403)
+            raise refused(
+                "Requests from pages of other sites are not accepted; the setting allowed_origins lists exceptions", 403
+            )
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > config.limits.header_bytes:
-            raise refused("The headers are too large", 431)
+            raise refused("The request headers are too large", 431)
         if request.length > limit:
             raise TooLargeError(_TOO_LARGE.format(limit))
 

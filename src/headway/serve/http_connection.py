@@ -135,9 +135,9 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         if self._head_bytes > self._limits().header_bytes:
-            self._refuse(431, "The headers are too large")
+            self._refuse(431, "The request headers are too large")
         elif len(self.headers or ()) > _MAX_HEADERS:
-            self._refuse(431, "The headers are too many")
+            self._refuse(431, "Too many request headers")
 
     # The parser's callbacks.
 
@@ -160,7 +160,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._is_ignoring or self.transport.is_closing():
             return
         if len(self.headers) > _MAX_HEADERS:
-            self._refuse(431, "The headers are too many")
+            self._refuse(431, "Too many request headers")
             return
         names = {name: value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")}
         length = names.get(b"content-length", b"0")

@@ -27,7 +27,9 @@ def folder_to_serve(source: str) -> Path:
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
         known = find_converted(model)
         if known is None:
-            message = (done.stderr.strip() or f"{model}: the import ended with code {done.returncode}").splitlines()[-1]
+            message = (
+                done.stderr.strip() or f"{model}: the import failed with exit code {done.returncode}"
+            ).splitlines()[-1]
             raise HubError(message.removeprefix("headway: "))
     return known.folder
 

@@ -27,7 +27,7 @@ class LogLimit(logging.Filter):
             self._num_lines.clear()
         self._num_lines[record.levelno] += 1
         if self._num_lines[record.levelno] == LINES_PER_MINUTE + 1:
-            record.msg, record.args = "further lines of this kind are left out in this minute", ()
+            record.msg, record.args = "further lines of this kind are omitted for the rest of this minute", ()
             record.exc_info = None
         return self._num_lines[record.levelno] <= LINES_PER_MINUTE + 1
 

@@ -56,7 +56,9 @@ class RayArguments(Config):
     """The arguments of the application."""
 
     config: str = Field(description="Path of serve.toml, which must be the same on all machines.")
-    replicas: int = Field(2, ge=1, description="Replicas of the models. Each has `workers` processes, by default 1.")
+    replicas: int = Field(
+        2, ge=1, description="Number of replicas of the models. Each replica has `workers` processes, by default 1."
+    )
 
 
 @dataclass(frozen=True)

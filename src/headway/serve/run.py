@@ -201,7 +201,7 @@ class _Reloader:
             pool = ModelPool.of_config(config, self._workers)
             await pool.start()
         except HeadwayError as error:
-            _log.error("the models stay as they are: %s", error)
+            _log.error("the models are unchanged: %s", error)
             return
         except Exception:  # a bug must not prevent the handling of later signals
             _log.exception("the models stay as they are")
@@ -225,7 +225,7 @@ class _Reloader:
             try:
                 changed = self._reread()
             except HeadwayError as error:
-                _log.error("the keys stay as they are: %s", error)
+                _log.error("the keys are unchanged: %s", error)
                 continue
             config = service.config
             if (changed.keys, changed.limits, changed.models) == (config.keys, config.limits, config.models):

@@ -20,7 +20,12 @@ def prepare(
     assignments: options.RecipeOverrides = None,
     run: options.RunFolder = None,
     shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Prepare part I of N. All parts share the run folder; any order.")
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Prepare part I of N. All parts share the run folder. They may be prepared in any order, or at the "
+            "same time.",
+        ),
     ] = "1/1",
 ) -> None:
     """Train the tokenizer and tokenize the corpora ahead of training, on all cores.

@@ -74,7 +74,8 @@ def corpus_inputs(
             waiting = None
     if waiting is not None:
         raise ConfigError(
-            f"{waiting}: has no partner; give two files for each corpus, SOURCE TARGET, or one .tsv, .jsonl or .tmx"
+            f"{waiting}: has no partner; give two files for each corpus, SOURCE TARGET, or one .tsv, .jsonl "
+            "or .tmx file"
         )
     if kind == "texts" and len(files) > 1 and not has_languages:
         raise ConfigError(

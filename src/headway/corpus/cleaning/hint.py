@@ -55,7 +55,7 @@ class CleaningHint:
     def __str__(self) -> str:
         return (
             f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most of them: "
-            f"{self.rule}); see which and why: {self.command}"
+            f"{self.rule}); this command shows which and why: {self.command}"
         )
 
 

@@ -61,8 +61,8 @@ class LanguageDetector:
             if language in candidates or base_language(language) in candidates:
                 return known
         raise ConfigError(
-            f"language {code!r}: py3langid does not know it, but {', '.join(sorted(self.languages))}; correct the "
-            "code, or leave 'language' out of the rules"
+            f"language {code!r}: py3langid cannot detect it; it detects {', '.join(sorted(self.languages))}; "
+            "correct the code, or leave 'language' out of the rules"
         )
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:

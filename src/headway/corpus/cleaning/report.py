@@ -107,7 +107,7 @@ class CleaningReport:
             worst = max(self.findings, key=lambda finding: finding.in_order)
             warnings.append(
                 f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
-                "look at its examples, and check --from and --to"
+                "look at the examples of this rule, and check --from and --to"
             )
         if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.limit)]:
             warnings.append(f"too few pairs to learn word translations; not applied: {', '.join(not_learned)}")

@@ -51,7 +51,7 @@ _JOB = ".job"
 _DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
 PAGE = "report.html"  # the report for people
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
-_ADVICE = "repeat that command to continue it, or choose another folder"
+_ADVICE = "repeat that command to resume it, or choose another folder"
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
     is_same = run["settings"] == request.options["settings"] and run["contents"] == request.contents
     if not is_same or set(files) != set(map(str, paths)) or any(content_digest(p) != files[str(p)] for p in paths):
         raise CheckpointError(
-            f"{folder}: has the results of another run (other files or settings); choose another folder"
+            f"{folder}: contains the results of another run (other files or settings); choose another folder"
         )
     return report
 

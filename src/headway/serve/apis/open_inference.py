@@ -377,7 +377,7 @@ def _texts(tensor: _InputTensor, binary_data: bytes) -> list[str]:
         raise BadRequestError(f"the body has {len(binary_data):,} bytes of binary data; expected {size or 0:,}")
     elements = _flat(tensor.data) if size is None else _read_elements(binary_data)
     if not elements or math.prod(tensor.shape) != len(elements):
-        raise BadRequestError(f"'{_INPUT}' has {len(elements):,} elements, which do not fill its shape")
+        raise BadRequestError(f"'{_INPUT}' has {len(elements):,} elements, which does not match its shape")
     return elements
 
 
@@ -401,7 +401,7 @@ def _read_elements(data: bytes) -> list[str]:
                 raise BadRequestError(f"an element of '{_INPUT}' is longer than the data")
             elements.append(data[start:position].decode())
     except (struct.error, UnicodeDecodeError):
-        raise BadRequestError(f"the binary data of '{_INPUT}' are not strings in UTF-8 with their lengths") from None
+        raise BadRequestError(f"the binary data of '{_INPUT}' are not length-prefixed UTF-8 strings") from None
     return elements
 
 

@@ -276,7 +276,7 @@ class _OpenAI:
         if model.capability == "translates":
             texts = [message.text for message in body.messages if message.role == "user"]
             if not texts:
-                raise BadRequestError("messages: there is no message of the user to translate")
+                raise BadRequestError("messages: there is no user message to translate")
             if body.top_logprobs:
                 raise BadRequestError(_NO_ALTERNATIVES.format("top_logprobs"))
             work = self._translate(client, model, texts[-1:], body, "messages")

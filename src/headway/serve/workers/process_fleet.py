@@ -185,7 +185,7 @@ class ProcessFleet(Fleet):
         self._forked.put_nowait(HeadwayError("a process cannot be started: the one that forks it has ended"))
         self._assign_waiting_jobs()
         if error is not None:
-            _log.error("a message of the process that loads the models is wrong", exc_info=error)
+            _log.error("the process that loads the models sent an invalid message", exc_info=error)
         if not self._loaded.done():
             text = "the process that loads the models ended unexpectedly; see its messages above"
             self._fail_to_load(HeadwayError(text))
@@ -280,7 +280,7 @@ class ProcessFleet(Fleet):
             used_s.append(worker.cpu_seconds())
             limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
             if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
-                _log.warning("worker process %d hangs, and is killed", worker.pid)
+                _log.warning("worker process %d does not respond, and is killed", worker.pid)
                 worker.kill()
                 self._reassign_jobs(worker)
                 await worker.ended.wait()
@@ -303,7 +303,7 @@ class ProcessFleet(Fleet):
 
     def _on_end(self, worker: WorkerProcess, error: Exception | None) -> None:
         if error is not None:
-            _log.error("an answer of worker process %d is wrong; it is killed", worker.pid, exc_info=error)
+            _log.error("worker process %d sent an invalid answer, and is killed", worker.pid, exc_info=error)
             worker.kill()
         self._reassign_jobs(worker)
 

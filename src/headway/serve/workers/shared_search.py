@@ -314,7 +314,7 @@ class SharedSearch:
         """Return whether the caller runs in a greenlet that this loop has started, and not in another thread."""
         if threading.get_ident() != self._thread:
             return False
-        assert getcurrent().parent is self._loop, "a call of the loop itself would wait for ever"
+        assert getcurrent().parent is self._loop, "a call from the loop itself would wait forever"
         return True
 
     def _suspend(self) -> None:

@@ -24,23 +24,28 @@ def clean(
         list[Path],
         typer.Argument(
             help="Pairs: SOURCE TARGET, two files with a text per line (or several such pairs of files), or .tsv, "
-            ".jsonl or .tmx files with both. Single texts: files with a text per line. Plain or compressed (.gz, .zst)."
+            ".jsonl or .tmx files with both. Single texts: files with a text per line. Files may be compressed "
+            "(.gz, .zst)."
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The folder for the results. An interrupted run continues there.")
+        Path,
+        typer.Option(
+            "-o", "--output", help="The folder for the results. If it contains an interrupted run, that run is resumed."
+        ),
     ],
     from_: Annotated[
-        str | None, typer.Option("--from", help="Language of the sources, or of single texts; any usual code.")
+        str | None,
+        typer.Option("--from", help="Language of the sources, or of single texts: any common code, such as de or deu."),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Language of the targets: the corpus contains pairs.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Language of the targets, for a corpus of pairs.")] = None,
     labels: Annotated[
-        bool, typer.Option("--labels", help="The corpus contains labeled texts: .tsv (label first) or .jsonl.")
+        bool, typer.Option("--labels", help="Clean labeled texts: .tsv (label first) or .jsonl.")
     ] = False,
     fields: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of columns in .tsv, or names in .jsonl: source and target (default 1,2 or source,target), "
+            help="Column numbers in .tsv, or field names in .jsonl: source and target (default 1,2 or source,target), "
             "label and text with --labels (default 1,2 or label,text), or text (default 1 or text)."
         ),
     ] = None,
@@ -48,7 +53,7 @@ def clean(
         list[Path] | None,
         typer.Option(
             "--held-out",
-            help="File with texts for development or testing. Lines with one of them, apart from case and "
+            help="File with texts for development or testing. Lines that contain one of these texts, ignoring case and "
             "punctuation, are always removed; may be repeated.",
         ),
     ] = None,
@@ -56,7 +61,7 @@ def clean(
         Path | None,
         typer.Option(
             help="A translation model from source to target. With --reverse, the rule cross_entropy drops pairs on "
-            "which the two models do not agree. Both compute in int8, on the CPU."
+            "which the two models do not agree. Both models run in int8 on the CPU."
         ),
     ] = None,
     reverse: Annotated[Path | None, typer.Option(help="A translation model from target to source.")] = None,

@@ -21,7 +21,10 @@ def score(
     result_field: jobs.ResultFieldOption = None,
     target: Annotated[
         list[Path] | None,
-        typer.Option(help="For a translation model: the file with the translations of each file, in the same order."),
+        typer.Option(
+            help="For a translation model: files with the translations, one for each file with texts, in the same "
+            "order."
+        ),
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,

@@ -27,7 +27,11 @@ _TEXT = {"type": "string"}
 _FORM = {
     "type": "object",
     "properties": {
-        "file": {"type": "string", "format": "binary", "description": "The document. Its name tells the format."},
+        "file": {
+            "type": "string",
+            "format": "binary",
+            "description": "The document. Its format is derived from its name.",
+        },
         "target": {**_TEXT, "description": "The language to translate into."},
         "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
         "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
@@ -36,12 +40,13 @@ _FORM = {
         "text_syntax": {
             **_TEXT,
             "enum": ["plain", "html"],
-            "description": "XLIFF: whether its texts are HTML as text. Default: what the file declares.",
+            "description": "XLIFF: whether its texts are escaped HTML. Default: as the file declares.",
         },
         "dictionaries": {
             **_TEXT,
             "contentMediaType": "application/json",
-            "description": "Dictionaries as in a glossary to create, as JSON, instead of the id of a glossary.",
+            "description": "Dictionaries instead of the id of a glossary, as JSON, in the form that creates a "
+            "glossary.",
         },
     },
     "required": ["file", "target"],

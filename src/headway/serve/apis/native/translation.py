@@ -55,7 +55,7 @@ _SOME_ENTRIES = Field(min_length=1, max_length=20_000, fail_fast=True)
 class TranslationBody(Body):
     """Options of a translation request."""
 
-    source: str = Field("auto", description="The language of the texts; auto detects that of each text.")
+    source: str = Field("auto", description="The language of the texts; auto detects the language of each text.")
     target: str = Field(description="The language to translate into.")
     model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
     options: Options = Field(
@@ -63,9 +63,9 @@ class TranslationBody(Body):
     )
     alignment: bool | Literal["pairs", "all"] = Field(
         False,
-        description="Whether to align each target token to a source token. The best translation of each text has the "
-        "attention weights, too; with all the alternatives have them, and with pairs none has. A reply has at most a "
-        "million weights: beyond them, and for texts of several parts with more, they are left out.",
+        description="Whether to align each target token to a source token. The best translation of each text also "
+        "has the attention weights; with 'all' its alternatives have them, too, and with 'pairs' none has. A reply "
+        "contains at most a million weights; texts that would exceed them have no weights.",
     )
     prefix: str = Field("", description="Text that each translation begins with.")
     include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(
@@ -95,7 +95,8 @@ class TranslateBody(TranslationBody):
     text: Texts
     stream: bool = Field(
         False,
-        description="Whether to send each translation, in any order, as a server-sent event as soon as it is there.",
+        description="Whether to send each translation, in any order, as a server-sent event as soon as it is "
+        "available.",
     )
 
 
