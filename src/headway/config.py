@@ -47,7 +47,7 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 
 @dataclass(frozen=True)
 class Inert:
-    """The value of an option with which everything is done as before the option existed, if it is not the default.
+    """The value of an option with which everything works as before the option existed, if it is not the default.
 
     It is given in the annotation of the field: ``Annotated[bool, Inert(False)] = True``. None cannot be inert unless
     it is also the default: files do not contain None.
@@ -184,7 +184,7 @@ class Config(BaseModel):
 
     @classmethod
     def inert_values(cls) -> dict[str, Any]:
-        """Return the inert value of each option, except those without a default that is the same for all configs."""
+        """Return the inert value of each option that has the same default in all configs."""
         return {
             name: _declared_inert(field)[0] if _declared_inert(field) else field.get_default(call_default_factory=True)
             for name, field in cls.model_fields.items()
@@ -211,7 +211,8 @@ class Config(BaseModel):
 
         Args:
             supported: The supported values of each option; :data:`ANY_VALUE` means all. An option that is not listed
-                must have its inert value. So a new option that is not listed yet is supported where it has no effect.
+                must have its inert value. So a new option that is not listed yet is supported at the value at which it
+                has no effect.
         """
         inert = self.inert_values()
         for name in type(self).model_fields:

@@ -68,7 +68,7 @@ def seconds_waited() -> float:
 
 
 def waiting_advice() -> str:
-    """Return what the user should change where :func:`adapt_waiting` has no effect, otherwise ""."""
+    """Return what the user should change if :func:`adapt_waiting` has no effect, otherwise ""."""
     is_passive = os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
     others = _POLICIES[1:] if is_passive else _POLICIES  # GOMP_SPINCOUNT takes precedence
     if policies := [name for name in others if name in os.environ]:
@@ -80,7 +80,7 @@ def waiting_advice() -> str:
 def adapt_waiting() -> Iterator[None]:
     """Make OpenMP's threads wait passively inside the block whenever other processes need the same processors.
 
-    Does nothing if the user has set a policy, or where other processes cannot be measured. At the end of the block,
+    Does nothing if the user has set a policy, or if other processes cannot be measured. At the end of the block,
     threads wait as before.
     """
     if any(name in os.environ for name in _POLICIES) or _times() is None or not _adapting.acquire(blocking=False):
@@ -119,7 +119,7 @@ def _torch_threads() -> int:
 
 
 class IdleThreads:
-    """Threads of OpenMP that do nothing, so that all of its threads sleep when they wait."""
+    """Idle OpenMP threads, whose existence makes all OpenMP threads sleep while they wait."""
 
     def __init__(self) -> None:
         self._end = threading.Event()
@@ -162,7 +162,7 @@ def _openmp_libraries() -> set[str]:
 
 
 def _times() -> tuple[float, float, float] | None:
-    """Return the wall time, the time that this process's processors have worked, and its own processor time."""
+    """Return the wall time, the busy time of the processors available to this process, and its own processor time."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     processors = {f"cpu{number}" for number in os.sched_getaffinity(0)}

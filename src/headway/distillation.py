@@ -281,7 +281,7 @@ class _TeacherMap:
 
 
 class _TranslationProgress:
-    """Reports the number of translated sources, of ``total``, and from time to time the time left."""
+    """Reports the number of translated sources of ``total``, and occasionally the remaining time."""
 
     def __init__(self, total: int, listener: Listener) -> None:
         self._total, self._listener, self._done = total, listener, 0

@@ -56,8 +56,8 @@ def set_own_threads(count: int) -> None:
     """Set the number of threads that PyTorch uses for the calling thread, and for no other.
 
     ``torch.set_num_threads`` would also set the default, which every thread keeps that uses PyTorch for the first time.
-    It is used nevertheless if PyTorch uses no OpenMP, or another form of it than in its packages for Linux: too few
-    threads later are better than too many now.
+    It is used even if PyTorch uses no OpenMP, or a different one from its Linux packages: too few threads later are
+    better than too many now.
     """
     torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
     for set_threads in _thread_setters():
@@ -177,7 +177,7 @@ def move_to_huge_pages(*, shares_weights: bool = False) -> None:
 
     Python's objects are scattered over thousands of pages. After a few idle milliseconds, neither they nor their page
     tables are in the processor's caches, and huge pages make the page tables 512 times smaller. Memory that is marked
-    with MADV_HUGEPAGE is skipped. Does nothing where the system has no huge pages, or where they are turned off.
+    with MADV_HUGEPAGE is skipped. Does nothing if the system has no huge pages or if they are turned off.
 
     Args:
         shares_weights: Whether the process shares weights with its parent. Moving them would make a copy, so nothing is

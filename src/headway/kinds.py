@@ -1,4 +1,4 @@
-"""Tables of kinds: the tasks and the architectures that Headway has, and those that other packages add.
+"""Tables of kinds: the tasks and architectures of Headway, and those that other packages register.
 
 A kind is the name of a task (``task.kind``) or of an architecture (``model.kind``) in recipes and model folders. Each
 table maps the names to what the rest of Headway needs to know:

@@ -1,8 +1,8 @@
-"""HTML for notebooks: pieces of which objects are shown.
+"""HTML fragments with which objects are displayed in notebooks.
 
-Everything is escaped, and nothing is loaded from elsewhere. There is no style sheet: colors are those of the page
-around it, shaded by half-transparent ones. So a piece is legible on light and dark pages, in JupyterLab, VS Code and
-exported HTML, whatever says which of the two they are.
+Everything is escaped, and nothing is loaded from elsewhere. There is no style sheet: the fragments inherit the colors
+of the page, and shade them with translucent colors. So a piece is legible on light and dark pages, in JupyterLab, VS
+Code and exported HTML, whatever says which of the two they are.
 """
 
 from __future__ import annotations

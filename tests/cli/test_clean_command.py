@@ -311,7 +311,10 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
             "does not translate",
         ),
         ((source, target, *LANGUAGES, "-o", tmp_path), "neither empty nor the folder of an interrupted run"),
-        ((source, target, "--from", "en", "--to", "de", "-o", cleaned / "clean"), "contains the results of another run"),
+        (
+            (source, target, "--from", "en", "--to", "de", "-o", cleaned / "clean"),
+            "contains the results of another run",
+        ),
     ]
     before = content(cleaned / "clean")
     for words, message in refused:

@@ -111,7 +111,8 @@ def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Con
 
     Args:
         model: A language model, or a masked language model.
-        pairs: For each pair the good text, the bad text and, for all pairs or none, the name of its group.
+        pairs: For each pair, the good text, the bad text and optionally the name of its group. Either all pairs have a
+            group or none.
         convert: How texts are converted.
 
     Raises:

@@ -162,7 +162,7 @@ class NotebookListener(ProgressListener):
 
 @contextmanager
 def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
-    """Show the progress of a training run where a person can see it: in a terminal, or below a notebook's cell."""
+    """Return the listener that shows the progress of a training run, in a terminal or below a notebook's cell."""
     console = Console(file=sys.stderr)
     if not (wanted and is_main_process() and (console.is_jupyter or console.is_terminal)):
         yield Listener()

@@ -104,9 +104,9 @@ def prepare_recipe(
 
 
 def _say_cleaning_hint(recipe: Recipe, run: Path, say: Callable[[str], None]) -> None:
-    """Say how the corpus could be cleaned if more than 1 % of a sample of its pairs look wrong.
+    """Report how to clean the corpus if more than 1 % of a sample of its pairs look wrong.
 
-    Nothing is said, or read, for other tasks than translation, or if the corpus has been tokenized before.
+    Nothing is read or reported for tasks other than translation, or if the corpus has already been tokenized.
     """
     if recipe.capability != "translates" or (run / "tokens").exists() or not (is_main_process() and is_first_start()):
         return

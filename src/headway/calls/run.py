@@ -50,7 +50,8 @@ class Run:
 
     @property
     def model_folder(self) -> Path | None:
-        """The folder of the model to use: the one that training chose, or the best one so far; None before."""
+        """The folder of the model to use: the one that training chose, or the best one so far. None if there is
+        none."""
         return model_folder_in(self.folder)
 
     @cached_property
@@ -126,7 +127,7 @@ class Run:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open a run folder of :func:`headway.train` or ``headway train``, also while another process is training there.
+    """Open a run folder of :func:`headway.train` or ``headway train``, even while another process is training there.
 
     Raises:
         CheckpointError: ``folder`` is not a run folder.

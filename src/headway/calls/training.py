@@ -1,8 +1,8 @@
 """Training from Python: a recipe as a file, a table or keywords, and data from files or from memory.
 
 Examples from memory are written to ``data/`` in the run folder, and the run's recipe names these files. So a run from
-memory gives the same weights as one from files, is resumed by ``headway train RUN/recipe.toml --run RUN`` as well, and
-refuses other data as it refuses a changed file.
+memory gives the same weights as a run from files, can also be resumed by ``headway train RUN/recipe.toml --run RUN``,
+and refuses different data as it refuses a changed file.
 """
 
 from __future__ import annotations
@@ -85,8 +85,10 @@ def train(
 
     Raises:
         ConfigError: The recipe is invalid.
-        DataError: Examples are missing or damaged. For those from memory, the message has the index from 0.
-        CheckpointError: The folder has a run with another recipe or other data, or another process is training there.
+        DataError: Examples are missing or damaged. For examples in memory, the message contains the index, counted from
+            0.
+        CheckpointError: The folder contains a run with another recipe or other data, or another process is training in
+            it.
         TrainingError: Training cannot continue.
     """
     sections = {
@@ -175,7 +177,7 @@ def _carry_out(
     progress: bool,
     run_recipe: Callable[..., Result],
 ) -> Run:
-    """Train as planned, on ``examples`` from memory where they are not None.
+    """Train as planned, on ``examples`` from memory unless they are None.
 
     ``run_recipe`` is :func:`train_recipe` or a function like it.
     """

@@ -178,7 +178,7 @@ def run_job(
     records: RecordFormat | None,
     job: JobOptions,
 ) -> None:
-    """Make the job in ``folder`` or resume it, and work on it here or submit workers.
+    """Make or resume the job in ``folder``, and work on it on this machine or submit workers.
 
     Raises:
         Exit: With exit code 3 if lines have failed, and with 130 or 143 if the command was told to stop.
@@ -203,7 +203,7 @@ def run_job(
 
 
 def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
-    """Work on a job here or on a Ray cluster until it is complete, or submit workers to SLURM."""
+    """Work on a job on this machine or on a Ray cluster until it is complete, or submit workers to SLURM."""
     from headway.cores import num_cores
 
     if job.slurm is not None:
@@ -228,7 +228,7 @@ def work_here(plan: Plan, workers: int | None) -> None:
 
 
 def report_end(plan: Plan) -> None:
-    """Report on standard error what a finished job has done.
+    """Report the results of a finished job on standard error.
 
     Raises:
         Exit: With exit code 3 if lines have failed.

@@ -42,7 +42,7 @@ def text_batches(
 
 
 def reads_terminal(path: Path | None) -> bool:
-    """Return whether an input is standard input (None or "-"), and a terminal where somebody types."""
+    """Return whether an input is standard input (None or "-") and a terminal."""
     return (path is None or path == _STANDARD) and sys.stdin.isatty()
 
 

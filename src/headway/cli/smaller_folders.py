@@ -1,7 +1,7 @@
 """``headway export --to headway``: a model folder with weights in 8-bit integers, or with a smaller vocabulary.
 
-Files beside the weights come along: the shortlist, which is cut like the vocabulary, and the calibration of flags if
-the vocabulary is whole, because it contains the frequencies of all tokens.
+The folder also gets the shortlist, which is cut like the vocabulary, and, if the vocabulary is not cut, the calibration
+of flags, which contains the frequencies of all tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SmallerFolder:
     """What a smaller model folder has.
 
     Attributes:
-        quantization: Data type of the weights, "int8". None means as they are.
+        quantization: Data type of the weights, "int8". None means unchanged.
         quantizes_embeddings: Whether embeddings have this type, too.
         texts: Files with text whose tokens the vocabulary keeps.
         languages: Languages whose tokens the vocabulary keeps.
@@ -58,7 +58,7 @@ class SmallerFolder:
 
 
 def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> Iterator[str]:
-    """Write the model folder ``folder`` from that in ``model``, and yield what is worth knowing about it.
+    """Write the smaller version of ``model`` into ``folder``, and yield remarks about it.
 
     Raises:
         ConfigError: The model cannot be made smaller in this way.

@@ -1,4 +1,4 @@
-"""Workers of a job as tasks of Ray: Ray places them, and the job's own files decide who does what.
+"""Run the workers of a job as Ray tasks. Ray places them on machines; the files of the job assign the chunks.
 
 Ray starts a task again if its machine or its process is lost. Its checkpoints are not needed.
 """

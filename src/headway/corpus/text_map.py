@@ -50,7 +50,7 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
         """Return a result as a value of JSON, for a field."""
 
     def counted(self, result: ResultT) -> Iterable[str]:
-        """Return what a result should be counted as."""
+        """Return the names under which to count a result."""
         return ()
 
 

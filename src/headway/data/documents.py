@@ -252,8 +252,9 @@ def _divided(parts: Iterable[str], length: int) -> Iterator[str]:
 
 
 def _place_to_divide(line: str, start: int) -> int:
-    """Return where a long line can be divided, at or soon after ``start``: before a single space between words, where
-    no token of a word ends otherwise; else before white space; else before a character that does not combine.
+    """Return the position, at or soon after ``start``, at which to divide a long line.  The best position is before a
+    single space between words, which does not change the tokens of a word. The next best is before white space, and the
+    last before a character that is not a combining one.
     """
     for border in (_SINGLE_SPACE, _SPACE):
         if match := border.search(line, max(start, 1), start + _WINDOW):

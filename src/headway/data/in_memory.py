@@ -8,8 +8,8 @@ An *example* is a text, or a tuple or mapping of as many values as there are col
     a data frame (pandas, polars)               anything with ``columns`` whose columns ``frame[name]`` are iterable
     a data set of Hugging Face                  anything with ``column_names`` that yields mappings
 
-The packages of frames and data sets are recognized by these attributes, and never imported. The texts are written as
-they are, one JSON object per line (:mod:`headway.data.readers`).
+The packages of frames and data sets are recognized by these attributes, and never imported. The texts are written
+unchanged, one JSON object per line (:mod:`headway.data.readers`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NESTED = "translation"  # the only column, with dictionaries as values, of many
 def write_examples(
     data: Any, path: Path, columns: Sequence[str], origin: str, *, languages: Sequence[str] = (), keep: bool = False
 ) -> None:
-    """Write examples to the .jsonl file ``path``, completely or not at all. A file with equal content is left alone.
+    """Write examples to the .jsonl file ``path``, completely or not at all, unless it has this content already.
 
     Args:
         data: The examples; see the docstring of this module.
@@ -151,7 +151,7 @@ def _zipped(
 
 
 def _selected(names: list[Any], columns: tuple[str, ...], origin: str, languages: tuple[str, ...]) -> list[str]:
-    """Return which of a table's columns are the values of an example."""
+    """Return the columns of a table that contain the values of an example."""
     for wanted in (columns, languages[: len(columns)]):
         if wanted and len(wanted) == len(columns) and set(wanted) <= set(names):
             return list(wanted)
@@ -167,7 +167,7 @@ def _selected(names: list[Any], columns: tuple[str, ...], origin: str, languages
 
 
 def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> Sequence[Any] | str:
-    """Return the values of an example, or what is wrong with it."""
+    """Return the values of an example, or a description of the problem."""
     if isinstance(row, Mapping):
         inner = row.get(_NESTED)
         row = inner if isinstance(inner, Mapping) and len(columns) > 1 else row
@@ -185,7 +185,7 @@ def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> S
 
 
 def _text(value: Any, label_names: Sequence[str] | None) -> str | None:
-    """Return a value as text, or None if it is none. ``label_names`` are given for labels; numbers stand for them."""
+    """Return a value as text, or None if it is not a text. For labels, ``label_names`` maps numbers to names."""
     if isinstance(value, str):
         return str(value)
     if label_names is None:

@@ -207,7 +207,7 @@ class MaskedBlockDataset(BlockDataset):
         return max_batch_tokens // (self._block_length + _OVERHEAD) * self._block_length
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
-        """Return what the model reads and what it predicts."""
+        """Return the tokens that the model reads and the tokens that it predicts."""
         epochs, places = np.divmod(rows, self._rows_per_epoch)
         blocks = zip(epochs.tolist(), places.tolist(), self._read_blocks(places), strict=True)
         parts = [self._hide(*block) for block in blocks]

@@ -84,7 +84,7 @@ class Corpus(Config):
 
     @property
     def shown_files(self) -> str:
-        """The names of the files for a message, of which only the first if there are many."""
+        """The names of the files for a message; if there are many, only the first ones."""
         names, rest = self.files[:_MAX_SHOWN], len(self.files) - _MAX_SHOWN
         return " + ".join(names) + (f" + {rest:,} more" if rest > 0 else "")
 
@@ -300,7 +300,7 @@ def read_records(path: Path, names: tuple[str, ...]) -> Iterator[_Example]:
 
 
 def _fields_of(line: str, names: tuple[str, ...], where: str) -> _Example:
-    """Return some fields of a JSON object, or the problem of its line."""
+    """Return some fields of a JSON object, or a description of the line's problem."""
     if not line.strip():
         return LineProblem(where, "blank", "expected one JSON object on every line")
     try:
@@ -340,7 +340,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _checked_lines(path: Path, problems: list[LineProblem], *, refuse_returns: bool = True) -> Iterator[str]:
-    """Yield the lines of a file as :func:`read_lines` does, with replacements for what is no text.
+    """Yield the lines of a file as :func:`read_lines` does, with replacements for invalid characters.
 
     The problem of such a line is appended to ``problems`` before the line is yielded. With ``refuse_returns``, a
     carriage return inside a line is a problem, too.
@@ -382,7 +382,7 @@ def read_byte_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_parts(path: Path) -> Iterator[str | LineProblem]:
-    """Yield the text of a file in parts: lines with ``\\n`` at their ends, of which long ones come in several parts.
+    """Yield the text of a file in parts: whole lines that end in ``\\n``, or several parts of a long line.
 
     Memory use does not grow with the length of a line. A line that is not text, or such a part of a long line,
     is replaced by its problem.
@@ -621,7 +621,7 @@ def _check_compression(path: Path, start: bytes) -> None:
 def _decompress(raw: Iterator[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
     """Decompress a stream of one or more gzip members or Zstandard frames (``cat a.gz b.gz``).
 
-    Zeros after a member, with which some programs fill a block of a tape, are skipped. zlib and zstandard have the same
+    Zero bytes after a member, with which some programs pad tape blocks, are skipped. zlib and zstandard have the same
     interface, but no common type. zstandard's own reader is not used, because it accepts a file that ends in the middle
     of a frame.
     """

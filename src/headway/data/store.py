@@ -62,7 +62,7 @@ class FilterConfig(Config):
 class FilterCounts:
     """The numbers of examples that were read, removed (by reason), and kept but truncated.
 
-    ``unreadable`` examples belong to a line that is no text or holds no example (``data.on_error = "skip"``).
+    ``unreadable`` examples come from lines that are not text or that contain no example (``data.on_error = "skip"``).
     """
 
     read: int
@@ -284,7 +284,7 @@ def stored_fingerprint(folder: Path) -> str | None:
 
 
 def read_description(folder: Path) -> Any:
-    """Return the saved description of what the store in ``folder`` was made from, or None if there is none."""
+    """Return the saved description of the inputs of the store in ``folder``, or None if there is none."""
     try:
         return json.loads((folder / "store.json").read_text(encoding="utf-8")).get("made_from")
     except (OSError, ValueError, AttributeError):

@@ -70,8 +70,8 @@ def open_or_build_store(
     """Open the store in ``folder`` if its fingerprint is ``key``; otherwise build it from ``examples()``.
 
     Returns None if other shards still have chunks to build; this cannot happen if ``shard`` is None. ``progress`` is
-    called with the number of examples read so far. ``description`` is saved in a new store for messages.
-    ``count_unreadable`` returns, after the last example, the number of those that could not be read.
+    called with the number of examples read so far. ``description`` is saved in a new store for messages. After the last
+    example, ``count_unreadable`` returns the number of examples that could not be read.
     """
     if store := open_store(folder, key):
         return store

@@ -5,10 +5,10 @@ A file consists of translation units, each with variants of one text in several 
     <tu><tuv xml:lang="de"><seg>Guten <ph>&lt;br&gt;</ph>Tag</seg></tuv>
         <tuv xml:lang="en-US"><seg>Good day</seg></tuv></tu>
 
-An example is read from each unit that has all wanted languages. A language stands for its regions, too: "de" matches
-"de-DE". If several variants match, an exact match comes first, then the order of the file. Inline codes (``bpt``,
-``ept``, ``it``, ``ph``, ``ut``) are left out with their content, which is markup of the original document. Text inside
-``hi`` is kept. A line end inside a segment becomes a space.
+An example is read from each unit that has all wanted languages. A language includes its regions: "de" matches "de-DE".
+If several variants match, an exact match comes first, then the order of the file. Inline codes (``bpt``, ``ept``,
+``it``, ``ph``, ``ut``) are left out with their content, which is markup of the original document. Text inside ``hi`` is
+kept. A line end inside a segment becomes a space.
 
 The parser is expat, which reads neither other files nor the network. Entities that a file declares are refused, because
 a few lines of them can expand to gigabytes. The depth and the sizes of units and tags are limited, so memory use does
@@ -191,7 +191,7 @@ class _TmxParser:
 
 
 def _variant(variants: dict[str, str], language: str) -> str | None:
-    """Return the text whose language is ``language``, or else the first one in a region or script of it."""
+    """Return the text in ``language``, otherwise the first text in a region or script of it."""
     wanted = _subtags(language)
     matching = [
         (len(tags), text) for name, text in variants.items() if (tags := _subtags(name))[: len(wanted)] == wanted

@@ -6,8 +6,8 @@ tokens.
 
 Each sequence has G groups of W hypotheses. Plain beam search has one group, greedy search one group of one hypothesis,
 diverse beam search several groups, sampling one group of one hypothesis per draw. A step extends the hypotheses by one
-token and keeps W extensions of each group. Those that end with EOS, or with a token after which the request ends them,
-are finished, the others continue. When a sequence reaches its length limit, its hypotheses are forced to end. A
+token and keeps W extensions of each group. Hypotheses that end with EOS, or with a token after which the request ends
+them, are finished; the others continue. When a sequence reaches its length limit, its hypotheses are forced to end. A
 finished sequence leaves, and new ones may enter between any two steps.
 
 A group stops when one of these conditions is met, depending on the option ``stopping``:
@@ -15,11 +15,12 @@ A group stops when one of these conditions is met, depending on the option ``sto
     exact   No hypothesis is left, or none can become better than the finished ones. A hypothesis can only lose
             probability, so its log-probability divided by the length penalty at the limit is an upper bound of its
             score.
-    first   W hypotheses are finished, as in other toolkits. Until then, the beam stays W wide: a step considers the 2 W
-            best extensions, finishes those of the first W that end, and continues with the W best that do not end.
+    first   W hypotheses are finished, as in other toolkits. Until then, the beam keeps W hypotheses: a step considers
+            the 2 W best extensions, finishes those of the first W that end, and continues with the W best that do not
+            end.
 
-Stopping at the first W finished hypotheses loses good translations: when the model is sure of one hypothesis, the rest
-of the beam is noise, and W noisy hypotheses may end before the good one does.
+Stopping at the first W finished hypotheses loses good translations: if the model is certain of one hypothesis, the rest
+of the beam is noise, and W noisy hypotheses may end before the good one.
 
 A step consists of tensor operations. Only the scores are copied to the host, once per step, to find the sequences that
 are finished.
@@ -423,7 +424,7 @@ class BeamSearch(Generic[StateT]):
     # Turn extensions into finished hypotheses.
 
     def _ended_by_request(self, chosen: Extensions, unfinished: _Array) -> _Array:
-        """Return which of the ``unfinished`` extensions (B, G, C) end, because the request's own rule ends them."""
+        """Return which of the ``unfinished`` extensions (B, G, C) the rule of their request ends."""
         asked = np.array([beam.request.ends is not None for beam in self.beams])
         where = (unfinished & asked[:, None, None]).nonzero()
         index = self._index(where)

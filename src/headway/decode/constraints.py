@@ -186,7 +186,8 @@ class Constraints:
         return {token for index in self.unmet(node) for _, token in self._continuations(node, index)}
 
     def undoing_start_bits(self, node: int) -> int:
-        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes a match; 0 if none is open."""
+        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes an open match; 0 if none is
+        open."""
         bits = 0
         for index in self._begun[node]:
             for one, place in zip(self.include[index], self._progress[node].matched[index] or (), strict=False):
@@ -306,7 +307,7 @@ def extend_constrained(
     width: int,
     eos: int,
 ) -> Extensions:
-    """Return ``extensions``, in which dynamic beam allocation has replaced those of the constrained sequences.
+    """Return ``extensions`` with the extensions of constrained sequences replaced by dynamic beam allocation.
 
     At most ``width`` extensions per sequence are replaced.
 

@@ -120,7 +120,7 @@ class DecodingOptions(Config):
         return self
 
     def over(self, defaults: DecodingOptions) -> DecodingOptions:
-        """Return these options, in which those that were not given have the values that were given to ``defaults``.
+        """Return these options, with the values that were set in ``defaults`` for all options that were not set here.
 
         ``max_length`` of the defaults is left out, because it is an upper limit for a text, not a chosen length. So are
         the options of a beam if samples are drawn, and a minimum length above the given maximum.
@@ -154,7 +154,7 @@ class SearchVocabulary:
     """The tokens with a special meaning for a search.
 
     Attributes:
-        bos: The token with which decoding starts, unless a request has another one.
+        bos: The token with which decoding starts, unless the request specifies another one.
         eos: The token that ends a target.
         banned: Tokens that are never chosen.
         other_ends: Tokens that end a target like ``eos``. Hypotheses that they end are returned as if ``eos`` had.

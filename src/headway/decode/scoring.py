@@ -89,7 +89,7 @@ def score_by_steps(
         model: The model.
         sources: Token ids of the sources as the model reads them.
         firsts: The token of each target's first step, after which its first token is predicted.
-        targets: Token ids of one target for each source, as a rule with EOS.
+        targets: Token ids of one target for each source, usually with EOS.
         max_sequences: Number of targets that are scored at a time.
 
     Raises:

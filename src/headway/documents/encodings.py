@@ -33,7 +33,7 @@ def python_encoding(name: str) -> str | None:
 
 
 def likely_encodings(data: bytes) -> list[str]:
-    """Return the encodings in which a file that is not UTF-8 is most probably text, the most probable one first.
+    """Return the most probable encodings of a text file that is not UTF-8, the most probable one first.
 
     A text is improbable if its words mix scripts, have capitals inside, or consist mostly of letters with accents.
     """

@@ -1,7 +1,7 @@
 """Message catalogs of GNU gettext (PO). The translate-toolkit escapes, unescapes and wraps their strings.
 
 Messages without a translation are translated, with all plural forms. Only the lines of their ``msgstr`` change:
-existing translations, comments, flags, contexts, domains, obsolete messages and the layout stay as they are. Messages
+existing translations, comments, flags, contexts, domains, obsolete messages and the layout are not changed. Messages
 keep their HTML tags. Messages with a flag such as ``c-format`` also keep their printf directives.
 
 A catalog is in the encoding that its header declares, otherwise in UTF-8.
@@ -41,7 +41,7 @@ _ESCAPES = {character: f"\\{letter}" for letter, character in _CONTROLS.items()}
 
 @dataclass
 class _Entry:
-    """A message and its place in the file.
+    """A message and its position in the file.
 
     Attributes:
         flags: The comments with flags.
@@ -122,7 +122,7 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
 
 
 def _decode_escapes(string: str, encoding: str) -> str:
-    """Return a quoted string in which the escapes that the translate-toolkit does not know are characters."""
+    """Return a quoted string after replacing the escapes that the translate-toolkit does not support by characters."""
     return _ESCAPE.sub(lambda escape: _decoded(escape, encoding), string) if "\\" in string else string
 
 

@@ -36,7 +36,7 @@ MessageSyntax = Literal["gettext", "c-format", "json", "vue-i18n"]
 
 
 class Message:
-    """A message. Its translation keeps the HTML tags, control characters and, in some syntaxes, what is listed below.
+    """A message. Its translation keeps HTML tags, control characters and, in some syntaxes, the items listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
     argument with branches do not end a line. Characters that the message writes as entities of HTML are entities in the

@@ -436,7 +436,7 @@ def _fields(parts: Sequence[_Part]) -> dict[int, tuple[int, int]]:
 
 
 def _format(properties: _Element | None) -> bytes:
-    """Return bytes that identify a formatting: equal formatting gives equal bytes."""
+    """Return bytes that identify a formatting, and are equal for equal formatting."""
     if properties is None:
         return b""
     from lxml import etree

@@ -4,7 +4,7 @@ A replaced layer is the same object with a different class (``module.__class__ =
 parameters, their names and order, its hooks and its state dict do not change. The fast layers are used wherever
 ``forward`` runs: in training, development losses, scoring, alignment and classification. Only layers that a
 :class:`Replacement` recognizes exactly, by type and by every attribute, are replaced; all others stay plain. A new
-option of a layer is an attribute that no replacement lists: where it is None, the layer has no such part; otherwise the
+option of a layer is an attribute that no replacement lists: if it is None, the layer has no such part; otherwise the
 layer stays plain until its kernel-backed class supports the option. Kernel-backed layers fall back to the plain form
 for inputs that their kernels do not support: on other devices, of other data types, on machines without the kernels,
 and while ``torch.compile`` traces.

@@ -104,12 +104,12 @@ class KernelMultiHeadAttention(MultiHeadAttention):
 
 
 def separate_scores_part(layer: MultiHeadAttention) -> str | None:
-    """Return the part because of which a layer computes scores and weights one after the other, or None."""
+    """Return the part that forces a layer to compute scores and weights in separate steps, or None."""
     return next((name for name in ("score", "relative_bias") if getattr(layer, name) is not None), None)
 
 
 def separate_training_parts(layer: MultiHeadAttention) -> list[str]:
-    """Return the parts because of which the fast form of a layer trains in several operations instead of one."""
+    """Return the parts that force the fast form of a layer to train with several operations instead of one."""
     names = ("query_outer", "key_outer", "query_norm", "key_norm")
     parts = [name for name in names if getattr(layer, name) is not None]
     return parts if len(set(layer.widths)) == 1 else [*parts, "unequal widths"]

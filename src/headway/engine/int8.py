@@ -248,7 +248,7 @@ class Int8Backend(TorchBackend):
 
 
 def _own_entries(sources: SourceRows) -> Entries:
-    """Return the entries of sentences of which sentence b has slot b to itself."""
+    """Return the entries of sentences if sentence b has slot b for itself."""
     lengths = np.array(sources.lengths)
     return first_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 

@@ -1,4 +1,4 @@
-"""Whether a language model may generate in int8: compare its most probable tokens with those of float32.
+"""Decide whether a language model may generate in int8, by comparing its most probable tokens with those of float32.
 
 Some pretrained models have outliers: channels with much larger values than the others. They leave too few 8-bit
 levels for the other channels (Dettmers et al. 2022, "LLM.int8()"). How much this changes a model can only be

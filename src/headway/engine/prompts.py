@@ -2,8 +2,8 @@
 
 In a causal model, the hidden states of a position depend only on the tokens up to it. Prompts that begin with the same
 tokens, such as the same instructions or examples, have the same hidden states there, so these are computed once (Kwon
-et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4). Here each
-prompt then has its own copy of the keys and values.
+et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4). Unlike
+there, each prompt then gets its own copy of the keys and values.
 """
 
 from __future__ import annotations

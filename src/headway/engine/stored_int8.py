@@ -18,7 +18,7 @@ from headway.nn.norms import RMSNorm
 
 
 class StoredInt8Backend(Int8Backend):
-    """Makes a search model of stored layers. The trained model tells only the shapes of the layers."""
+    """Makes a search model of stored layers. The trained model provides only the shapes of the layers."""
 
     def __init__(self, weights: Int8Weights) -> None:
         super().__init__()

@@ -146,7 +146,7 @@ class TorchBackend:
     def joined(
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        """Return the weight and the bias of one layer with the outputs of several. Either all have a bias, or none."""
+        """Return the weight and the bias of a layer that computes several layers. Either all have a bias, or none."""
         biases = [bias for _, bias in layers if bias is not None]
         return torch.cat([weight for weight, _ in layers]), torch.cat(biases) if biases else None
 
@@ -274,7 +274,7 @@ class TorchBackend:
     ) -> Rows:
         """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
 
-        The queries must already be scaled. Padding is on the right, where no other position attends to.
+        The queries must already be scaled. Padding is on the right, so no other position attends to it.
         """
         if prompts.positions is not None:
             query, key, value = (part.squeeze(1) for part in layout.split(rows.unsqueeze(1)))

@@ -14,8 +14,8 @@ McNemar's test (McNemar, 1947), for labels
     If two classifiers are equally good, each should be the correct one for half of the texts that exactly one of them
     labels correctly. The p-value is the exact two-sided binomial probability.
 
-Below 10 sentences (texts, documents) no test is made: the bootstrap of one sentence finds every difference significant.
-All p-values are two-sided. Both simulations add one to numerator and denominator.
+With fewer than 10 sentences (texts, documents) no test is made, because the bootstrap of one sentence finds every
+difference significant. All p-values are two-sided. Both simulations add one to numerator and denominator.
 
 sacreBLEU has the first two tests, but they are not used here, for three reasons. First, sacreBLEU gives two identical
 systems p = 1/(samples + 1), so it calls them different: its randomization counts only differences strictly greater than

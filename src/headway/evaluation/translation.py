@@ -177,7 +177,7 @@ def evaluate(
         references: One reference for each hypothesis.
         metrics: The metrics.
         bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval. Exact match, a rate, has
-            Wilson's interval. Below 10 sentences the others have none.
+            Wilson's interval. With fewer than 10 sentences, the other scores have no interval.
         tokenization: The tokenization of BLEU and TER; see :func:`tokenization_for`.
         seed: Random seed of the bootstrap.
 
@@ -220,7 +220,7 @@ class _SacreBleu:
 class _Ratio:
     """100 times the sum of one count divided by the sum of another.
 
-    If ``is_rate``, a sentence either counts or does not, so that the interval is that of a rate.
+    ``is_rate`` means that a sentence either counts or does not, and gives the score the interval of a rate.
     """
 
     def __init__(

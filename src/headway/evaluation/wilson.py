@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval, in percent, of a rate of which ``hits`` of ``total`` examples were seen."""
+    """Return the 95 % confidence interval, in percent, of a rate that was observed as ``hits`` of ``total``."""
     share, z = hits / total, NormalDist().inv_cdf(0.975)
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))

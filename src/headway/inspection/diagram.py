@@ -24,7 +24,7 @@ _VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # sizes for presets; the vocabulary size 
 
 @dataclass(frozen=True)
 class Diagram:
-    """A drawing of an architecture, which notebooks show as it is.
+    """A drawing of an architecture, which notebooks display.
 
     Attributes:
         svg: The drawing as an SVG file.

@@ -1,8 +1,8 @@
 """Convert the lines of a chunk whose workers have died, and find the line at fault.
 
 A line may end the process that converts it: a kernel fails, or the system kills it for its memory. The lines are
-converted in a forked process. If it dies, each half of the lines is converted in another one, until a single line is
-left. It has failed if it ends two processes.
+converted in a forked process. If the process dies, each half of the lines is converted in another process, until a
+single line is left. It has failed if it ends two processes.
 """
 
 from __future__ import annotations

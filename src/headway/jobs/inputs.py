@@ -92,7 +92,7 @@ def split_lines(content: bytes) -> list[bytes]:
 
 
 def chunk_digest(content: bytes) -> int:
-    """Return a hash of 63 bits, by which workers notice that an input has changed."""
+    """Return a 63-bit hash, which shows workers whether an input has changed."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 

@@ -32,7 +32,7 @@ class JoinedResults:
     Attributes:
         num_lines: Number of lines of the inputs.
         num_failed: Number of lines that could not be done.
-        failures: The first of them, with reasons.
+        failures: The first failed lines, with reasons.
         counts: What the operation has counted.
     """
 

@@ -53,7 +53,7 @@ class Owner:
 
 @cache
 def _machine() -> str:
-    """Return what identifies the running system and the namespace of its processes: a container has another one."""
+    """Return an identifier of the running system and its process namespace; each container has its own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

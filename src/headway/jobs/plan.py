@@ -9,9 +9,9 @@ The folder of a job contains::
 and the files of the protocol (:mod:`headway.jobs.protocol`). The plan depends only on the request. It is made once:
 ``job.json`` is written last, and a plan without it is made again.
 
-An *input* is a file, or several files in step: line n of one belongs to line n of the others. A chunk has whole lines
-of one input. If the request gives no number of lines, chunks have up to 16,384 lines and between 128 KiB and 1 MiB,
-depending on the size of all inputs, so that small jobs have enough chunks for several workers.
+An *input* is a file, or several parallel files: line n of one file belongs to line n of the others. A chunk consists of
+whole lines of one input. If the request gives no number of lines, chunks have up to 16,384 lines and between 128 KiB
+and 1 MiB, depending on the size of all inputs, so that small jobs have enough chunks for several workers.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _portable_path(folder: Path, path: Path) -> str:
 
 
 def _request_data(folder: Path, request: JobRequest) -> dict[str, Any]:
-    """Return what identifies a request, as values of JSON."""
+    """Return the values that identify a request, in JSON form."""
     data = {
         "operation": request.operation,
         "options": request.options,

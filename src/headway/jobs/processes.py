@@ -50,7 +50,7 @@ def run_workers(
 ) -> None:
     """Run the process that supervises workers until all chunks of the job have a result.
 
-    SIGTERM and Ctrl-C stop the workers, which give their chunks back.
+    SIGTERM and Ctrl-C stop the workers, which release their chunks.
 
     Args:
         command: The arguments of Python for the process.
@@ -115,7 +115,7 @@ def _error_of(message: Mapping[str, Any]) -> HeadwayError:
 
 
 class _Outbox:
-    """Sends messages to the command. A message is short enough that those of several workers do not mix."""
+    """Sends messages to the command. Messages are so short that the messages of several workers do not mix."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -126,7 +126,7 @@ class _Outbox:
             os.write(self._descriptor, (json.dumps(message) + "\n").encode())
 
     def send_error(self, error: HeadwayError) -> None:
-        """Send an error, of which a very long message is cut."""
+        """Send an error. A very long message is truncated."""
         self.send({"error": str(error)[:1000], "kind": type(error).__name__})
 
 

@@ -24,7 +24,7 @@ higher generation, the owner has lost the chunk, and stops working on it.
 
 **Expire.** A lease has expired if two reads, each after opening the file anew, and at least ``expire_s`` seconds apart
 on the observer's monotonic clock, find the same content. Neither times of files nor clocks of other machines matter. On
-the machine of a dead owner, its lease has expired at once.
+the machine of a dead owner, the lease expires immediately.
 
 **Take over.** Create the lease of the next generation exclusively. Leases are never removed while the job runs: if
 takers removed an expired lease and created it again, one of them could remove the other's new lease, so that both would
@@ -37,10 +37,10 @@ deterministic, or two machines compute differently.
 
 **Release.** A worker that has to stop creates ``N.G.released``. The next owner creates generation G+1 at once.
 
-Workers prefer chunks that nobody has. They look at the leases of others only if there are no such chunks left. They
+Workers prefer chunks that nobody has. They look at the leases of other workers only if no such chunks are left. They
 choose randomly among the free chunks of one folder at a time, which they list again after a collision. A worker that
-leaves a folder skips those that are finished. So there are six to eight operations for each chunk, however many workers
-and chunks there are, and a worker remembers one folder.
+leaves a folder skips finished folders. So there are six to eight operations for each chunk, however many workers and
+chunks there are, and a worker remembers one folder.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class ChunkProtocol:
             self.files.remove(f"{_FINISHED}/{folder}")
 
     def _survey(self, folder: str) -> list[tuple[int, int]]:
-        """Return the free chunks of a folder in random order, each with its generation, and note those of others."""
+        """Return the free chunks of a folder in random order, with their generations, and record the taken chunks."""
         first = int(folder) * FOLDER_CHUNKS
         newest = newest_generations(self.files, folder)
         # Listed after the leases, so that every chunk that lost its lease meanwhile counts as done.
@@ -364,7 +364,7 @@ class ChunkProtocol:
         return None
 
     def _chunks_to_watch(self) -> Iterator[tuple[int, int]]:
-        """Yield some chunks of others, with their generations: first those that are watched already."""
+        """Yield some chunks of other workers, with their generations. Chunks that are already watched come first."""
         pending = [(chunk, number) for chunks in self._pending.values() for chunk, number in chunks.items()]
         names = {lease_name(chunk, number): (chunk, number) for chunk, number in pending}
         self._watched = {name: seen for name, seen in self._watched.items() if name in names}

@@ -15,7 +15,7 @@ from headway.storage import atomic_write
 
 
 def finished(plan: Plan, *, are: bool = True) -> Iterator[JobChunk]:
-    """Yield the chunks that have a result, or if ``are`` is not set, those that have none."""
+    """Yield the chunks that have a result or, if ``are`` is False, the chunks that have none."""
     files, folder, done = LocalFiles(plan.folder), "", set[int]()
     for chunk in plan.chunks():
         if folder_name(chunk.index) != folder:

@@ -1,6 +1,6 @@
-"""What of a job is done, running and failed, by lists of its folders.
+"""Determine how much of a job is done, running and failed, by listing its folders.
 
-A list of all results takes about a second for a billion lines, and memory for one folder.
+Listing all results takes about a second for a billion lines, and memory for one folder.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class JobStatus:
         running: Some of the running chunks.
         machines: What each machine has done.
         lines_per_s: The rate of all workers that have finished a chunk in the last ten minutes.
-        seconds_left: The time left, or None if nothing runs.
+        seconds_left: The remaining time, or None if no chunk is running.
         stopped: Why the job was stopped, or None.
     """
 

@@ -98,7 +98,7 @@ class Worker:
             self._on_chunk(chunk)
 
     def stop(self) -> NoReturn:
-        """Give the chunk back, and end this process at once. This is called by a handler of signals."""
+        """Release the chunk, and end this process immediately. This is called by a handler of signals."""
         end_children()
         self._release()
         os._exit(RELEASED)

@@ -78,7 +78,7 @@ def _cache_class(folder: Path) -> Any:
 
 
 class CodeCache:
-    """The compiled code of one function in all folders, in the form in which Numba uses its cache of a function."""
+    """The compiled code of one function in all folders, with the interface of Numba's cache of a function."""
 
     def __init__(self, function: FunctionType) -> None:
         self._name = function.__qualname__

@@ -1,4 +1,4 @@
-"""Base classes of the configurations and models of all architectures: what the rest of Headway needs of them.
+"""Base classes of the configurations and models of all architectures: the interface that the rest of Headway uses.
 
 :mod:`headway.models.registry` lists the architectures. A model has one of the four capabilities of
 :mod:`headway.kinds`, each with a base class here. An architecture of another package derives its classes from these.
@@ -93,7 +93,7 @@ class _SearchedModel(Model):
         raise NotImplementedError
 
     def admit(self, state: Any, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
+        """Encode more sources and append them to ``state``, with the same number of rows per source."""
         raise NotImplementedError
 
     def step(self, state: Any, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:

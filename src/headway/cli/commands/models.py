@@ -28,9 +28,9 @@ def models(
 ) -> None:
     """List the models of the Hugging Face Hub that are converted, with their sizes, or update or remove them.
 
-    Each is a model folder, to which commands and Python convert a name such as hf:gpt2 once. It stays as it is until
-    --update: a name is loaded without asking the Hub. A commit (hf:NAME@COMMIT) never changes. The downloaded files in
-    the cache of the Hub's client stay when a model is removed.
+    Each is a model folder. Commands and Python convert a name such as hf:gpt2 once, and then load it without asking the
+    Hub. --update asks the Hub for newer versions. A commit (hf:NAME@COMMIT) never changes. The downloaded files in the
+    cache of the Hub's client stay when a model is removed.
     """
     from headway.interop.hub.converted import converted_models, remove_converted
     from headway.interop.hub.names import HubName

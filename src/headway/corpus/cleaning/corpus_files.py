@@ -1,4 +1,4 @@
-"""The files of a corpus: what their names mean, and files with what is kept of them, in the same format."""
+"""The files of a corpus: detect their formats, and write the kept lines in the same format."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def refuse_binary(path: Path) -> None:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The files with what is kept.
+    """The files with the kept lines.
 
     Attributes:
         names: Their names: two for pairs in text files, otherwise one.

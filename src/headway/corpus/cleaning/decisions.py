@@ -1,4 +1,4 @@
-"""Which lines are dropped, and by which rule: decided from the rows of the first pass, chunk by chunk."""
+"""Decide which lines to drop, and by which rule, from the rows of the first pass, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Judge:
         thresholds: Their thresholds.
         ratio_limits: The limits of the length ratio.
         learned: Thresholds that were learned from the corpus, by rule.
-        alone: Flags of the rules that compare lines, as if each were the only rule.
+        alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
         in_order: Flags of these rules among the lines that the rules before them keep.
     """
 
@@ -68,7 +68,7 @@ class Judge:
         return self.learned.get(rule.name, rule.limit(self.thresholds))
 
     def decide(self, rows: NDArray[Any], first: int, scores: Scores | None = None) -> Decisions:
-        """Return what the rules say about lines.
+        """Apply the rules to lines.
 
         Args:
             rows: The rows of the lines.

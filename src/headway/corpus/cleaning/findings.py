@@ -42,7 +42,7 @@ class LineExample:
 
 
 class NearestExamples:
-    """The lines whose values are nearest to a border. Among equally near ones, those with the smallest hash.
+    """The lines whose values are nearest to a border. Ties are broken by the smallest hash.
 
     Args:
         count: How many.
@@ -84,8 +84,8 @@ class RuleFindings:
     Attributes:
         rule: The rule.
         limit: Its threshold.
-        alone: Number of lines that it alone would drop.
-        in_order: Number of lines that it has dropped, after the rules before it.
+        alone: Number of lines that only this rule would drop.
+        num_dropped: Number of lines that it has dropped among those that the earlier rules keep.
         edges: Edges of the bins of its histogram.
         counts: Number of lines in each bin.
         dropped: Lines that it has dropped, the nearest to the threshold first.
@@ -95,7 +95,7 @@ class RuleFindings:
     rule: Rule
     limit: float
     alone: int = 0
-    in_order: int = 0
+    num_dropped: int = 0
     dropped: NearestExamples = field(default_factory=NearestExamples)
     kept: NearestExamples = field(default_factory=NearestExamples)
 
@@ -117,7 +117,7 @@ class RuleFindings:
         values, name = decisions.values[self.rule.name], self.rule.name
         dropped = decisions.by_rule == index
         self.alone += int(decisions.drops[name].sum())
-        self.in_order += int(dropped.sum())
+        self.num_dropped += int(dropped.sum())
         distances = np.zeros(len(values))
         if self.edges is not None:
             known = ~np.isnan(values)

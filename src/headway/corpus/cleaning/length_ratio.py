@@ -31,7 +31,7 @@ class RatioHistogram:
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_NUM_CLASSES, _NUM_BINS), dtype=np.int64))
 
     def add(self, source: NDArray[np.float32], target: NDArray[np.float32]) -> None:
-        """Count pairs with these numbers of characters, none of which is 0."""
+        """Count pairs with these numbers of characters, which are at least 1."""
         ratios, lengths = _coordinates(source, target)
         classes = np.clip(np.round(lengths * _CLASSES_PER_OCTAVE).astype(int), 0, _NUM_CLASSES - 1)
         bins = np.clip(((ratios + _MAX_LOG_RATIO) / _BIN).astype(int), 0, _NUM_BINS - 1)

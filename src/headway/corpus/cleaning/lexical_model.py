@@ -14,10 +14,10 @@ negative.
 
 The score of a pair compares the gain of each word with its mean gain in the corpus, and the mean difference with that
 of random pairs of the same lengths, in standard deviations, for both directions. So it is about 0 for random pairs of
-any length. A bad pair explains itself a little, in spite of the discount. So that random pairs do, too, some of them
-are added to the corpus.
+any length. A bad pair explains itself a little, in spite of the discount. Some random pairs are added to the corpus, so
+that this is true of random pairs, too.
 
-A second score, the coverage, tells whether each side says what the other says
+A second score, the coverage, estimates whether both sides have the same content
 (:mod:`headway.corpus.cleaning.coverage`). Its features are the gains and their differences from the mean gains: means,
 sums, and the largest sum of missing gains at the end of a side.
 """
@@ -133,11 +133,11 @@ def _beginning(word: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """What the words of one side say about the words of the other.
+    """The translation probabilities and gains of the words of one side, given the words of the other.
 
     Attributes:
-        row_starts: Where the row of each word f begins in ``row_words``. The last two rows are those of unknown words
-            and of the empty word.
+        row_starts: Where the row of each word f begins in ``row_words``. The last two rows are for unknown words and
+            for the empty word.
         row_words: The words e that f generates, ascending within a row.
         gains: t(e | f) / p(e) of these words.
         unseen_gains: t(e | f) / p(e) of all other words, for each f.
@@ -224,7 +224,7 @@ class _Lexicon:
         return cls(vocabulary, forward, reverse, float(np.median(_log_ratios(sources, targets))))
 
     def features(self, sources: Sequence[str], targets: Sequence[str]) -> _PairFeatures:
-        """Return what pairs are judged by."""
+        """Return the scores and features of pairs."""
         of_source, of_target = self.vocabulary.encode(sources), self.vocabulary.encode(targets)
         log_ratios = _log_ratios(sources, targets) - self.log_ratio
         columns = [np.log1p(of_source.lengths), np.log1p(of_target.lengths), log_ratios, np.abs(log_ratios)]
@@ -300,7 +300,7 @@ _Pairs = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, eq=False)
 class _ShortenedPairs:
-    """Pairs of which one side was truncated.
+    """Pairs in which one side was truncated.
 
     The lexicon learns them instead of the whole pairs: a truncated pair of the corpus explains itself a little, too.
 
@@ -320,7 +320,7 @@ class _ShortenedPairs:
     def of(
         cls, sources: Sequence[str], targets: Sequence[str], known: float, dice: np.random.Generator
     ) -> _ShortenedPairs:
-        """Truncate a share of the pairs, of which the lexicon learns the share ``known``, and none of the others."""
+        """Truncate a share of the pairs. The lexicon learns the share ``known`` of them, and none of the others."""
         pairs = [*zip(sources, targets, strict=True)]
         groups, left = list[tuple[_Pairs, _Pairs]](), dict(enumerate(pairs))
         numbers = np.linspace(0, len(pairs) - 1, min(_TRUNCATED_PAIRS, round(_MAX_TRUNCATED_SHARE * len(pairs))))
@@ -365,7 +365,7 @@ class LexicalModel:
     Attributes:
         scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
             pairs, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
-        coverages_of_truncated_pairs: What :meth:`coverages` returns for pairs of which one side was truncated.
+        coverages_of_truncated_pairs: The result of :meth:`coverages` for pairs in which one side was truncated.
         truncated_pairs: Pairs with truncated targets, and pairs with truncated sources, which are as known to the model
             as pairs of the corpus.
     """
@@ -385,7 +385,7 @@ class LexicalModel:
 
     @classmethod
     def learn(cls, sources: Sequence[str], targets: Sequence[str], *, corpus_size: int | None = None) -> LexicalModel:
-        """Learn the model from a parallel corpus, of which some pairs may be bad. The result is deterministic.
+        """Learn the model from a parallel corpus, which may contain some bad pairs. The result is deterministic.
 
         Args:
             sources: The source sentences. If there are many, 200,000 evenly spaced pairs are used.

@@ -227,5 +227,5 @@ def _number(measured: float | None) -> float:
 
 
 def _mixed(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a hash of two hashes, in which their order matters."""
+    """Return a hash of two hashes that depends on their order."""
     return (first * np.uint64(0x9E3779B97F4A7C15)) ^ (second + np.uint64(0x632BE59BD9B4E019))

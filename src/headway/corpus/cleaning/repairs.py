@@ -1,4 +1,4 @@
-"""Repairs of a text that leave right texts as they are.
+"""Repairs of damaged texts. Correct texts are not changed.
 
 ==================  ==================================================================================================
 encoding            text that was decoded with a wrong encoding: ``schÃ¶n`` becomes ``schön`` (``ftfy.fix_encoding``,

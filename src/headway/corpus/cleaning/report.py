@@ -76,7 +76,7 @@ class CleaningReport:
         return ("source", "target") if self.settings.kind == "pairs" else ("text",)
 
     def _side(self, number: int) -> dict[str, Any]:
-        """Return what the texts of one side are."""
+        """Return a description of the texts of one side."""
         lengths, name = self.counts.lengths[number], ("source", "target")[number]
         total = int(lengths.sum())
         detected = "language" in self.settings.config.rules
@@ -104,7 +104,7 @@ class CleaningReport:
     def _warnings(self) -> list[str]:
         counts, warnings = self.counts, []
         if counts.lines and counts.kept < (1 - _MANY_DROPPED) * counts.lines:
-            worst = max(self.findings, key=lambda finding: finding.in_order)
+            worst = max(self.findings, key=lambda finding: finding.num_dropped)
             warnings.append(
                 f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
                 "look at the examples of this rule, and check --from and --to"
@@ -141,7 +141,7 @@ def _rule(finding: RuleFindings) -> dict[str, Any]:
         "threshold": finding.limit if has_threshold and math.isfinite(finding.limit) else None,
         "drops": rule.drops,
         "alone": finding.alone,
-        "dropped": finding.in_order,
+        "dropped": finding.num_dropped,
         "histogram": histogram,
         "examples": {
             "dropped": [*map(_example, finding.dropped.examples())],

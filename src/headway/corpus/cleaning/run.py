@@ -193,7 +193,7 @@ class _SecondPass:
     Args:
         plan: The plan of the first pass, which is complete.
         inputs: The files of the corpus.
-        files: The files for what is kept.
+        files: The files for the kept lines.
         settings: What to do.
         folder: The folder for the results.
         score: Scores all lines in a job, and returns its plan.
@@ -291,8 +291,8 @@ class _SecondPass:
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
-        The sample depends on the texts only. It contains a pair once, apart from case and punctuation: a truncated pair
-        that the corpus repeats would explain itself.
+        The sample depends on the texts only. It contains each pair only once, ignoring case and punctuation, because a
+        repeated truncated pair would explain itself.
         """
         share = self._sampled_share(count)
         limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
@@ -335,7 +335,7 @@ class _SecondPass:
         return replace(judge, alone=alone, in_order=in_order)
 
     def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which lines a rule drops: alone, and among the lines that the judge keeps."""
+        """Return which lines a rule drops: as the only rule, and among the lines that the judge keeps."""
         alone, in_order = (
             line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines) for part in ("alone", "in_order")
         )

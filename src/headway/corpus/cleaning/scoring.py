@@ -84,7 +84,7 @@ class PairScorer:
         return table
 
     def features(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float64]:
-        """Return what the coverage of pairs without empty texts is learned from: shape (pairs, features)."""
+        """Return the features (pairs, features) from which the coverage is learned, of pairs without empty texts."""
         return self._judge(pairs)[1]
 
     def _judge(self, pairs: Sequence[tuple[str, ...]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -139,7 +139,7 @@ def _class_of(character: str) -> int:
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return part / whole; NaN where the whole is 0."""
+    """Return part / whole, or NaN if the whole is 0."""
     result = np.full(len(whole), np.nan)
     np.divide(part, whole, out=result, where=whole > 0)
     return result

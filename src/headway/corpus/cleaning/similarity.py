@@ -21,8 +21,8 @@ def plain_key(text: str) -> str:
 def copy_similarity(source_key: str, target_key: str) -> float | None:
     """Return how similar two plain keys are: 1 for equal ones, otherwise the overlap coefficient of their trigrams.
 
-    The overlap coefficient is the share of the shorter text's trigrams that the other text has, so that a copy with a
-    word less is similar, too. None means that the texts are too short to be compared.
+    The overlap coefficient is the share of the shorter text's trigrams that the other text has, so that a copy that
+    lacks a word is similar, too. None means that the texts are too short to be compared.
     """
     shorter, longer = sorted((len(source_key), len(target_key)))
     if shorter < _MIN_COPY:

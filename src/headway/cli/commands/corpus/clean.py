@@ -145,7 +145,7 @@ def _measure(plan: Plan, job: jobs.JobOptions) -> None:
 
 
 class _ActivityBar:
-    """Shows what the command does on standard error, if it is a terminal, except while workers show their progress."""
+    """Shows on a terminal (standard error) what the command is doing, except while workers show their progress."""
 
     def __init__(self) -> None:
         self._bar: Any = None

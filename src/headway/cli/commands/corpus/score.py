@@ -39,7 +39,7 @@ def score(
 ) -> None:
     """Score the lines of files as a job: texts with a language model, or pairs with a translation model.
 
-    Lines that cannot be done are marked, and stay in their places. The exit code is then 3. Write the result with
+    Lines that cannot be scored are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
     """
     from headway.bundle import read_config

@@ -28,7 +28,7 @@ def status(
     ] = False,
     format_: options.FormatOption = "text",
 ) -> None:
-    """Show what of a job is done, running and failed, its rate and time left, and what each machine does."""
+    """Show how much of a job is done, running and failed, its speed and time left, and the work of each machine."""
     from headway.jobs.plan import Plan
     from headway.jobs.status import read_status
 
