@@ -50,8 +50,7 @@ class Run:
 
     @property
     def model_folder(self) -> Path | None:
-        """The folder of the model to use: the one that training chose, or the best one so far. None if there is
-        none."""
+        """The folder of the model to use: the one that training chose, or the best so far; None before."""
         return model_folder_in(self.folder)
 
     @cached_property

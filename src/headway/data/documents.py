@@ -252,9 +252,10 @@ def _divided(parts: Iterable[str], length: int) -> Iterator[str]:
 
 
 def _place_to_divide(line: str, start: int) -> int:
-    """Return the position, at or soon after ``start``, at which to divide a long line.  The best position is before a
-    single space between words, which does not change the tokens of a word. The next best is before white space, and the
-    last before a character that is not a combining one.
+    """Return the position, at or soon after ``start``, at which to divide a long line.
+
+    The best position is before a single space between words, which does not change the tokens of a word. The next best
+    is before white space, and the last before a character that is not a combining one.
     """
     for border in (_SINGLE_SPACE, _SPACE):
         if match := border.search(line, max(start, 1), start + _WINDOW):

@@ -186,8 +186,7 @@ class Constraints:
         return {token for index in self.unmet(node) for _, token in self._continuations(node, index)}
 
     def undoing_start_bits(self, node: int) -> int:
-        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes an open match; 0 if none is
-        open."""
+        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes an open match, or 0."""
         bits = 0
         for index in self._begun[node]:
             for one, place in zip(self.include[index], self._progress[node].matched[index] or (), strict=False):

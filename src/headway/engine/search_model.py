@@ -117,8 +117,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @property
     def batch_per_thread(self) -> bool:
-        """Whether to decode several batches in parallel, each in its own thread
-        (:func:`~headway.decode.search_all`)."""
+        """Whether to decode several batches in parallel, one per thread (:func:`~headway.decode.search_all`)."""
         return self._backend.batch_per_thread
 
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:
