@@ -1,8 +1,8 @@
 """Atomic writes of files and folders, checksums and file locks.
 
 An atomic write fills a staging folder beside the target, flushes it to disk and renames it to its final name. Each
-writer has a separate staging folder, which it keeps locked. What killed writers have left is recognized by the lock,
-which the system has released, and removed by the next writer of the same target.
+writer has a separate staging folder, which it keeps locked. The remains of killed writers are recognized by their lock,
+which the system has released. The next writer of the same target removes them.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 def lock_run_folder(folder: Path) -> Iterator[None]:
     """Reserve ``folder`` for this training run.
 
-    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it. What
-    killed processes left of files and folders that they were writing there is removed.
+    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it.
+    Incomplete files and folders that killed processes left there are removed.
 
     Raises:
         CheckpointError: Another process is using the folder.
@@ -157,7 +157,7 @@ class TemporaryFolder:
     """A new folder among the system's temporary files, which only this user can read, and which is locked.
 
     Args:
-        prefix: The beginning of its name.
+        prefix: The beginning of the folder's name.
 
     Attributes:
         path: The folder.
@@ -171,7 +171,7 @@ class TemporaryFolder:
                 return
 
     def remove(self) -> None:
-        """Remove the folder and what is in it."""
+        """Remove the folder and its content."""
         _remove(self.path, self._lock)
 
     @staticmethod
@@ -333,7 +333,7 @@ def _remove(staging: Path, lock: _Lock) -> None:
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove a folder and what is in it as far as possible, also if the modes of folders forbid it."""
+    """Remove a folder and its content as far as possible, even if the modes of folders forbid it."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists() and not folder.is_symlink():
         with suppress(OSError):
@@ -408,8 +408,8 @@ def _idle_s(folder: Path) -> float:
 def _replace_folder(path: Path, new: Path, old: Path) -> None:
     """Rename the folder ``path`` to ``old``, and ``new`` to ``path``, with the same mode.
 
-    After an error, ``path`` is unchanged. The system moves a folder to another one only if its owner may write in it,
-    so both folders get this permission until they are in place.
+    After an error, ``path`` is unchanged. The system moves a folder into another folder only if its owner may write to
+    it, so both folders get this permission until they are in place.
     """
     mode = writable = 0  # the old and the new mode; equal if no change is needed
     try:
@@ -445,7 +445,7 @@ def _replace_folder(path: Path, new: Path, old: Path) -> None:
 
 
 def _recover_from_older_version(path: Path) -> None:
-    """Restore and remove what a killed process of a version without staging folders has left of a folder."""
+    """Restore or remove the remains of a folder from a killed process of a version without staging folders."""
     old = path.parent / f".{path.name}.old"
     with suppress(OSError):
         if not path.exists():
@@ -459,7 +459,7 @@ def _cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def _flush_entries(folder: Path) -> None:
-    """Flush a folder's entries to disk. They are already in place, and some file systems cannot flush folders."""
+    """Flush a folder's entries to disk. The files are already in place, and some file systems cannot flush folders."""
     with suppress(OSError):
         _flush(folder)
 

@@ -225,7 +225,10 @@ def hooks_are_visible() -> bool:
 
 
 def parts(module: nn.Module) -> dict[str, Any]:
-    """Return the parameters and submodules of a module, also those that are None. See :func:`parts_are_visible`."""
+    """Return the parameters and submodules of a module, including those that are None.
+
+    See :func:`parts_are_visible`.
+    """
     return {**module._modules, **module._parameters}
 
 
@@ -260,7 +263,7 @@ def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:
 
     Args:
         copied: The copy, which still has the hooks of the original.
-        original: The module to which they refer.
+        original: The module to which the methods refer.
     """
     copied._load_state_dict_pre_hooks = copy.deepcopy(copied._load_state_dict_pre_hooks, {id(original): copied})
 

@@ -219,7 +219,7 @@ def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
         run_with_progress(plan, job.workers or num_cores(), activity, one_thread=True)
 
 
-def work_here(plan: Plan, workers: int | None) -> None:
+def work_on_this_machine(plan: Plan, workers: int | None) -> None:
     """Work on a job with processes of this machine, and report its end."""
     from headway.cores import num_cores
 

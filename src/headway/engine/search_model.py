@@ -163,7 +163,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
             self._keep_sources(state, sequences)
 
     def explain_nan(self, state: StateT) -> str | None:
-        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+        """Return why predictions after ``state`` are NaN despite finite weights, or None if they are not NaN."""
         if self._backend.dtype != torch.float16 or not all(
             parameter.isfinite().all() for parameter in self._model.parameters() if not parameter.is_meta
         ):

@@ -118,7 +118,7 @@ class ContinuationModel(_SearchedModel):
 
     @property
     def carries_state(self) -> bool:
-        """Whether the model reads texts of any length, with a state in place of the tokens before a block."""
+        """Whether the model reads texts of any length, and replaces the tokens before a block by a state."""
         return False
 
     def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
@@ -143,7 +143,7 @@ class ClassificationModel(Model):
         raise NotImplementedError
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
-        """Return the token of each vector of :meth:`embed_source`, with BOS if the model adds it."""
+        """Return the tokens that :meth:`embed_source` embeds, including BOS if the model adds it."""
         raise NotImplementedError
 
     def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:

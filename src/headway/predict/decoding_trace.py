@@ -78,7 +78,8 @@ class DecodedText:
         text: Its text.
         log_probability: The log-probability of its tokens, in nats.
         score: The score that ranks it: in beam search, the log-probability divided by the length penalty.
-        finished: Whether the text ends by itself. Otherwise its maximum length ended it.
+        finished: Whether the text ended with EOS or a stop string, instead of at the length limit. Otherwise its
+            maximum length ended it.
     """
 
     text: str

@@ -2,8 +2,8 @@
 
 Predictors replace the layers of a model with fast layers, turn off dropout, and may compute on another device. None of
 this may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
-object. Parameters and buffers are the same objects in both. Hooks are the same functions, but each has its own list of
-them, so that a hook that is added to one or removed from it later does not change the other.
+object. Parameters and buffers are the same objects in both. Both models have the same hook functions but separate lists
+of them, so adding a hook to one model or removing it later does not change the other.
 
 The forms into which the copy is converted, such as the one for searches, are made when they are first needed
 (:class:`Once`).
@@ -44,7 +44,7 @@ def with_own_model(bundle: BundleT, device: str | torch.device | None, *, needs_
 
 
 def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
-    """Return a copy of ``model`` on ``device``, which shares the weights if all of them are there, or if it is None."""
+    """Return a copy of ``model`` on ``device``. It shares the weights if all are there, or if ``device`` is None."""
     copied = share_weights(model)
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied

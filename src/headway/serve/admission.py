@@ -1,11 +1,11 @@
 """Admission control: a request queue that is bounded in tokens and in seconds.
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
-request is refused before any work is done. What the workers can decode at once is never refused for the time that it
-takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots``
-jobs are with the workers at a time; the others wait. Interactive requests enter before bulk ones, and among these each
-key gets the same number of tokens. So a key with little work waits only briefly, and is not refused because another one
-has much. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
+request is refused before any work is done. Work that fits into the workers' batches is never refused because of its
+estimated time: a slow model takes long for a few texts, but hardly longer for a full batch. At most ``slots`` jobs are
+with the workers at a time; the others wait. Interactive requests enter before bulk ones, and among these each key gets
+the same number of tokens. So a key with little work waits only briefly, and is not refused because another key has much
+work. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Caller:
 
     Attributes:
         priority: The priority of its jobs.
-        served: Tokens of its jobs that have entered or wait, by which callers share the slots.
+        served: Tokens of its jobs that are running or waiting, which determine the caller's share of the slots.
         num_jobs: Number of its unfinished jobs.
         tokens: Size of these jobs.
     """
@@ -85,8 +85,8 @@ class Admission:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
         leaves_room: Whether a caller may only take as much of ``max_tokens`` as it leaves for others, so at most half.
-        max_seconds: Maximum time that those before a new job may still take, in estimated seconds. It does not count
-            while they have at most ``batch_tokens``.
+        max_seconds: Maximum estimated time, in seconds, that the jobs before a new job may still take. It does not
+            count while they have at most ``batch_tokens``.
         batch_tokens: Size of the jobs that fit into the batches of all workers together, in estimated tokens.
         first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
@@ -124,8 +124,8 @@ class Admission:
     def rate(self) -> float:
         """Estimated tokens per second at full load.
 
-        It is the speed of the last busy seconds, or, because few jobs do not use the whole machine, an earlier higher
-        one that is halved every 20 busy seconds.
+        It is the speed of the last busy seconds, or an earlier, higher speed, which is halved every 20 busy seconds,
+        because a few jobs do not use the whole machine.
         """
         self._measure()
         return max(self._busy_tokens / self._busy_s if self._busy_s >= _LEAST_BUSY_S else 0.0, self._earlier_rate)
@@ -160,7 +160,8 @@ class Admission:
     def _tokens_before(self, caller: str, priority: int) -> int:
         """Return how many tokens are decoded before a new job of a caller.
 
-        These are the caller's own tokens, all of higher priority, and at most as many of each other caller as its own.
+        These are the caller's own tokens, all tokens of higher priority, and, of each other caller, at most as many
+        tokens as its own.
         """
         caller_tokens = self._tokens_of(caller)
         return sum(
@@ -184,11 +185,11 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it inside the context.
+        """Context that waits for a slot and occupies it until the end.
 
         Args:
             tokens: The size of the job.
-            caller: Jobs with the same name share one caller's share of the tokens.
+            caller: Name of the caller. All jobs of a caller together get one share of the tokens.
             priority: Lower numbers come first.
             has_room: Whether :meth:`check_capacity` has found room for the job already.
 
@@ -209,10 +210,10 @@ class Admission:
 
     @contextlib.contextmanager
     def reserve(self, tokens: int, caller: str, priority: int) -> Iterator[Callable[[int], None]]:
-        """Count tokens as those of an unfinished job of a caller inside the context.
+        """Context in which tokens count as an unfinished job of a caller.
 
         This keeps room for a request whose jobs enter one after the other, with ``has_room``. Yields a function that
-        gives back the room of a number of tokens, when the job that needs them enters.
+        releases the room for a number of tokens, to be called when the job that needs them enters.
         """
         state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
         left = 0
@@ -237,7 +238,7 @@ class Admission:
                 del self._callers[caller]
 
     async def wait_until_quiet(self) -> None:
-        """Wait until the queue is so short that work outside of it delays nobody."""
+        """Wait until the queue is so short that other work delays no job in it."""
         while self.seconds > _QUIET_S:
             await asyncio.sleep(_QUIET_CHECK_S)
 

@@ -1,4 +1,4 @@
-"""The APIs of the service: their routes, the places of their keys, and the forms of their errors."""
+"""The APIs of the service: their routes, where their requests contain keys, and their error formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.serve.apis import (
     open_inference,
     openai,
 )
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.fields import KEYS as NATIVE_KEYS
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head
@@ -48,7 +48,7 @@ class Api:
     """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
-    keys: KeyPlace
+    keys: KeyLocation
     routes: Callable[[Service], Sequence[Route]] | None
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
     queued: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The HTTP application: the routes of all APIs, and what is common to them: limits, errors, metrics and logs."""
+"""The HTTP application: the routes of all APIs, and their common limits, errors, metrics and logs."""
 
 from __future__ import annotations
 

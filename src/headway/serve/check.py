@@ -1,4 +1,4 @@
-"""Check what a start of the service needs, without loading models and without changing anything."""
+"""Check everything that the service needs to start, without loading models and without changing anything."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MEGABYTE = 1_000_000
 
 
 def check_start(config: ServeConfig) -> list[str]:
-    """Check a configuration, and return what an operator may want to know before the start.
+    """Check a configuration, and return remarks for the operator.
 
-    The files of the models are read except for their weights, of which only the headers are.
+    All files of the models are read, but only the headers of the weights.
 
     Raises:
         HeadwayError: The service would not start; the message says why.
@@ -103,7 +103,10 @@ def _check_writable(setting: str, folder: Path) -> None:
 
 
 def _check_addresses(config: ServeConfig) -> list[str]:
-    """Check that the service can listen. Another process may do so now, such as the service that is running."""
+    """Check that the service can listen.
+
+    If another process uses the address now, such as the running service, this is only a remark.
+    """
     try:
         with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)):
             return []

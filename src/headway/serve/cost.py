@@ -1,6 +1,6 @@
-"""What a request costs: one function for its size check, its place in the queue, its caller's share and its quota.
+"""The cost of a request, for its size check, the queue, the caller's share and the quota.
 
-Every field of a request that makes work is an argument here, or has a small bound of its own; a test walks all fields
+Every field of a request that causes work is an argument here, or has a separate small limit. A test checks all fields
 of all APIs. Tokens are estimated from characters, so that a request is refused before any work is done.
 """
 
@@ -45,8 +45,9 @@ class Cost:
 
     Attributes:
         texts: Number of texts.
-        characters: Characters of all texts and of what is read with each of them, for the limit and the quota.
-        tokens: Estimated tokens that are decoded, as many as would take as long with the default options.
+        characters: Number of characters of all texts, and of everything that is read with each text, for the limit and
+            the quota.
+        tokens: Estimated work: the number of tokens that would take the same time to decode with the default options.
         new_tokens: The number of tokens that the request asks for, beyond what its texts need.
         hypotheses: Number of hypotheses of each text.
         length: The largest number of tokens of a text that the request asks for.
@@ -149,7 +150,7 @@ def cost_of_generation(
     Args:
         prompts: The prompts.
         options: The options.
-        alternatives: The number of tokens that are listed for each place. None: the reply has no probabilities.
+        alternatives: The number of tokens to list at each position. None means that the reply has no probabilities.
         has_prompts: Whether the reply has the tokens of the prompts, too.
     """
     phrases = sum(map(len, (*options.include, *options.ban, *options.stop)))
@@ -188,13 +189,14 @@ def cost_of_inspection(texts: Sequence[str]) -> Cost:
 def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] = ()) -> Cost:
     """Return the cost of filling the masks of texts.
 
-    The text is read once for the first mask, and for each other one once with each filling of those before it. If there
-    are candidates, it is read for each length of them, and for each of their tokens but the first.
+    The text is read once for the first mask. For each further mask, it is read once with each way to fill in the
+    earlier masks. If there are candidates, it is read once for each length of a candidate, and once for each of their
+    tokens except the first.
 
     Args:
         texts: The texts.
         top: The number of fillings of each.
-        candidates: The only fillings to consider, each of which is tokenized for each text.
+        candidates: The words or phrases to choose from. They are tokenized for each text.
     """
     cost, considered = cost_of_texts(texts), sum(map(len, candidates))
     lengths = [max(1, len(candidate) // _CHARACTERS_PER_TOKEN) for candidate in candidates] or [1]
@@ -221,7 +223,7 @@ def cost_of_scores(texts: Sequence[str], model: ModelInfo) -> Cost:
 
 
 def cost_of_perplexity(texts: Sequence[str], times: float) -> Cost:
-    """Return the cost of measuring a model on texts, each token of which is read a number of times."""
+    """Return the cost of measuring a model on texts if each token is read ``times`` times."""
     cost = cost_of_texts(texts)
     return replace(cost, tokens=math.ceil(cost.tokens * max(1.0, times)))
 

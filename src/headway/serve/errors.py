@@ -109,7 +109,7 @@ class JobNotDoneError(Exception):
 
 
 class JobsFullError(RetryLaterError):
-    """The key has as many jobs as the service keeps, or they use as much memory as it has for them."""
+    """The key has the maximum number of jobs, or its jobs use the maximum amount of memory."""
 
 
 class UnknownDocumentError(Exception):
@@ -121,7 +121,7 @@ class DocumentNotDoneError(Exception):
 
 
 class DocumentsFullError(RetryLaterError):
-    """The key has as many documents as the service keeps."""
+    """The key has the maximum number of documents."""
 
 
 class ModelNotReadyError(RetryLaterError):

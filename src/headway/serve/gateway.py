@@ -1,8 +1,9 @@
 """The gateway to all APIs: a request reaches its API when its key is known and its body has arrived.
 
-Whatever a request costs before is bounded: a request whose key belongs into its head is refused before the first byte
-of its body. If the key may be in the body, this is received up to its size limit, and searched for the key before
-anything else of it is interpreted. All requests that are being received share one bound, ``limits.receiving_mb``.
+The cost of a request before this check is bounded. If the API sends its key in the head, the request is refused before
+the first byte of its body. If the key may be in the body, the body is received up to its size limit and searched for
+the key before anything else in it is interpreted. All requests that are being received share one bound,
+``limits.receiving_mb``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway.serve.api_table import APIS, error_reply, reply_to
 from headway.serve.apis import deeplx, libretranslate
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.jobs import JOBS_PATH
@@ -59,13 +60,13 @@ _PER_ITERATION = 25  # requests without a known key to process in each iteration
 _REFUSED = 400  # the lowest status of an error
 _PIECE = 16_384  # number of bytes of a reply to pass to a slow client at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
-_SHARED_KEYS = KeyPlace(
+_SHARED_KEYS = KeyLocation(
     lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
 )
 
 
 class Gateway:
-    """Gives each request to the application of its API, with the client whose key it has.
+    """Passes each request to the application of its API, together with the client whose key it contains.
 
     Refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service ends; counts
     and logs.
@@ -135,7 +136,10 @@ class Gateway:
             )
 
     async def _admit(self, request: _Request) -> Client | None:
-        """Return who sends a request, after receiving it; None if it needs no key. Raises what it is refused with."""
+        """Return who sends a request, after receiving it; None if it needs no key.
+
+        Raises the error with which the request is refused.
+        """
         service, shared = self._service, is_shared(request.scope, request.api)
         limit = self._body_limit(request.path)
         keys = _SHARED_KEYS if shared else APIS[request.api].keys
@@ -185,7 +189,7 @@ class Gateway:
         return client
 
     def _has_route(self, request: _Request) -> bool:
-        """Return whether an API has a route for a request. Without one, its application reads nothing of it."""
+        """Return whether an API has a route for a request. Without a client, its application reads nothing of it."""
         app = self._apps[request.api]
         scope = {**request.scope, "path": request.path, "root_path": ""}
         return (
@@ -249,8 +253,8 @@ class _Request:
 
     Attributes:
         scope: The head.
-        api: The name of the API that it is meant for, as far as it is known.
-        prefix: The prefix of the API with which its path begins, or "".
+        api: The name of the API that the request is meant for, or "" while it is not known.
+        prefix: The API's prefix at the beginning of the path, or "".
         path: The rest of the path, which the API's routes match.
         head: The headers and the query.
         length: The length of the body as announced by the client, or 0.
@@ -270,7 +274,7 @@ class _Request:
         self.body, self.is_complete = b"", False
 
     async def receive_body(self, limit: int, turns: LoopTurns | None = None) -> bytes:
-        """Return the body. If there are ``turns``, each part of it waits for one.
+        """Return the body. If ``turns`` are given, each part of the body waits for a turn.
 
         Raises:
             TooLargeError: It has more than ``limit`` bytes.

@@ -26,11 +26,11 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """An HTTP connection with limits on the size of headers and on the time that the client takes.
 
     The client must send each request, and receive each piece of a reply, within ``receive_seconds``. Time in which the
-    service works does not count.
+    service is working does not count.
 
-    Requests are answered one after the other. What a client sends of the next ones meanwhile is stored, but not parsed,
-    and reading goes on, because only then it is noticed when the client closes the connection. If it sends more than is
-    stored, the connection is closed after the present reply.
+    Requests are answered one after the other. Data of further requests that arrives in the meantime is stored, but not
+    parsed. Reading continues, because otherwise the service would not notice that the client has closed the connection.
+    If it sends more than is stored, the connection is closed after the present reply.
 
     Args:
         limits: Returns the present limits.

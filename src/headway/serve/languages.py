@@ -73,7 +73,7 @@ def english_name(code: str) -> str:
 
 
 def native_name(code: str) -> str:
-    """Return the name that a language gives itself, or its English name if that is not known."""
+    """Return the name of a language in that language, or its English name if this is not known."""
     return _NATIVE_NAMES.get(base_language(code), english_name(code))
 
 
@@ -85,8 +85,9 @@ def is_right_to_left(code: str) -> bool:
 def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage:
     """Return the most probable language of a text, among all that the detector knows.
 
-    A short text is rarely certain, so a language that is not in ``served`` must be clearly more probable than the most
-    probable one that is. The confidence is the probability among all languages in any case.
+    The language of a short text is rarely certain, so a language that is not in ``served`` must be clearly more
+    probable than the most probable language in ``served``. The confidence is the probability among all languages in any
+    case.
     """
     codes = {base_language(code): code for code in served}
     ranked = _identifier().rank(text)

@@ -57,7 +57,7 @@ def open_sockets(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[li
 def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
     """Yield a listening socket for each address of a host.
 
-    A name may have addresses of both families of which the machine supports only one. Others must all be usable.
+    A name may have addresses of both families, but the machine may support only one of them. Others must all be usable.
     """
     num_opened, missing = 0, None
     try:
@@ -103,7 +103,10 @@ def _internet_listener(opened: socket.socket) -> ServerSocket:
 
 @contextmanager
 def _unix_socket(path: Path, mode: int) -> Iterator[ServerSocket]:
-    """Listen on a Unix socket, whose file is removed afterwards. A file that a killed service has left is replaced."""
+    """Listen on a Unix socket, whose file is removed afterwards.
+
+    A file that a killed service left behind is replaced.
+    """
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_abandoned(path)

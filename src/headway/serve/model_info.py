@@ -46,7 +46,7 @@ class ModelInfo:
         takes_source_language: Whether each call must name the source language.
         labels: The labels of a classifier.
         context_length: The context of a language model in tokens, or None.
-        search: The search settings of a translation model, for requests that do not give others.
+        search: The search settings of a translation model for requests that do not specify any.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class PivotModels:
-    """Two models that translate one after the other; see :class:`headway.predict.PivotTranslator`.
+    """Two models that together translate through a third language; see :class:`headway.predict.PivotTranslator`.
 
     Attributes:
         first: The name of the first model.

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 
 import headway.inspection
 from headway.diagrams.svg import style_sheet
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.service import Service
 
 SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
@@ -43,7 +43,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-KEYS = KeyPlace(lambda _: None, public=re.compile(r".*", re.DOTALL))
+KEYS = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:

@@ -69,8 +69,8 @@ class _ReplicaState:
         replica: The replica's id.
         num_ready: The number of its workers that can take jobs.
         workers: The last answers of its workers.
-        restarts: How many of its workers were replaced.
-        private_bytes: The memory of its workers that they do not share.
+        restarts: Number of its workers that were replaced.
+        private_bytes: The memory of its workers that is not shared between them.
     """
 
     replica: str
@@ -82,7 +82,7 @@ class _ReplicaState:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a replica sends back: the result of a job or a part of it, or the job's error."""
+    """A reply of a replica: the result of a job or a part of it, or the job's error."""
 
     value: Any = None
     error: Exception | None = None

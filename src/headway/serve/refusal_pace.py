@@ -1,8 +1,8 @@
-"""Slow replies for those who are refused again and again.
+"""Delay the refusals of senders that are refused again and again.
 
-A client that repeats a refused request at once costs the event loop's time, which all share. What it is refused with is
-therefore sent late once it has been refused often: clients that wait for their replies then send less. No request that
-is answered waits. Without keys refusals never wait: then nobody can be told from the others.
+A client that immediately repeats a refused request costs time of the event loop, which all clients share. What it is
+refused with is therefore sent late once it has been refused often: clients that wait for their replies then send less.
+No request that is answered waits. Without keys, refusals are never delayed, because senders cannot be distinguished.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ class RequestReports:
     """The metrics and the log of a service.
 
     Requests are counted and logged about 2 ms after they have ended, so that this work does not delay the client: the
-    kernel often wakes it on the core of the process that has sent the reply, where it waits until that process is idle.
+    kernel often wakes the client on the core of the process that has sent the reply, where it must wait until that
+    process is idle.
     """
 
     def __init__(self, service: Service) -> None:

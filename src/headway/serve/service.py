@@ -147,7 +147,7 @@ class Service:
         return chosen
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
-        """Return the language of each text; one that no model translates from must be clearly more probable.
+        """Return the language of each text. A language that no model translates from must be clearly more probable.
 
         Of each text, the first 10,000 characters are read, and count for the quota, unless the text ``is_counted``
         as one that is translated.
@@ -266,12 +266,12 @@ class Service:
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
 
-        ``entries`` are those of the glossary if the request contains it. ``function``, which is called with
+        ``entries`` are the entries of the glossary if the request contains them. ``function``, which is called with
         ``keywords``, may return the translations in another form. A text that is not translated is a
         :class:`Translation` in any case.
 
-        ``has_errors_of_texts``: whether a text in a detected language from which no model translates has an error of
-        its own. Otherwise, all texts are refused.
+        ``has_errors_of_texts`` means that a text in a detected language that no model translates gets its own error.
+        Otherwise, all texts are refused.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
         None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
@@ -346,9 +346,9 @@ class Service:
         cost: Cost | None = None,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, or a function of it, for work of the size of ``texts``.
+        """Call a method of a model, or a function with the model, for work of the size of ``texts``.
 
-        ``cost`` is the cost if it is another one. Raises the errors of :meth:`translate`.
+        ``cost`` is the cost, if it differs from that of ``texts``. Raises the errors of :meth:`translate`.
         """
         if cost is None:
             if client.passed_limits is not PassedLimits.BACKGROUND:
@@ -400,7 +400,7 @@ class Service:
     def checked_client(self, client: Client, cost: Cost) -> Client:
         """Return the client for the calls of a request that makes several at a time.
 
-        Each call waits for its own place and is counted, but is not refused because of the others.
+        Each call waits for its own slot and is counted, but is not refused because of the other calls.
 
         Raises:
             OverloadedError: The queue has no room for all texts together.
@@ -469,7 +469,7 @@ class Service:
     async def _admitted(
         self, client: Client, model: ModelInfo | PivotModels, cost: Cost, glossary: GlossaryLines | None = None
     ) -> AsyncIterator[Fleet]:
-        """Load the model, wait for a place in the queue, count the characters, and keep the time limit.
+        """Load the model, wait for a slot, count the characters, and enforce the time limit.
 
         Yields the processes that do the work.
         """
@@ -509,7 +509,7 @@ class Service:
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
-    """Return what a service keeps on disk, if the configuration says where.
+    """Return the stores of a service for which the configuration specifies files.
 
     Raises:
         HeadwayError: A file or folder cannot be used.
@@ -545,6 +545,6 @@ def _unchanged(text: str) -> Translation:
 
 
 def _configured(model: ModelInfo, config: ModelConfig) -> ModelInfo:
-    """Return a model with the languages that the configuration gives it."""
+    """Return a model with the languages that the configuration specifies."""
     sources, targets = config.source or model.source_languages, config.target or model.target_languages
     return dataclasses.replace(model, source_languages=sources, target_languages=targets)

@@ -117,7 +117,7 @@ class TextTokenizer(ABC):
         return self.display(self.encode(text))
 
     def display(self, ids: Sequence[int]) -> list[str]:
-        """Return each id in readable form: the text of its token, or the name of a special token or a tag.
+        """Return each id in readable form: the text of its token, or the name of a special token or tag.
 
         If a character is split between tokens, its bytes are shown in the form "<0xF0>". Without such bytes and without
         <unk>, the tokens of a "bpe", "characters" or "words" tokenizer, joined together, are the text.

@@ -10,7 +10,7 @@ are joined again, by three rules:
 - after a number before a word in lower case ("den 6. januar", "1999. godine"); in languages that write ordinal numbers
   with a period, also before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
 
-A sentence too few is split later if it is too long; one too many tears a phrase apart.
+If a boundary is missed, a sentence that is too long is split later; a wrong boundary tears a phrase apart.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class CacheKey:
         return {"files": [digest for _, digest in self.files], "options": plain}
 
     def differences(self, saved: Any) -> list[str]:
-        """Return what differs from a saved :meth:`description`, in words. The list is empty if it is damaged."""
+        """Describe the differences from a saved :meth:`description`. The list is empty if it is damaged."""
         try:
             files, options = list(saved["files"]), dict(saved["options"])
             before = {name: self._as_now(name, value) for name, value in options.items()}

@@ -429,8 +429,8 @@ class _Trainer(Generic[RecipeT]):
     def _check_skipped(self) -> None:
         """Save and raise :class:`DivergenceError` if too many consecutive steps were skipped.
 
-        The saved weights are those before the first skipped step. The host waits for the device here, so this is called
-        only before a report, a validation or a save.
+        The saved weights are the weights before the first skipped step. The host waits for the device here, so this is
+        called only before a report, a validation or a save.
         """
         start = time.perf_counter()
         skipped, step = self.state.skipped_in_a_row(), self.state.step

@@ -376,7 +376,7 @@ class Preparation:
         return Tokenizers(source, target, template)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
-        """Return ``template`` with a default language on each side where all corpora have the same language."""
+        """Return ``template`` with a default language for each side on which all corpora have the same language."""
         defaults = {}
         for side in get_args(LanguageSide):
             languages = {getattr(corpus, side) for corpus in self.recipe.data.train}
@@ -405,7 +405,7 @@ class Preparation:
         return sorted(language_tag(code) for code in codes if code)
 
     def _tokenizer_description(self) -> Any:
-        """Return the saved description of what the tokenizers were made from, or None if there is none."""
+        """Return the saved description of the inputs of the tokenizers, or None if there is none."""
         try:
             return json.loads((self.run / "tokenizer" / "made_from.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

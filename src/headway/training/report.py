@@ -42,13 +42,13 @@ class Listener:
         """Report that ``num_done`` items of ``activity``, such as "examples tokenized", are finished."""
 
     def started(self, step: int, total_steps: int) -> None:
-        """Report that the data are prepared, and that training goes on after ``step`` of ``total_steps``."""
+        """Report that the data are prepared, and that training continues after ``step`` of ``total_steps``."""
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Report that ``step`` of ``total_steps`` training steps are done; ``record`` is the newest line of metrics."""
 
     def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
-        """Report an estimate of the time left, when the first steps are long and the first report is far away."""
+        """Report an early estimate of the remaining time, if steps are long and the first report is far away."""
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""

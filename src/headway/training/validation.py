@@ -77,7 +77,7 @@ class Selection(NamedTuple):
 
 
 def selection(metric: str, record: Mapping[str, float | str]) -> Selection:
-    """Return what orders a model with these scores among the models of its run."""
+    """Return a key that orders a model with these scores among the models of its run."""
     return Selection(selection_score(metric, record), selection_score("loss", record))
 
 

@@ -55,7 +55,7 @@ from headway.predict.shared_weights import Once, with_own_model
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]
-"""A text, or its token ids without those that the tokenizer puts before every prompt."""
+"""A text, or its token ids without the tokens that the tokenizer puts before every prompt."""
 
 _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maximum number of tokens and of sequences in a batch
@@ -65,8 +65,8 @@ class LanguageModel(PresentedModel):
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
     The model that is given does not change: this object has a copy, which shares the weights unless it is on another
-    device. After further training, make a new object: the copy has the new weights, but the form of the model that
-    generates was converted from the earlier ones.
+    device. After further training, make a new object: the copy shares the new weights, but the model that generates was
+    converted from the earlier weights.
 
     Args:
         bundle: The model.
@@ -194,7 +194,7 @@ class LanguageModel(PresentedModel):
 
         Args:
             prompt: The beginning of a text, or a list of them.
-            seeds: A random seed for each prompt of a list, with which equal prompts are continued in different ways.
+            seeds: A random seed for each prompt of a list, so that equal prompts get different continuations.
                 Default: the option ``seed`` for every prompt.
             options: The fields of :class:`GenerationOptions`.
 
@@ -240,8 +240,8 @@ class LanguageModel(PresentedModel):
         character, that character is missing in both.
 
         Raises:
-            ConfigError: The options do not fit together, or ask for several continuations or a beam, of which no part
-                is final before the end.
+            ConfigError: The options do not fit together, or ask for several continuations or for a beam, whose text is
+                not final before the end.
             DataError: The prompt is not valid Unicode.
             LengthError: The prompt leaves no room for new tokens in the model's context.
         """
@@ -390,7 +390,7 @@ class LanguageModel(PresentedModel):
         Args:
             texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
                 million characters at a time.
-            stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
+            stride: Tokens between windows, at most the context length, which is fastest. Default: half the context.
             precision: Precision of the measured model: "auto" means the one in which it generates. Precisions other
                 than float32 are measured as the model generates, one token at a time, which takes longer.
 
@@ -438,7 +438,7 @@ class LanguageModel(PresentedModel):
         return list(text)
 
     def _prompt_ids(self, prompt: Prompt, number: int | None, options: GenerationOptions) -> tuple[int, ...]:
-        """Return the tokens of a prompt, without those that begin every text. ``number`` is for messages."""
+        """Return the tokens of a prompt, without the tokens that begin every text. ``number`` is for messages."""
         encoded = tuple(self._encode(prompt, number or 1))
         context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
         if context is not None and beginning >= context:
@@ -564,7 +564,7 @@ def _joined(hypothesis: Hypothesis, following: Hypothesis) -> Hypothesis:
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Return where the stop string begins that ends first in ``text``, or None if there is none.
+    """Return the start of the stop string that ends first in ``text``, or None if it contains none.
 
     Text that follows does not change the result, so generated text may be searched while it grows.
     """

@@ -2,7 +2,7 @@
 
 The model gives the probability of each token at a hidden position, given the rest of the text. Several hidden tokens
 are filled in from left to right: the probability of a filling is the product of the probabilities of its tokens, each
-given the text with the tokens before it filled in and those after it hidden.
+given the text in which the tokens before it are filled in and the tokens after it are hidden.
 
 The score of a text is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", equation 2):
 each token is hidden in turn, and the log-probabilities of all tokens, each given all others, are added up.
@@ -170,9 +170,9 @@ class MaskedLanguageModel(PresentedModel):
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """Return the log-probability of each token of each text given all its other tokens, in nats.
 
-        Their sum is the pseudo-log-likelihood of the text. BOS and EOS are given, not predicted. In a text that is
-        longer than the model's context, the other tokens are those of a window around the hidden token. The result for
-        a text does not depend on the other texts, except for rounding.
+        Their sum is the pseudo-log-likelihood of the text. BOS and EOS are given, not predicted. If a text is longer
+        than the model's context, the model reads a window around the hidden token. The result for a text does not
+        depend on the other texts, except for rounding.
 
         Raises:
             DataError: A text is not valid Unicode.

@@ -1,11 +1,11 @@
-"""HTML and XML: find the segments to translate, and keep everything else as it is.
+"""HTML and XML: find the segments to translate, and keep everything else unchanged.
 
 Tags of blocks, such as ``<p>``, separate segments. Inline tags, such as ``<b>``, are placed into the translation. An
 element that contains a separating tag separates, too. Elements with ``translate="no"`` or the class ``notranslate``,
-code and ignored elements are kept as they are. So are comments, processing instructions and CDATA sections.
+code and ignored elements are kept unchanged. So are comments, processing instructions and CDATA sections.
 
-Invalid markup stays as it is: tags without a partner and unknown entities are objects, and so is a ``<`` that does not
-begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
+Invalid markup is kept unchanged: tags without a partner and unknown entities are objects, and so is a ``<`` that does
+not begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
 
 White space between words becomes one space, as a browser shows it. Known entities are replaced by their characters,
 and the characters with a meaning in markup are replaced by entities in the result.
@@ -107,7 +107,7 @@ class MarkupToken:
 
     Attributes:
         kind: The kind of token. "kept" is a comment and the like, "stray" a ``<`` that looks like a tag.
-        raw: The token as it is written.
+        raw: The token as written.
         name: The name of the tag, in lower case in HTML.
         closing: Whether the tag is a closing tag.
         partner: The index of the other tag of the element. None if there is none.

@@ -104,7 +104,7 @@ class Construct:
     Attributes:
         start: Start in the text.
         end: End in the text. Constructs do not contain a line break, except for those of the kind "lines".
-        kind: "formula" and "object" are parts of a sentence, and the text of a formula or template may be read as such.
+        kind: "formula" and "object" are parts of a sentence, and the model may read the text of a formula or template.
             "lines" are kept, and separate paragraphs. "title" and "container" begin a line whose rest is a title; the
             content of a container is indented. "title_end" follows the title.
     """

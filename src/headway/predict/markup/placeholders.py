@@ -1,4 +1,4 @@
-r"""Find what a translation must contain exactly as the source does: placeholders, Markdown, numbers and line breaks.
+r"""Find the parts that a translation must not change: placeholders, Markdown, numbers and line breaks.
 
 ====================  ==============================================================================================
 placeholders          ``{name}``, ``{0}``, ``{{x}}``, ``${x}``, ``%{x}``, ``$x``, ``%s``, ``%1$d``, ``%(name)s``,
@@ -133,9 +133,10 @@ def _digit_counts(text: str) -> Counter[str]:
 def remove_placeholders(source: str, target: str) -> str:
     """Remove the placeholders from a translation that its source does not have, the first one first.
 
-    What is on both sides of a removed placeholder may form another one. After each removal the search therefore
-    continues from the last place that no placeholder can extend across: after white space that is not part of a number,
-    or before three placeholders. Without a lone brace or backtick, time is proportional to the length of the text.
+    The texts on both sides of a removed placeholder may together form another one. After each removal the search
+    therefore continues from the last place that no placeholder can extend across: after white space that is not part of
+    a number, or before three placeholders. Without a lone brace or backtick, time is proportional to the length of the
+    text.
     """
     known = placeholder_counts(source)
     position = border = 0

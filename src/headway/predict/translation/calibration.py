@@ -20,7 +20,7 @@ sizes for setting tolerance limits"). We use the largest k for which this probab
 texts, the minimum, and k = 3 for 1,000 texts. On average, k / (n + 1) of the domain is flagged. The argument ignores
 that the means and variances were fitted to the same texts, and that later text may differ slightly from the sample.
 
-The calibration also holds the threshold of the flag ``forced`` (:mod:`headway.predict.translation.quality`).
+The calibration also contains the threshold of the flag ``forced`` (:mod:`headway.predict.translation.quality`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ a canonically equivalent spelling (:mod:`headway.text.normalization`). If entrie
 translation must then contain one of the target phrases, which have the same syntax as phrases to include
 (:mod:`headway.predict.phrases`).
 
-All source phrases are in a dictionary, and the lengths of those of several words in another, by their first words.
-Finding the entries of a sentence therefore takes one pass, no matter how many entries there are. A glossary needs 200
-to 500 bytes for each entry.
+One dictionary contains all source phrases, and another one the lengths of the phrases of several words, keyed by their
+first word. Finding the entries of a sentence therefore takes one pass, no matter how many entries there are. A glossary
+needs 200 to 500 bytes for each entry.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Glossary:
 
     @cached_property
     def _indexes(self) -> tuple[_Index, _Index]:
-        """The entries with exact case, and the others."""
+        """The entries that match case, and the entries that ignore it."""
         exact, ignore = _Index("exact"), _Index("ignore")
         for entry in self.entries:
             give_way()
@@ -329,7 +329,7 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
 
 
 def is_prepared(glossary: Glossary, tokenizer: Any) -> bool:
-    """Return whether :func:`model_glossary` returns at once."""
+    """Return whether :func:`model_glossary` would return immediately."""
     with _CACHE_LOCK:
         prepare = _PREPARED.get(tokenizer, {}).get(glossary)
     return prepare is not None and prepare.is_made
@@ -350,7 +350,7 @@ def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
 def without_garbage_collection(num_entries: int) -> Iterator[None]:
     """Keep Python's collector of cyclic garbage away while many entries are made, and from these entries afterwards.
 
-    It would look at all of them again and again, and stop all threads each time, for hundreds of milliseconds.
+    It would examine all of them again and again, and stop all threads for hundreds of milliseconds each time.
     """
     if num_entries < _MANY_ENTRIES or not gc.isenabled():
         yield

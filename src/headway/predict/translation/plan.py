@@ -219,7 +219,7 @@ class RequestBuilder:
 
 
 def _check_num_phrases(include: Sequence[Sequence[Any]], options: DecodingOptions) -> None:
-    """Raise :class:`LengthError` if a text must contain so many phrases that each step of its search takes long."""
+    """Raise :class:`LengthError` if a text must contain so many phrases that each search step would take too long."""
     count = sum(map(len, include))
     if count * options.beam_size > _MAX_PHRASE_EXTENSIONS:
         raise LengthError(

@@ -76,8 +76,8 @@ class Translator(PresentedModel, TextTranslator):
     """Translates text with a trained model.
 
     The model that is given does not change: the translator has a copy, which shares the weights unless it is on another
-    device. After further training, use a new translator: the copy has the new weights, but the form of the model that
-    searches was converted from the earlier ones.
+    device. After further training, use a new translator: the copy shares the new weights, but the model that searches
+    was converted from the earlier weights.
 
     Args:
         bundle: The model with its tokenizers.
@@ -226,7 +226,7 @@ class Translator(PresentedModel, TextTranslator):
 
     @cached_property
     def can_align(self) -> bool:
-        """Whether the model has attention, from which translations are aligned."""
+        """Whether the model has attention, which alignment needs."""
         return bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model))
 
     def check_alignment(self) -> None:
@@ -344,7 +344,7 @@ class Translator(PresentedModel, TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> SearchTree:
-        """Return what the beam search for the translation of a text has considered.
+        """Return the hypotheses that the beam search for the translation of a text considered.
 
         Markup and placeholders are read as plain text.
 

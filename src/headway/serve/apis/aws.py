@@ -24,7 +24,7 @@ from starlette.routing import Route
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body
 from headway.serve.clients import Client
 from headway.serve.errors import (
@@ -63,7 +63,7 @@ def _refusal(_: HTTPConnection, key: str | None) -> Response | None:
     return None if key else _error("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
 
 
-KEYS = KeyPlace(_key, refusal=_refusal)
+KEYS = KeyLocation(_key, refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:

@@ -5,7 +5,7 @@ selects the version. Version 3.0 has its options in the query and a list of text
 each text has its own language, options and targets.
 
 Options that Headway's models do not support are refused if they would change the translation (scripts, tone, gender,
-profanities, example translations), and accepted if a general model may stand in for them, as in the original
+profanities, example translations), and accepted if a general model may be used instead, as in the original
 (``category``, ``deploymentName`` unless ``allowFallback`` is false).
 """
 
@@ -28,7 +28,7 @@ from headway.errors import HeadwayError
 from headway.predict.results import Translation
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, read_json, unless_large
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_translation
@@ -59,7 +59,7 @@ def _key(head: HTTPConnection) -> str | None:
     return key or authorization(head, "bearer")
 
 
-KEYS = KeyPlace(_key, public=re.compile("/languages"))
+KEYS = KeyLocation(_key, public=re.compile("/languages"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -233,7 +233,7 @@ class _Azure:
         return JSONResponse({"value": answers}, headers=_usage(jobs))
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
-        """Translate each job; those with the same languages and the same type of text together."""
+        """Translate each job. Jobs with the same languages and the same type of text are translated together."""
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
         cost = cost_of_translation([job.text for job in jobs], TranslateOptions(alignment=alignment))
@@ -360,7 +360,7 @@ def _check_profanity(action: str | None) -> None:
 
 
 def _check_model(name: str | None, allow_fallback: bool) -> None:
-    """Refuse a custom model for which the general one must not stand in."""
+    """Refuse a custom model if the request does not allow a general model instead."""
     if name and name.lower() != "general" and not allow_fallback:
         raise _refused(_NO_CUSTOM_MODEL, f"There is no custom model {name}")
 

@@ -30,7 +30,7 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_fillings, cost_of_generation
@@ -46,7 +46,7 @@ _MAX_STOPS = 100
 _ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "overloaded", 503: "overloaded"}
 _FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
 
-KEYS = KeyPlace(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
+KEYS = KeyLocation(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
 
 
 def routes(service: Service) -> list[Route]:
@@ -194,7 +194,7 @@ class _HuggingFaceFields(BaseModel):
         return {name for name, value in (self.parameters or {}).items() if value is not None}
 
     def parameters_of(self, kind: type[_ParametersT]) -> _ParametersT:
-        """Return the parameters of a task. Those that are null are missing."""
+        """Return the parameters of a task. Fields that are null are left out."""
         given = {name: value for name, value in (self.parameters or {}).items() if value is not None}
         return parse_fields(kind, given)
 
@@ -253,7 +253,7 @@ class _HuggingFace:
         return self._service.model(name and name.removesuffix("/"), *self._tasks)
 
     def _parameters(self, call: _TaskCall, kind: type[_ParametersT]) -> _ParametersT:
-        """Return the parameters of a task. Those of another task show that the client has not found its model."""
+        """Return the parameters of a task. Fields of another task show that the client has reached the wrong model."""
         names = call.fields.parameter_names
         if not names <= kind.model_fields.keys():
             others = [name for name, known in _PARAMETERS.items() if names <= known.model_fields.keys()]
@@ -428,7 +428,7 @@ def _token(index: int, text: str, log_probability: float) -> dict[str, Any]:
 
 
 def _details(continuation: Continuation, seed: int | None) -> dict[str, Any]:
-    """Return what is known of a continuation."""
+    """Return the details of a continuation."""
     tokens = zip(continuation.ids, continuation.tokens, continuation.token_log_probabilities, strict=True)
     return {
         "finish_reason": _FINISH_REASONS[continuation.finish_reason],

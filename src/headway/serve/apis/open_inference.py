@@ -37,7 +37,7 @@ from headway.predict.markup.html import MarkupKind
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_fillings, cost_of_generation
@@ -72,7 +72,7 @@ def _key(head: HTTPConnection) -> str | None:
         raise BadRequestError("the header Authorization is not valid") from None
 
 
-KEYS = KeyPlace(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
+KEYS = KeyLocation(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -205,7 +205,7 @@ class _InferenceCall:
 
 @dataclass(frozen=True)
 class _InferenceTask:
-    """How to call models of one kind of task.
+    """Describes how to call the models of one kind of task.
 
     Attributes:
         outputs: The names and types of the tensors that they return, and whether these have one more dimension.
@@ -391,7 +391,7 @@ def _flat(data: Any) -> list[str]:
 
 
 def _read_elements(data: bytes) -> list[str]:
-    """Return the elements of a tensor in binary form, each of which has its length before it."""
+    """Return the elements of a tensor in binary form. Each element is preceded by its length."""
     elements, position = [], 0
     try:
         while position < len(data):

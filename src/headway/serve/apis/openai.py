@@ -31,7 +31,7 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream, begun
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_generation
@@ -117,7 +117,7 @@ class _CompletionFields(_CommonFields):
 
     @property
     def alternatives(self) -> int | None:
-        """The number of tokens that are listed for each place, None without log-probabilities."""
+        """The number of tokens to list at each position. None means that no log-probabilities are returned."""
         return self.logprobs
 
     def prompts(self) -> list[Prompt]:
@@ -165,7 +165,7 @@ class _ChatFields(_CommonFields):
 
     @property
     def alternatives(self) -> int | None:
-        """The number of tokens that are listed for each place, None without log-probabilities."""
+        """The number of tokens to list at each position. None means that no log-probabilities are returned."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
@@ -174,7 +174,7 @@ class _ChatFields(_CommonFields):
         return self.generation_options(self.limit)
 
 
-KEYS = KeyPlace(lambda head: authorization(head, "bearer"))
+KEYS = KeyLocation(lambda head: authorization(head, "bearer"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -189,7 +189,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def _random_seed() -> int:
-    """Return a seed for a request, or a text of it, that names none."""
+    """Return a seed for a request, or for one of its texts, if it does not specify one."""
     return random.getrandbits(31)
 
 
@@ -314,7 +314,7 @@ class _OpenAI:
     async def _translate(
         self, client: Client, model: ModelInfo, texts: Sequence[str], body: _CommonFields, field: str
     ) -> list[tuple[Candidate, ...]]:
-        """Return ``n`` translations of each text, all of which are in ``field`` of the body."""
+        """Return ``n`` translations of each text in ``field`` of the body."""
         decoding = DecodingOptions()
         if body.count > 1:
             width = max(decoding.beam_size, body.count)
@@ -424,12 +424,12 @@ class _OpenAI:
         body: _CompletionFields | _ChatFields,
         field: str,
     ) -> AsyncIterator[Client]:
-        """Admit all calls of a request at once, and refuse prompts that are too long.
+        """Admit all calls of a request together, and refuse prompts that are too long.
 
         Args:
             client: Who sends the request.
             model: The model.
-            prompts: The prompts, all of which are in ``field`` of the body.
+            prompts: The prompts in ``field`` of the body.
             body: The body.
             field: The name of the field.
         """
@@ -497,7 +497,7 @@ def _without_begin(prompt: Prompt) -> Prompt:
 
 
 def _sized(prompt: Prompt) -> str:
-    """Return a text of about the size of a prompt, by which its work is estimated and counted."""
+    """Return a text of about the same size as a prompt, to estimate and count its work."""
     return prompt if isinstance(prompt, str) else "1234" * len(prompt)
 
 

@@ -43,7 +43,7 @@ _MAX_ROWS = 20_000
 _ROW = re.compile(rb"\]\s*,\s*\[")
 _parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
 current_sender: ContextVar[str] = ContextVar("sender", default="")
-"""Who sends the request that the present task answers: a key, or an address while the key is not known."""
+"""The sender of the request that the current task answers: a key, or an address while the key is not known."""
 _FIELD = re.compile(rb'"\s*:')
 
 
@@ -80,7 +80,7 @@ def optional_text(fields: dict[str, Any], name: str, problem: str = "{} is not a
     """Return the string in a field, or None if it is missing or empty.
 
     Raises:
-        BadRequestError: The field is not a string. Its message is ``problem``, with the name in place of {}.
+        BadRequestError: The field is not a string. Its message is ``problem``, in which the name replaces {}.
     """
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
@@ -221,7 +221,7 @@ def _parse_form(text: str) -> list[tuple[str, str]]:
 
 
 def languages_for(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the languages that a request names, or those of a model if it does not name them.
+    """Return the languages that a request names; by default, the languages of the model.
 
     Raises:
         BadRequestError: The model translates into several languages, and the request names none.

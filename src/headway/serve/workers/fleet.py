@@ -17,7 +17,7 @@ class Fleet(ABC):
     """Worker processes that have some models and call their methods.
 
     Attributes:
-        num_workers: The number of workers that there should be.
+        num_workers: The intended number of workers.
         models: What is known of the models.
         num_bytes: The memory of each loaded model.
         has_gpu: Whether the machine has a GPU, which no model uses.
@@ -46,7 +46,7 @@ class Fleet(ABC):
         return
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes immediately."""
         return
 
     @property

@@ -6,7 +6,7 @@ and has only one thread, so that forking it is safe.
 
 The first loader has the models that stay. It forks a further loader for each model that is loaded on demand, which has
 the models that stay, too, without a copy, and need not import anything. When that loader ends, all memory of its model
-is free.
+is released.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _load(spec: ModelSpec) -> Any:
 
 
 def _precision_note(spec: ModelSpec, model: Any) -> str | None:
-    """Return what the log should say about a model's precision: why it is not int8, or why it should not be."""
+    """Return a remark for the log about a model's precision: why it is not int8, or why it should not be."""
     from headway.engine.int8_check import ChoosesPrecision, read_int8_check
 
     if not isinstance(model, ChoosesPrecision):

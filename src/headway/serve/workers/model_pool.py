@@ -1,4 +1,4 @@
-"""The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
+"""The models of a service: some stay loaded, and the others are loaded on demand within a memory budget.
 
 The models that stay loaded share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its
 workers. A model that is loaded on demand has a separate fleet, whose loader is forked from the first one: it starts
@@ -45,7 +45,7 @@ ModelState = Literal["warm", "loading", "cold"]
 
 
 class _TooLargeError(Exception):
-    """Models do not fit into the budget, even alone."""
+    """Models do not fit into the memory budget, even without any others."""
 
 
 @dataclass(eq=False)
@@ -172,7 +172,7 @@ class ModelPool:
         await self.close()
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes immediately."""
         loads = [group.loading for group in self._groups.values() if group.loading is not None]
         for task in [*self._tasks, *loads]:
             task.cancel()
@@ -229,7 +229,7 @@ class ModelPool:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers that there should be."""
+        """The intended number of workers."""
         return sum(fleet.num_workers for fleet in self._fleets())
 
     @property

@@ -62,11 +62,11 @@ class ProcessFleet(Fleet):
     """Loads models, and calls their methods in worker processes.
 
     Args:
-        models: The models. Those that are loaded on demand are only described.
+        models: The models. Models that are loaded on demand are only described.
         workers: Number of worker processes.
         parent: Processes that have other models already. The loader is forked from theirs, and has these models, too.
         on_loss: Called when the loader has ended unexpectedly.
-        silence_s: A worker that answers nothing and computes nothing for so long, in seconds, is killed.
+        silence_s: Time in seconds after which a worker that neither answers nor computes is killed.
         step_s: A worker that takes longer for one decoding step, or for an answer, is killed.
     """
 
@@ -134,7 +134,7 @@ class ProcessFleet(Fleet):
             self._spawn(self._supervise_worker(number))
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes immediately."""
         self._closing = True
         for task in list(self._tasks):
             task.cancel()
@@ -243,7 +243,7 @@ class ProcessFleet(Fleet):
         worker.send(Ping())
 
     async def _supervise_worker(self, number: int) -> None:
-        """Watch a worker, and start another one when it has ended."""
+        """Watch a worker, and start a new one when it has ended."""
         failures = 0
         while True:
             worker = self._workers[number]
@@ -437,7 +437,7 @@ class ProcessFleet(Fleet):
             self._waiting.remove(pending)
 
     def _expect_end(self, worker: WorkerProcess, number: int, used_s: float, deadline: float) -> None:
-        """Kill a worker that has not ended a canceled job when it has used this processor time, or at the deadline."""
+        """Kill a worker that does not end a canceled job within this processor time or before the deadline."""
         if number not in worker.pending:
             return
         if worker.cpu_seconds() < used_s and time.monotonic() < deadline:

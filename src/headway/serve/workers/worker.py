@@ -142,10 +142,10 @@ class _Worker:
                     self._queue(self._with_glossaries(message), caller, num_bytes <= _SHORT_JOB_BYTES)
 
     def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
-        """Queue a job for the main thread if it is short, or else for a thread of its own.
+        """Queue a job for the main thread if it is short, otherwise for a separate thread.
 
-        A job with a glossary that is not prepared is held until then. One thread prepares all glossaries, because
-        several would take the interpreter's lock from the main thread in turns.
+        A job whose glossary is not prepared waits until it is. One thread prepares all glossaries, because several
+        would take the interpreter's lock from the main thread in turns.
         """
         if (lines := self._missing_glossary(start.job)) is not None:
             key = start.job.model, lines.digest
@@ -161,7 +161,7 @@ class _Worker:
             self._pool.submit(self._run_in_thread, start, caller)
 
     def _missing_glossary(self, job: Job) -> GlossaryLines | None:
-        """Return the glossary of a job, if it has one that is not prepared for its model."""
+        """Return the glossary of a job if it is not prepared for the model yet, otherwise None."""
         for value in job.keywords.values():
             if isinstance(value, GlossaryLines) and not (
                 value.is_built and self._model(job.model).has_prepared(value.build())
@@ -196,7 +196,7 @@ class _Worker:
                 self._send(encode(Done(start.number, error=error)))
 
     def _end_held(self, number: int) -> None:
-        """Answer a canceled job if it is held."""
+        """Answer a canceled job if it is waiting for a glossary."""
         if self._held_jobs.remove(number):
             self._callers.pop(number, None)
             self._send(encode(Done(number, error=CancelledError())))
@@ -290,7 +290,7 @@ class _Worker:
         return Pong(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
 
     def _return_memory(self) -> None:
-        """Return freed memory to the system when there has been no job for some pings."""
+        """Return freed memory to the system after several pings without a job."""
         if not self._callers:
             self._idle_pings += 1
             if self._idle_pings == _IDLE_PINGS:

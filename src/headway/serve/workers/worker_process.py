@@ -61,7 +61,7 @@ class WorkerProcess:
     _waiting: deque[AddGlossary | StartJob | Cancel] = field(default_factory=deque, init=False)
 
     def send(self, message: Any) -> None:
-        """Send a message to the process, together with the others of this iteration of the event loop."""
+        """Send a message to the process, together with the other messages of this event loop iteration."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send_unsent)
         self._unsent.append(encode(message))
@@ -90,7 +90,7 @@ class WorkerProcess:
             self.send(Cancel(number))
 
     def send_waiting(self) -> None:
-        """Send what waits, one piece after the other, until the process does not read a piece at once."""
+        """Send the waiting messages one after another, until the process does not read one immediately."""
         if self.transport.is_closing():
             self._waiting.clear()
         while self._waiting and not self.transport.get_write_buffer_size():
@@ -149,7 +149,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected sockets.
 
     Raises:
-        HeadwayError: The system has none left.
+        HeadwayError: The system has no file descriptors left.
     """
     try:
         return socket.socketpair()

@@ -18,4 +18,4 @@ def work(
     """Work on an existing job, on any machine that can access its folder, until all of its lines are done."""
     from headway.jobs.plan import Plan
 
-    jobs.work_here(Plan(folder), workers)
+    jobs.work_on_this_machine(Plan(folder), workers)

@@ -61,7 +61,7 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     async def upload_document(request: Request) -> dict[str, Any]:
         """Translate a document later, while the service has little else to do.
 
-        A text that cannot be translated stays as it is. Only the key that uploaded a document sees it.
+        A text that cannot be translated is left unchanged. Only the key that uploaded a document sees it.
         """
         client = client_of(request)
         fields, file = await read_upload(request)
@@ -80,7 +80,7 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     async def document(identifier: str, request: Request) -> dict[str, Any]:
         """Return the progress of a document.
 
-        When it is done, ``warnings`` says what may be wrong. The ``kind`` of a warning is a flag of a translation,
+        When it is done, ``warnings`` lists possible errors. The ``kind`` of a warning is a flag of a translation,
         "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
         number of texts that it applies to, and ``examples`` are the beginnings of some of them.
         """

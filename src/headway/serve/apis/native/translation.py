@@ -164,7 +164,7 @@ class ScoreReply(BaseModel):
 def make_translate_function(
     service: Service, client: Client, body: TranslationBody, all_texts: Sequence[str]
 ) -> tuple[Callable[[Sequence[str]], Awaitable[list[bytes]]], Cost]:
-    """Return a function that translates some of a request's texts, to JSON, and the cost of all of them.
+    """Return a function that translates some of a request's texts to JSON, and the cost of all its texts.
 
     Check the number of texts first: the time of this function grows with it.
 
@@ -266,7 +266,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
     async def translate(body: TranslateBody, request: Request) -> Response:
-        """Translate texts. Each reply is what the text gets alone."""
+        """Translate texts. Each translation is the same as for the text alone."""
         return await _translate(service, body, request)
 
     @api.post("/score", responses={200: {"model": ScoreReply}})
@@ -298,7 +298,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 class DirectTranslation:
     """The route for translation without FastAPI, whose parsing takes as long as everything else before the work.
 
-    It leaves the bodies that it cannot read to FastAPI's application, which says what is wrong.
+    It passes bodies that it cannot read to FastAPI's application, which reports the errors.
     """
 
     def __init__(self, service: Service, fastapi: ASGIApp) -> None:
@@ -339,7 +339,7 @@ async def _events(
     reserve: Callable[[], AbstractContextManager[Callable[[int], None]]],
     tokens: int,
 ) -> AsyncGenerator[bytes]:
-    """Translate each text on its own, and yield each translation as soon as it is there.
+    """Translate each text separately, and yield each translation as soon as it is available.
 
     Args:
         answer: Translates texts.
