@@ -4,7 +4,7 @@ Each package defines a subclass of :class:`Config` for its section, and the reci
 error about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On
 the command line, ``section.key=value`` overrides a value.
 
-Every option has an *inert* value: with it, everything is done as before the option existed. It is the default, unless
+Every option has an *inert* value, with which everything works as before the option existed. It is the default, unless
 the annotation of the field contains :class:`Inert`. A key that is missing in a file that Headway wrote
 (:meth:`Config.parse_saved`) has its inert value, because the option did not exist then. Keys of caches contain only the
 options that are not inert (:meth:`Config.active_options`). So neither a new option nor a new default makes a saved file
@@ -310,7 +310,7 @@ def spelling_hint(word: str, known_words: Iterable[str]) -> str:
 
 
 def unregistered(kind: str, table: Iterable[str], register: str) -> str:
-    """Return a hint for an error message: known names, and the function that must be called for a name of others."""
+    """Return a hint for an error message: known names, and the function that registers other names."""
     hint = spelling_hint(kind, table)
     end = " " if hint.endswith("?") else ". "
     return f"{hint}{end}If it is defined in another package or in a notebook, call {register} for it first"

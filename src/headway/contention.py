@@ -41,7 +41,7 @@ class OtherProcesses:
         self._before = _times()
 
     def processors(self) -> float:
-        """Return the average number of processors that other processes have used; 0.0 if the system does not say."""
+        """Return the average number of processors that other processes have used; 0.0 if it is unknown."""
         before, now = self._before, _times()
         self._before = now
         if before is None or now is None or now[0] <= before[0]:
@@ -56,7 +56,7 @@ def exceeds_processors(threads: int, others: float) -> bool:
 
 
 def seconds_waited() -> float:
-    """Return how long this process's threads have waited for a processor in total; 0.0 if the system does not say.
+    """Return the total time for which this process's threads have waited for a processor, or 0.0 if it is unknown.
 
     Unlike processor time, this does not depend on how threads wait for each other.
     """

@@ -11,9 +11,9 @@ Files in the run folder:
     distilled/teacher.json     the teacher, its beam size, and the corpora that it has translated
     distilled/jobs/            a job for each corpus (:mod:`headway.jobs`), in chunks of up to 2,048 pairs
 
-The name of a job is a hash of everything that determines its results: the teacher's files, the beam size and the
-pairs. A command that is killed loses at most one chunk, and stale translations are never used. The job of a changed
-corpus takes over equal chunks of earlier jobs.
+The name of a job is a hash of everything that determines its results: the teacher's files, the beam size and the pairs.
+A command that is killed loses at most one chunk, and stale translations are never used. The job of a changed corpus
+reuses the results of unchanged chunks from earlier jobs.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _missing_chunks(plans: Iterable[Plan]) -> dict[int, int]:
 
 
 class _TeacherMap:
-    """Translates sources in JSON lines. Sources that are too long have an empty translation."""
+    """Translates sources in JSON lines. Sources that are too long get an empty translation."""
 
     processor: dict[str, Any] = {}  # noqa: RUF012  # a run belongs to one machine
 

@@ -37,8 +37,8 @@ _INTERPRETED = re.compile(
 def escape_unprintable(text: str) -> str:
     """Return a text in which the characters that a terminal interprets are written as escapes, such as \\x1b.
 
-    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content. The invisible
-    characters that scripts and emoji are written with stay: joiners, marks of direction, tags.
+    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content. Invisible
+    characters that scripts and emoji need are kept: joiners, direction marks, tags.
     """
     return _INTERPRETED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 

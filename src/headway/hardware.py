@@ -32,8 +32,8 @@ _PRIVATE_REGION = re.compile(
 def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = False) -> torch.device:
     """Return the device for "auto", "cpu", "cuda" or another name of a device in PyTorch, such as "cuda:1".
 
-    "auto" means a GPU if there is one. ``needs_cpu`` says that the computation runs only on the CPU, which "auto" then
-    means.
+    "auto" means a GPU if there is one. ``needs_cpu`` means that the computation runs only on the CPU, so "auto" selects
+    it.
 
     Raises:
         ConfigError: The name is unknown, or PyTorch does not find this GPU.
@@ -55,9 +55,9 @@ def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = Fals
 def set_own_threads(count: int) -> None:
     """Set the number of threads that PyTorch uses for the calling thread, and for no other.
 
-    ``torch.set_num_threads`` would also set the default, which every thread keeps that uses PyTorch for the first time.
-    It is used even if PyTorch uses no OpenMP, or a different one from its Linux packages: too few threads later are
-    better than too many now.
+    ``torch.set_num_threads`` would also change the default for every thread that uses PyTorch for the first time. It is
+    used even if PyTorch uses no OpenMP, or a different one from its Linux packages: too few threads later are better
+    than too many now.
     """
     torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
     for set_threads in _thread_setters():

@@ -15,8 +15,8 @@ text. A task declares the capability of its models, an architecture the capabili
     continues     continues a text, and assigns it a probability
     fills         fills in the hidden tokens of a text
 
-So a new kind of task with one of these capabilities has the commands, the routes of the service and the functions of
-:mod:`headway.predict` that ask for it.
+So a new kind of task with one of these capabilities works with all commands, routes of the service and functions of
+:mod:`headway.predict` that require the capability.
 
 :func:`headway.models.registry.register` and :func:`headway.tasks.register` add kinds. A package that is installed
 beside Headway declares an entry point in the group ``headway.kinds``, which names a module that calls them:

@@ -1,8 +1,8 @@
 """HTML fragments with which objects are displayed in notebooks.
 
 Everything is escaped, and nothing is loaded from elsewhere. There is no style sheet: the fragments inherit the colors
-of the page, and shade them with translucent colors. So a piece is legible on light and dark pages, in JupyterLab, VS
-Code and exported HTML, whatever says which of the two they are.
+of the page, and shade them with translucent colors. So a fragment is legible on light and dark pages, in JupyterLab, VS
+Code and exported HTML.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def shaded(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] 
     """Return words with shades.
 
     Args:
-        words: For each word: the word, how strong its shade is (from -1 to 1), and what a tooltip says.
+        words: For each word: the word, the strength of its shade (from -1 to 1), and the text of its tooltip.
         color: The color of all shades. None means green for positive and red for negative ones.
     """
     spans = []

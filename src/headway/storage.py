@@ -298,7 +298,7 @@ class _Lock:
     is_held: bool
 
     def release(self) -> None:
-        """Unlock and close the file. Closing is not enough if a forked process has it, too."""
+        """Unlock and close the file. Closing is not enough if a forked process also has it open."""
         with suppress(ImportError, OSError):
             import fcntl
 

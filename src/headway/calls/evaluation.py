@@ -176,7 +176,7 @@ def score_translations(
     language: str | None,
     bootstrap: int = 1000,
 ) -> Evaluation:
-    """Score translations of a model, as :func:`score_outputs` does, and keep them in the result."""
+    """Score translations of a model, as :func:`score_outputs` does, and store them in the result."""
     outputs = [translation.text for translation in translations]
     scored = score_outputs(outputs, references, metrics=metrics, language=language, bootstrap=bootstrap)
     return replace(scored, translations=tuple(translations))

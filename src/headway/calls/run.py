@@ -30,7 +30,7 @@ class Run:
     Attributes:
         folder: The run folder.
         interrupted: Whether training has not reached its end. Training the same again then resumes it.
-        divergence: How training has diverged, and what to change; None if it has not or is not known.
+        divergence: How training has diverged, and what to change. None if it has not diverged, or if this is unknown.
     """
 
     folder: Path
@@ -143,7 +143,7 @@ def open_run(folder: str | Path) -> Run:
 
 
 def _newest_progress(folder: Path) -> dict[str, Any]:
-    """Return the numbers in the newest checkpoint of a run, or nothing if there is none."""
+    """Return the numbers in the newest checkpoint of a run, or an empty dictionary if there is no checkpoint."""
     headers = intact_headers(checkpoint_folders(folder / "checkpoints"))
     return next((dict(header["progress"]) for _, header in headers), {})
 

@@ -66,12 +66,13 @@ def train(
             classification, or texts for language models. They may be any iterable, a mapping of columns, a data frame
             or a data set of Hugging Face; see :mod:`headway.data.in_memory`. They are read once.
         dev: Development examples, instead of ``data.dev``.
-        run: The run folder. Default: ``runs/`` and the name of the recipe file or, without one, the kind of task and
-            a hash of the recipe, so that other options get another folder.
+        run: The run folder. Default: ``runs/`` and the name of the recipe file. Without a file, it is the kind of task
+            and a hash of the recipe, so that different options get different folders.
         overrides: Changes to the recipe, such as "training.steps=500".
         fresh: Whether to start over. An earlier run is moved aside.
         on_progress: Function that receives events (:mod:`headway.calls.events`). ``event.stop()`` ends training after
-            the current step, as an interruption does. What the function raises comes out after the state is saved.
+            the current step, as an interruption does. If the function raises an exception, the state is saved before
+            the exception is raised again.
         progress: Whether a bar shows the progress in a terminal or below the cell of a notebook. Nothing is written if
             standard error is neither.
         task: Keys of the section ``task``, which take precedence over those of ``recipe``.

@@ -126,7 +126,7 @@ def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of a job, which all commands that make one have."""
+    """The options of a job, for all commands that make one."""
 
     workers: WorkersOption = None
     chunk_lines: ChunkLinesOption = None
@@ -152,7 +152,7 @@ class JobOptions:
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :class:`JobOptions`, which it gets as the argument ``job``."""
+    """Add the options of :class:`JobOptions` to a command, which receives them as the argument ``job``."""
     signature, types = inspect.signature(command, eval_str=True), get_type_hints(JobOptions, include_extras=True)
     of_command = [parameter for name, parameter in signature.parameters.items() if name != "job"]
     added = [

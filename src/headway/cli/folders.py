@@ -10,7 +10,7 @@ from headway.errors import ConfigError
 def sibling_folder(folder: Path, suffix: str) -> Path:
     """Return the path FOLDER-SUFFIX next to ``folder``, which may also be "." or "..".
 
-    A converted model of the Hub is kept among others; the result is then NAME-SUFFIX in the working directory.
+    For a converted model of the Hub, the result is NAME-SUFFIX in the working directory.
     """
     from headway.interop.hub.converted import title_of_converted
 

@@ -67,7 +67,7 @@ def say_in_main_process(message: str) -> None:
 
 
 def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:
-    """Load a language model. If it does not generate in int8 although this would be the fastest, say why."""
+    """Load a language model. If it does not generate in int8 although this would be the fastest, print the reason."""
     from headway.predict import load_language_model
 
     model = load_language_model(folder, device=device, precision=precision)

@@ -23,7 +23,7 @@ class SmallerFolder:
 
     Attributes:
         quantization: Data type of the weights, "int8". None means unchanged.
-        quantizes_embeddings: Whether embeddings have this type, too.
+        quantizes_embeddings: Whether embeddings are also stored in this type.
         texts: Files with text whose tokens the vocabulary keeps.
         languages: Languages whose tokens the vocabulary keeps.
     """

@@ -40,7 +40,7 @@ def prepare_standard_streams() -> None:
     """Open closed standard streams as the null device, and replace characters of messages that cannot be encoded.
 
     Schedulers and launchers close descriptors (``<&-``, ``>&-``). Python then sets the stream to None, and the next
-    file that is opened gets the descriptor, into which other code would write its messages.
+    file that is opened gets its descriptor, so other code would write messages into that file.
     """
     for name, mode in _STREAMS.items():
         stream = getattr(sys, name)

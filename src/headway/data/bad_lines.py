@@ -44,7 +44,7 @@ class BadLines:
 
     Args:
         on_error: "refuse": read to the end, then raise an error that lists the first lines and counts all. "skip":
-            leave out the examples that they belong to.
+            leave out the examples of these lines.
         hint: A hint for the error message: an alternative to correcting the files.
     """
 

@@ -103,7 +103,7 @@ class TextCorpus(Corpus):
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether a path inside a folder belongs to a system or a program and not to its texts."""
+    """Whether a path inside a folder is a file of a system or a program instead of a text."""
     return any(part.startswith(".") or part in _OF_SYSTEMS for part in path.parts)
 
 

@@ -41,11 +41,11 @@ def write_examples(
     Args:
         data: The examples; see the docstring of this module.
         path: The file.
-        columns: Names of an example's values, in the order of tuples, and of the fields in the file. Values of
-            "label" may also be numbers, whose names a data set of Hugging Face may know.
+        columns: Names of an example's values, in the order of tuples, and of the fields in the file. Values of "label"
+            may also be numbers, for which a Hugging Face data set may have names.
         origin: What the data are in messages, such as "train".
         languages: Other names of the columns, such as language codes, which are accepted in their order.
-        keep: Whether a file with other content is refused instead of replaced.
+        keep: Whether to refuse an existing file with different content instead of replacing it.
 
     Raises:
         DataError: The data are of another form, have no example, or have a value that is no text. The message begins

@@ -429,7 +429,7 @@ def _blocks(path: Path, *, whole_lines: bool = True) -> Iterator[tuple[int, byte
 
 @contextmanager
 def _readable(path: Path, position: Callable[[], str]) -> Iterator[None]:
-    """Raise :class:`DataError` if the file cannot be read. ``position`` says how far it was read."""
+    """Raise :class:`DataError` if the file cannot be read. ``position`` describes how far it was read."""
     try:
         yield
     except FileNotFoundError:
@@ -609,7 +609,7 @@ _SIGNATURE_BYTES = 16
 
 
 def _check_compression(path: Path, start: bytes) -> None:
-    """Raise :class:`DataError` if a file, which begins with ``start``, has another format than its name says."""
+    """Raise :class:`DataError` if a file, which begins with ``start``, lacks the format that its name implies."""
     name, suffix = next(((name, suffix) for begin, name, suffix in _COMPRESSED if begin.match(start)), (None, None))
     if name is not None and (suffix is None or suffix != path.suffix):
         advice = f"rename it so that its name ends in {suffix}" if suffix else "decompress it, or use gzip or zstd"

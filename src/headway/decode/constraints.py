@@ -88,7 +88,7 @@ class Constraints:
 
     Nodes are numbers, and every target begins at node 0. All partial matches of an alternative are tracked together, as
     bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a ``forbidden``
-    token are ignored. A constraint without alternatives stays unmet, and the search does not try to meet it.
+    token are ignored. A constraint without alternatives can never be met, and the search does not try to.
 
     Args:
         include: The alternatives of each constraint. A plain token sequence is a phrase without conditions.
@@ -159,13 +159,13 @@ class Constraints:
         return tuple(index for index, places in enumerate(matched) if places is not None and index not in open_)
 
     def min_tokens_to_meet(self, node: int, constraint: int) -> int:
-        """Return the minimum number of tokens that meet a constraint; 0 if it is already met or cannot be met."""
+        """Return the minimum number of tokens that a constraint needs; 0 if it is already met or cannot be met."""
         if constraint not in self.unmet(node):
             return 0
         return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
 
     def num_needed_tokens(self, node: int) -> int:
-        """Return how many tokens it takes to meet all constraints one after the other.
+        """Return the number of tokens needed to meet all constraints one after another.
 
         The partial match that saves the most tokens is completed first. If the number is not 0,
         :meth:`advancing_tokens` contains a token that reduces it by one.

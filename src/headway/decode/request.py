@@ -126,7 +126,7 @@ class DecodingOptions(Config):
         the options of a beam if samples are drawn, and a minimum length above the given maximum.
 
         Raises:
-            ConfigError: A default does not fit the given options.
+            ConfigError: A default is not compatible with the given options.
         """
         inherited = {
             name: getattr(defaults, name)
@@ -188,7 +188,7 @@ class Request:
     Attributes:
         source: The source ids as the model reads them, EOS included. For a language model, the prompt without its last
             token.
-        first: The token that the first step reads: the last one of a language model's prompt. None means BOS.
+        first: The token that the first step reads: the last token of a language model's prompt. None means BOS.
         limit: Maximum number of target tokens, EOS excluded. ``DecodingOptions.max_length`` may lower it.
         prefix: Tokens that the target must begin with. Rules do not apply to them.
         include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at

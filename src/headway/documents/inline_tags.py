@@ -78,7 +78,7 @@ class InlineText:
             tags.
 
     Attributes:
-        has_words: Whether the text contains anything to translate.
+        has_words: Whether the text contains words to translate.
     """
 
     def __init__(self, *, has_layout: bool = False) -> None:

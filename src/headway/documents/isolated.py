@@ -60,7 +60,8 @@ async def read_isolated(
         folder: The folder.
         format_name: The format of the document.
         options: How the document is read.
-        check: Raises an exception if the texts are too many or too large. They are read into this process afterwards.
+        check: Raises an exception if there are too many texts, or if they are too large. They are read into this
+            process afterwards.
 
     Raises:
         DocumentError: The document was refused, or the process failed.

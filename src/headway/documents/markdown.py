@@ -1,6 +1,6 @@
 """Markdown (CommonMark with tables and strikethrough), parsed by markdown-it.
 
-Everything that is not text stays unchanged: code, link destinations, HTML tags, front matter, the markers of headings
+Everything that is not text is kept unchanged: code, link destinations, HTML tags, front matter, the markers of headings
 and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose in the source.
 """
 

@@ -1,6 +1,6 @@
 """Subtitles: SubRip (.srt) and WebVTT (.vtt).
 
-The text of each cue is translated. Numbers, times, settings, notes and styles stay unchanged, as do tags such as
+The text of each cue is translated. Numbers, times, settings, notes and styles are not changed, as do tags such as
 ``<i>``, ``<v Name>`` and ``{\\an8}``. A text that spans several lines keeps its number of lines.
 """
 

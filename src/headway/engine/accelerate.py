@@ -187,7 +187,7 @@ _INSIDE |= {each.fast_type: _INSIDE[each.plain_type] for each in _REPLACEMENTS i
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
     """Compile the forward pass of each block with ``torch.compile``, for all shapes.
 
-    Blocks of the same kind share compiled code, so that compiling takes as long for a deep model as for one with a
+    Blocks of the same kind share compiled code, so compiling a deep model takes as long as compiling a model with a
     single layer. It is compiled again without gradients, and for batches of a single row.
 
     PyTorch loads compiled code from its cache, by default a folder of temporary files that another user may have made.
@@ -201,7 +201,10 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """A layer for which a fast form exists. ``plain_reason`` says why it is plain; None means that it is fast."""
+    """A layer for which a fast form exists.
+
+    ``plain_reason`` is the reason why it is plain; None means that it is fast.
+    """
 
     name: str
     layer_type: str
@@ -236,7 +239,7 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
 def describe_forward_form(model: nn.Module) -> str:
     """Describe what runs in the forward pass of ``model``: how many layers have a fast form, and why others do not.
 
-    Fast attention layers are also counted if options keep them from the operation that computes a whole layer.
+    Fast attention layers are counted even if options prevent them from using the operation that computes a whole layer.
     """
     if reason := kernels.unavailable_reason():
         return f"plain: the compiled kernels do not run ({reason})"

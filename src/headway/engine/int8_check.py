@@ -72,7 +72,7 @@ class Int8Check(Config):
 
 @runtime_checkable
 class ChoosesPrecision(Protocol):
-    """A model that may leave int8 because of a check."""
+    """A model that may switch from int8 to another precision because of a check."""
 
     def precision_note(self) -> str | None:
         """Return why the model does not generate in int8 although this would be the fastest, or None."""

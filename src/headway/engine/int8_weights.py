@@ -10,7 +10,7 @@ arrays are mapped from the file, and all processes that run the model share one 
     all other weights                                     in float32, under their public names
 
 A LAYER contains the rows of one or several linear layers of the model (:func:`layer_plans`). An embedding that shares
-its weight with the output projection shares its integers, too, unless the folded norm has a gain of zero, which would
+its weight with the output projection also shares its integers, unless the folded norm has a gain of zero, which would
 lose a column.
 
 Everything that is not a search, such as scores of given texts and alignments, computes in float32. The model's linear

@@ -73,7 +73,7 @@ class StoredInt8Backend(Int8Backend):
 def _shapes(outputs: int, inputs: int, *, has_bias: bool) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
     """Return tensors without values.
 
-    The first operation on such tensors imports a compiler of PyTorch, which takes longer than to load a model.
+    The first operation on such tensors imports a compiler of PyTorch, which takes longer than loading a model.
     """
     return torch.empty(outputs, inputs, device="meta"), torch.empty(outputs, device="meta") if has_bias else None
 

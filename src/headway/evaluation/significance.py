@@ -147,7 +147,7 @@ class ComparisonTable:
     no_tests: str | None = None
 
     def cells(self) -> list[list[str]]:
-        """Return the table for people, row by row, after a row of headings."""
+        """Return the table as text, row by row, after a row of headings."""
         tests = list(next((row.p_values for row in self.rows if row.p_values is not None), ()))
         cells = [["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]]
         for row in self.rows:

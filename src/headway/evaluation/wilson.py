@@ -2,7 +2,8 @@
 
 Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", 1927.
 
-It stays between 0 and 100 and has a width at both ends of the scale and for few examples, unlike a bootstrap.
+Unlike a bootstrap interval, it stays between 0 and 100, and its width is not zero at the ends of the scale or for few
+examples.
 """
 
 from __future__ import annotations

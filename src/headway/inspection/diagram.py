@@ -118,7 +118,7 @@ def _outline(what: Path | Model) -> tuple[Model, str]:
 
 
 def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
-    """Return a model for a vocabulary of this size, and a note that says so."""
+    """Return a model for a vocabulary of this size, and a note about the size."""
     labels = ARCHITECTURES[config.kind].capability == "labels"
     classes = f" and {_NUM_CLASSES} classes" if labels else ""
     with torch.device("meta"):

@@ -63,7 +63,7 @@ class LineStream:
 
 
 def _lines_end(content: bytearray, max_lines: int, max_bytes: int | None) -> int | None:
-    """Return the end of the lines to take, or None if it is not known before more has been read."""
+    """Return the end of the lines to take, or None if more must be read to find it."""
     limit = len(content)
     if max_bytes is not None:
         newline = content.find(b"\n", max_bytes - 1)

@@ -13,7 +13,7 @@ Line = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class ConvertedLine:
-    """The output for a line, with line ends, and the reason if the line could not be done."""
+    """The output for a line, with line ends, and the reason if the line failed."""
 
     output: str
     failure: str | None = None

@@ -222,7 +222,7 @@ class Plan:
         """Check that the plan is the plan of a request. If it is not, the error ends with ``advice``.
 
         Raises:
-            CheckpointError: It is not. The message says what differs.
+            CheckpointError: It is not. The message lists the differences.
         """
         ours, theirs = dict(flat_items(self._request_data())), dict(flat_items(_request_data(self.folder, request)))
         differences = [

@@ -2,7 +2,7 @@
 
 The command (:func:`run_workers`) starts this process and reads its messages, one JSON object per line. The process
 (:func:`supervise`) has one thread and computes nothing after loading, so that forking it is safe. It replaces workers
-that die, and gives up if many die without finishing a chunk. If the command ends, or is killed, so do the workers.
+that die, and gives up if many die without finishing a chunk. If the command ends or is killed, the workers end, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # PyTorch looks for a GPU
 
 
 class WorkersStopped(Exception):  # noqa: N818  # not an error: somebody has asked for it
-    """The workers have given their chunks back because of a signal."""
+    """The workers have released their chunks because of a signal."""
 
 
 def run_workers(

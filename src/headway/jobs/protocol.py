@@ -148,7 +148,7 @@ class JobStoppedError(HeadwayError):
 
 
 class ChunkProtocol:
-    """What one worker does to get chunks and to make their results final.
+    """The operations of one worker: acquire chunks, and make their results final.
 
     Args:
         files: The folder of the job.
@@ -159,7 +159,7 @@ class ChunkProtocol:
         sleep: Waits for some seconds.
         has_died: Returns whether another worker is known to have died.
         seed: Seed of the order in which the worker takes chunks.
-        in_order: Whether the worker takes chunks in their order instead.
+        in_order: Whether the worker takes chunks in order instead.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class ChunkProtocol:
         return not lease.is_lost
 
     def release(self, lease: Lease) -> None:
-        """Give a chunk back that is not done."""
+        """Release a chunk that is not finished."""
         self.files.create(f"{lease_name(lease.chunk, lease.generation)}.released", b"")
 
     def commit(self, lease: Lease, result: ChunkResult, about: dict[str, Any]) -> None:

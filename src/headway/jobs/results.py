@@ -24,7 +24,7 @@ class ChunkResult:
     Attributes:
         output: The output for all lines of the chunk.
         num_lines: Number of lines of the chunk.
-        failures: For each line that could not be done, its number in its file and the reason.
+        failures: For each failed line, its number in its file and the reason.
         counts: What the operation has counted, such as lines to look at.
     """
 

@@ -1,4 +1,4 @@
-"""Results of earlier jobs: chunks with the same lines need not be done again."""
+"""Results of earlier jobs: chunks with the same lines need not be processed again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unfinished(plan: Plan) -> Iterator[JobChunk]:
 
 
 def take_over_results(plan: Plan, earlier: Plan) -> None:
-    """Give chunks the results of an earlier job that has done the same operation on the same lines.
+    """Give chunks the results of an earlier job with the same operation on the same lines.
 
     This is for operations whose results do not depend on the numbers of lines. Nothing happens if the operation, its
     options or its models differ.

@@ -31,7 +31,7 @@ _SLOW = 3.0  # a chunk that takes this many times as long as usual is a straggle
 
 @dataclass(frozen=True)
 class FailedLine:
-    """A line that could not be done."""
+    """A failed line."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class FailedLine:
 
 @dataclass(frozen=True)
 class MachineStatus:
-    """What the workers of a machine have done."""
+    """The work of the workers of a machine."""
 
     host: str
     num_workers: int
@@ -75,7 +75,7 @@ class JobStatus:
         failed_chunks: Number of chunks with failed lines.
         failures: The first failed lines.
         running: Some of the running chunks.
-        machines: What each machine has done.
+        machines: The work of each machine.
         lines_per_s: The rate of all workers that have finished a chunk in the last ten minutes.
         seconds_left: The remaining time, or None if no chunk is running.
         stopped: Why the job was stopped, or None.

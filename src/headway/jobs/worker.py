@@ -141,7 +141,7 @@ class Worker:
             ) from None
 
     def _check_processor(self) -> None:
-        """Check that this machine computes like the first one of the job.
+        """Check that this machine computes in the same way as the first machine of the job.
 
         Raises:
             ConfigError: It does not.
@@ -165,7 +165,7 @@ class Worker:
             )
 
     def _count(self, chunk: JobChunk) -> None:
-        """Write what this worker has done, for the status. Only the worker's own counts are lost if it dies."""
+        """Write the progress of this worker, for the status. Only the worker's own counts are lost if it dies."""
         self._num_lines += chunk.num_lines
         self._num_chunks += 1
         report = {

@@ -12,9 +12,9 @@ AWD-LSTM (Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"
 
 Not included are its optimizer (NT-ASGD), its random block lengths, and its activation regularization.
 
-The state, which contains everything that the model knows about the text so far, is carried from one block of a text to
-the next (``carry_state``): see :meth:`RecurrentLM.continue_from`. Gradients end where a block begins (truncated
-backpropagation through time). To a search the model's source is the prompt, as in :mod:`headway.models.decoder_only`.
+The state, which summarizes the text so far, is carried from one block of a text to the next (``carry_state``): see
+:meth:`RecurrentLM.continue_from`. Gradients end where a block begins (truncated backpropagation through time). To a
+search the model's source is the prompt, as in :mod:`headway.models.decoder_only`.
 """
 
 from __future__ import annotations

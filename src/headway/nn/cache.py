@@ -310,7 +310,8 @@ class KVCache:
     def _find_free(self) -> None:
         """List the entries of each sequence that no beam can reach, and replace the buffers if there are too few.
 
-        Buffers with far too many entries are replaced, too, so that one long sequence takes no memory later.
+        Buffers with far too many entries are replaced, too, so that a long sequence does not occupy memory after it has
+        left.
         """
         in_use = self._reachable(self._num_reserved).any(1)
         most = int(in_use.sum(1).max()) if in_use.numel() else 0

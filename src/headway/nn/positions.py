@@ -82,7 +82,7 @@ class _GrowingTable(nn.Module):
 
     @property
     def width(self) -> Size:
-        """The width of a row. A table on the meta device does not know it before it grows."""
+        """The width of a row. A table on the meta device has no such width before it grows."""
         return self.table.size(-1) if self.table.dim() > 1 else "width"
 
     def reserve(self, length: int) -> None:

@@ -1,7 +1,7 @@
 """Decoding step by step, as tokens: the input of the decoder, the token chosen, and the most probable tokens.
 
-The lines of a trace say the same as the page of ``headway inspect``: a *step* reads the *decoder input*, which begins
-with <bos>, and predicts the next token.
+The lines of a trace contain the same information as the page of ``headway inspect``: a *step* reads the *decoder
+input*, which begins with <bos>, and predicts the next token.
 
     Encoder input: Elle ␣est ␣jolie <eos>
     Step 1: <bos> → She | She 91.3 %, It 4.1 %, ...

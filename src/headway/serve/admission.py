@@ -3,9 +3,9 @@
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
 request is refused before any work is done. Work that fits into the workers' batches is never refused because of its
 estimated time: a slow model takes long for a few texts, but hardly longer for a full batch. At most ``slots`` jobs are
-with the workers at a time; the others wait. Interactive requests enter before bulk ones, and among these each key gets
-the same number of tokens. So a key with little work waits only briefly, and is not refused because another key has much
-work. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
+with the workers at a time; the others wait. Interactive requests enter before bulk requests. Within a priority, each
+key gets the same number of tokens. So a key with little work waits only briefly, and is not refused because another key
+has much work. Work that no client waits for does not enter the queue, and starts when the queue is short.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _QUIET_CHECK_S = 0.05
 
 
 def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text has. A character of several bytes counts as that many characters."""
+    """Estimate the number of tokens of a text. A character of several bytes counts as that many characters."""
     return EXTRA_TOKENS * num_sentences(text) + math.ceil(_num_bytes(text) / _BYTES_PER_TOKEN)
 
 
 def num_sentences(text: str) -> int:
-    """Return about how many lines and sentences of a text are translated separately, at least 1."""
+    """Estimate the number of lines and sentences of a text that are translated separately; at least 1."""
     count = 1 + text.count(_LINE_END)
     if len(text) > _SHORT_CHARACTERS:
         count += sum(map(text.count, _SENTENCE_ENDS))
@@ -84,7 +84,8 @@ class Admission:
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        leaves_room: Whether a caller may only take as much of ``max_tokens`` as it leaves for others, so at most half.
+        leaves_room: Whether a caller may use only as much of ``max_tokens`` as it leaves for others, which is at most
+            half.
         max_seconds: Maximum estimated time, in seconds, that the jobs before a new job may still take. It does not
             count while they have at most ``batch_tokens``.
         batch_tokens: Size of the jobs that fit into the batches of all workers together, in estimated tokens.
@@ -158,7 +159,7 @@ class Admission:
             raise OverloadedError(max(1, math.ceil(excess)))
 
     def _tokens_before(self, caller: str, priority: int) -> int:
-        """Return how many tokens are decoded before a new job of a caller.
+        """Return the number of tokens that are decoded before a new job of a caller.
 
         These are the caller's own tokens, all tokens of higher priority, and, of each other caller, at most as many
         tokens as its own.
@@ -169,7 +170,7 @@ class Admission:
         )
 
     def _tokens_beyond_maximum(self, tokens: int, caller: str | None) -> int:
-        """Return how many tokens a new job of a caller is too large for the maximum of all jobs.
+        """Return the number of tokens by which a new job of a caller would exceed the maximum of all jobs.
 
         An empty queue accepts a job of any size, so that of another caller may be larger than its share. Such a job
         counts as half of the maximum.

@@ -101,7 +101,7 @@ def error_reply(api: str, message: str, status: int, headers: dict[str, str] | N
 
 
 def error_for_url(url: bytes, message: str, status: int) -> Response:
-    """Return an error in the form of the API that a URL, which may be invalid, belongs to."""
+    """Return an error in the format of the API of a URL, which may be invalid."""
     path, _, query = url.partition(b"?")
     return error_reply(
         api_of_head({"method": "", "path": path.decode("latin-1"), "query_string": query, "headers": []}),

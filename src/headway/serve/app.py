@@ -129,7 +129,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer an unknown path or method, or a body that does not fit the native API."""
+    """Answer an unknown path or method, or a body that is not valid for the native API."""
     if isinstance(error, RequestValidationError):
         problems = [
             f"{'.'.join(map(str, problem['loc'][1:])) or 'body'}: {problem['msg']}" for problem in error.errors()

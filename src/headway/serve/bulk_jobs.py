@@ -2,7 +2,7 @@
 
 The texts of a job are given to the workers in small groups, and a group starts only when little other work waits. So
 jobs use the time that requests leave, and do not delay them. Each key gets the same number of tokens, and the jobs of a
-key are done in the order of their arrival. Jobs are kept in memory: they end with the service.
+key are processed in order of arrival. Jobs are kept in memory: they end with the service.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class BulkJob:
     Attributes:
         id: Identifies the job.
         owner: The name of the key that created it. Only this key can use it.
-        work: What is done with its texts.
+        work: The operation on its texts.
         limits: The limits at the time when the job was created.
         items: For each text, the text until its result arrives, and then the result as JSON.
         num_bytes: The memory of the items.
-        scale: How many times as long as with the default options each text takes.
+        scale: The time of each text, relative to the default options.
         num_started: Number of texts that were given to workers.
         num_done: Number of results.
         created: Time of its creation, in seconds since 1970.

@@ -26,7 +26,7 @@ def check_start(config: ServeConfig) -> list[str]:
     All files of the models are read, but only the headers of the weights.
 
     Raises:
-        HeadwayError: The service would not start; the message says why.
+        HeadwayError: The service would not start; the message gives the reason.
         ImportError: A package is missing.
     """
     importlib.import_module("headway.serve.app")

@@ -33,7 +33,7 @@ class PassedLimits(Enum):
 
 @dataclass
 class Client:
-    """Who makes a call: an API key, or anyone if there are no keys.
+    """The caller: an API key, or anyone if there are no keys.
 
     Attributes:
         name: The name of the key.
@@ -112,7 +112,7 @@ class Clients:
             raise QuotaExceededError
 
     def count_characters(self, client: Client, characters: int) -> None:
-        """Count characters of a client. A negative number takes back what was counted."""
+        """Count characters of a client. A negative number undoes an earlier count."""
         self._usage.add(client.name, characters)
 
 

@@ -223,7 +223,7 @@ class ServeConfig(Config):
         return tuple(f"[{host.strip('[]')}]" if ":" in host else host for host in named)
 
     def specs(self) -> list[ModelSpec]:
-        """Return the models to load. Names of models on the Hub become folders, which may take long.
+        """Return the models to load. Names of models on the Hub are converted to folders, which may take long.
 
         Raises:
             HeadwayError: A model of the Hub cannot be downloaded or converted.

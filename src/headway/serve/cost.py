@@ -151,7 +151,7 @@ def cost_of_generation(
         prompts: The prompts.
         options: The options.
         alternatives: The number of tokens to list at each position. None means that the reply has no probabilities.
-        has_prompts: Whether the reply has the tokens of the prompts, too.
+        has_prompts: Whether the reply also contains the tokens of the prompts.
     """
     phrases = sum(map(len, (*options.include, *options.ban, *options.stop)))
     asked = len(prompts) * options.n * options.max_new_tokens
@@ -215,7 +215,7 @@ def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] =
 
 
 def cost_of_scores(texts: Sequence[str], model: ModelInfo) -> Cost:
-    """Return the cost of measuring how probable texts are; a masked model reads a text once for each of its tokens."""
+    """Return the cost of scoring texts; a masked model reads a text once for each of its tokens."""
     cost = cost_of_texts(texts)
     if model.capability != "fills":
         return cost
@@ -266,7 +266,7 @@ def problem_of(cost: Cost, limits: Any) -> str | None:
 
 
 def _decoded_tokens(usual: int, parts: int, longest: int, decoding: DecodingOptions) -> int:
-    """Return about how many tokens are decoded for a text that is translated in a number of parts.
+    """Estimate the number of tokens that are decoded for a text that is translated in a number of parts.
 
     Args:
         usual: The estimated number of tokens of the text.

@@ -64,7 +64,7 @@ def likely_api_of_body(body: bytes) -> str:
 
 
 def api_of_head(scope: Scope) -> str:
-    """Return the name of the API that a request is meant for, as far as its body need not be known."""
+    """Return the name of the API that a request is meant for, if it can be determined without the body."""
     path: str = scope["path"]
     for name in _PREFIXED:
         if f"{path}/".startswith(f"/{name}/"):

@@ -1,7 +1,7 @@
 """Documents that clients upload: they are translated as jobs for bulk texts, and their results are fetched later.
 
 A document is read and written by a separate process, so that a broken document can crash only this process. Documents
-are in a temporary folder, belong to the key that uploaded them, and are deleted after a while.
+are stored in a temporary folder, belong to the key that uploaded them, and are deleted after some time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # each text of a job
 
 @dataclass
 class DocumentWarning:
-    """A kind of warning about the translation of a document, and the texts that it concerns.
+    """A kind of warning about the translation of a document, and the affected texts.
 
     Attributes:
         kind: A flag (see :mod:`headway.predict.translation.quality`), "unlikely" (see
@@ -94,7 +94,7 @@ class ServedDocument:
         created: Time of the upload, in seconds since 1970.
         ended: Time of the end of the translation.
         error: Why it has failed.
-        warnings: What may be wrong with its translation, when it is done.
+        warnings: Possible errors of the finished translation.
         was_fetched: Whether the client has got the result.
     """
 

@@ -104,7 +104,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self.cycle.keep_alive = False
 
     def _part_size(self, data: bytes) -> int:
-        """Return how much of the data certainly belongs to the present request, or to its head."""
+        """Return how much of the data certainly belongs to the current request or its head."""
         if self._in_head:
             seen = self._head_tail + data
             end = seen.find(_HEAD_END)

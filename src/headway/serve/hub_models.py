@@ -12,7 +12,7 @@ from headway.interop.hub.names import parse_model
 
 
 def folder_to_serve(source: str) -> Path:
-    """Return the folder of a model, which another process downloads and converts if it is a name and has not been yet.
+    """Return the folder of a model. If necessary, another process downloads and converts a model name.
 
     The service itself never imports PyTorch or the client of the Hub for this, and no request waits for it.
 

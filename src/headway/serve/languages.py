@@ -86,8 +86,8 @@ def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage
     """Return the most probable language of a text, among all that the detector knows.
 
     The language of a short text is rarely certain, so a language that is not in ``served`` must be clearly more
-    probable than the most probable language in ``served``. The confidence is the probability among all languages in any
-    case.
+    probable than the most probable language in ``served``. The confidence is always the probability among all
+    languages.
     """
     codes = {base_language(code): code for code in served}
     ranked = _identifier().rank(text)

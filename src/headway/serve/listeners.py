@@ -70,8 +70,8 @@ def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
                     raise
                 missing = error
                 continue
-            # Connections inherit it. Otherwise the body of a reply waits until the client acknowledges the head, for up
-            # to 40 ms.
+            # Connections inherit this option. Otherwise the body of a reply waits until the client acknowledges the
+            # head, for up to 40 ms.
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             num_opened += 1
             port = opened.getsockname()[1]

@@ -20,7 +20,7 @@ class LogLimit(logging.Filter):
         self._num_lines = Counter[int]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is to be written."""
+        """Return whether to write a line."""
         minute = int(time.monotonic() / _MINUTE_S)
         if minute != self._minute:
             self._minute = minute

@@ -28,7 +28,7 @@ class LoopWatch:
         self._wait()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,8 +1,8 @@
 """The page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
 
 The files in ``assets/`` are served under ``/page/`` as they are; there is no build step. The content security policy
-allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers ask
-with each visit whether a file has changed, so that a new version of Headway never meets an old script.
+allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers check
+on each visit whether a file has changed, so that a new version of Headway is never combined with an old script.
 
 The drawing of attention is shared with the page that ``headway inspect`` writes: ``/page/inspection/``.
 """

@@ -74,7 +74,7 @@ class ReceivedBytes:
             raise OverloadedError(_RETRY_S)
 
     def count(self, num_bytes: int, sender: str, *, is_known: bool) -> None:
-        """Count bytes of a request. A negative number takes back what was counted."""
+        """Count bytes of a request. A negative number undoes an earlier count."""
         self.num_bytes += num_bytes
         if not is_known:
             self.num_unknown_bytes += num_bytes
@@ -95,7 +95,7 @@ class ReceivedRequest:
         self._size = self._announced = self._counted = 0
 
     def announce(self, num_bytes: int) -> None:
-        """Count the bytes that a client says it will send, so that a request is refused at its start or not at all.
+        """Count the bytes that a client says it will send, so that a request is refused either at its start or never.
 
         Raises:
             OverloadedError: There is no room for them.
@@ -113,7 +113,7 @@ class ReceivedRequest:
             self._counted += new
 
     def identify(self, sender: str) -> None:
-        """Note that the key of the request is known now, and with it who sends it."""
+        """Record that the key of the request, and thereby its sender, is known now."""
         self._received.count(-self._counted, self.sender, is_known=self._is_known)
         self.sender, self._is_known = sender, True
         self._received.count(self._counted, self.sender, is_known=True)

@@ -17,7 +17,7 @@ _MAX_SENDERS = 10_000
 
 
 class RefusalPace:
-    """Decides how long refusals wait.
+    """Decides how long to delay refusals.
 
     Args:
         clock: A monotonic clock in seconds.
@@ -28,7 +28,7 @@ class RefusalPace:
         self._next: dict[str, float] = {}  # when the next refusal of each sender is due
 
     def delay(self, sender: str) -> float:
-        """Count a refusal and return how long it is to wait, in seconds."""
+        """Count a refusal, and return its delay in seconds."""
         now = self._clock()
         due = max(self._next.get(sender, 0.0), now - _BURST / _PER_SECOND)
         if len(self._next) >= _MAX_SENDERS and sender not in self._next:

@@ -433,7 +433,7 @@ class Service:
         Args:
             client: Who sends it.
             texts: The texts.
-            work: What is done with them. It calls this service for ``client.for_background_job()``.
+            work: The operation on the texts. It calls this service for ``client.for_background_job()``.
             characters: The number of characters that are counted. None means all of the texts.
             cost: The cost of the whole job. None means that of its texts.
 

@@ -29,8 +29,8 @@ def added_token_splitter(tokens: Iterable[AddedToken]) -> Callable[[str], list[t
 
     It returns the parts that are not empty, and whether each is an added token. The leftmost match wins, and among
     matches at the same position, the longest token. The flags mean what ``PreTrainedTokenizer.tokenize`` of
-    `transformers` does: each sees the part before it as earlier flags have left it, and the part after it as it is in
-    the text.
+    `transformers` does: each applies to the text before it as modified by earlier flags, and to the unmodified text
+    after it.
     """
     by_content = {token.content: token for token in tokens}
     longest_first = sorted(by_content, key=len, reverse=True)

@@ -12,7 +12,7 @@ Three steps, in this order:
    become equal. Compatibility forms, such as full-width letters, stay as they are.
 3. Runs of spaces in a line become one space, and so do tabs and wide spaces, such as the em space. A run of no-break,
    thin or ideographic spaces only becomes its first character, so single ones stay as they are. White space at both
-   ends is removed. Line breaks inside stay.
+   ends is removed. Line breaks inside are kept.
 
 Language models must reproduce the white space of their text, so the third step is omitted for them
 (:func:`normalize_characters`).

@@ -42,8 +42,8 @@ class CacheKey:
         files: The name and the hash of each file. The key does not depend on the names.
         options: Configs, and plain values for JSON, by name.
         version_1: The key of version 1, or None if there is none because of an option that did not exist then.
-        changes: For options that are lists of hashes or other values that users do not know, by name: what a message
-            says if an item has changed, for each item.
+        changes: For options that are lists of hashes or other values that users do not know, by name: for each item,
+            the text of a message if the item has changed.
     """
 
     files: Sequence[tuple[str, str]]

@@ -111,7 +111,7 @@ class World:
     def wrap(self, objective: nn.Module, *, find_unused: bool) -> nn.Module:
         """Wrap ``objective`` in DDP, so that its gradients are averaged over all processes.
 
-        ``find_unused`` says whether a pass may leave some weights unused, for example with layer dropout.
+        ``find_unused`` must be True if a pass may leave some weights unused, for example with layer dropout.
         """
         if self._host is None:
             return objective

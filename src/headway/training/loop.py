@@ -402,9 +402,9 @@ class _Trainer(Generic[RecipeT]):
         """Return how training has diverged, or None. Say it if the model is worse than the frequencies of the targets.
 
         Training has diverged if the last loss is clearly above that of the first step, whose text and smoothing may
-        differ, and above the entropy of the targets, which is the loss of a model that knows only how frequent each
-        is. (The loss of a pretrained model is far below that at first.) If the training loss is below it, the model has
-        learned, and is only overfitted.
+        differ, and above the entropy of the targets, which is the loss of a model that has learned only the frequency
+        of each target. (The loss of a pretrained model is far below that at first.) If the training loss is below it,
+        the model has learned, and is only overfitted.
         """
         progress, optimizer = self.state.progress, self.recipe.optimizer
         kind, last = ("dev", progress.dev_loss) if self.prepared.dev is not None else ("training", progress.train_loss)

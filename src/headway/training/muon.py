@@ -7,7 +7,7 @@ equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
 
 Queries, keys and values are three linear maps that share one matrix (see
 :class:`~headway.nn.attention.MultiHeadAttention`), and each gets a separate orthogonal update, except in runs that
-began before that was so.
+began before this was introduced.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Preparation:
     def say_overlap(
         self, shown_dev: str, key: str, dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]]
     ) -> None:
-        """Say how many examples of the development set ``shown_dev`` are also in the training text.
+        """Report how many examples of the development set ``shown_dev`` also occur in the training text.
 
         The count is kept in tokens/overlap.json with ``key``, the hash of what it depends on. ``dev`` and ``train`` are
         read only if there is no such count yet.

@@ -25,7 +25,7 @@ _AT_THE_END = ("average", "ema")  # kinds of records that are rewritten each tim
 
 
 def shown_number(value: float) -> str:
-    """Return a score for people: 12.34, or 1.6e6 for a large one."""
+    """Return a score as text: 12.34, or 1.6e6 for a large one."""
     if not abs(value) >= _LARGE:
         return f"{value:.2f}"
     mantissa, exponent = f"{value:.1e}".split("e") if math.isfinite(value) else (str(value), "")

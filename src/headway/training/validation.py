@@ -57,7 +57,7 @@ def dev_scores(
 def target_entropy(train: TokenDataset, plan: EpochPlan) -> float:
     """Return the entropy, in nats, of the targets of a sample of the training batches.
 
-    It is the loss of a model that knows only how frequent each target is.
+    It is the loss of a model that has learned only the frequency of each target.
     """
     counts = np.zeros(1, np.int64)
     for rows in islice(plan, _SAMPLED_BATCHES):

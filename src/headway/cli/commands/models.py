@@ -29,8 +29,8 @@ def models(
     """List the models of the Hugging Face Hub that are converted, with their sizes, or update or remove them.
 
     Each is a model folder. Commands and Python convert a name such as hf:gpt2 once, and then load it without asking the
-    Hub. --update asks the Hub for newer versions. A commit (hf:NAME@COMMIT) never changes. The downloaded files in the
-    cache of the Hub's client stay when a model is removed.
+    Hub. --update asks the Hub for newer versions. A commit (hf:NAME@COMMIT) never changes. Removing a model does not
+    remove the downloaded files in the cache of the Hub's client.
     """
     from headway.interop.hub.converted import converted_models, remove_converted
     from headway.interop.hub.names import HubName

@@ -37,7 +37,8 @@ def quickstart(
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations.
 
-    With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
+    With --language-model: train on a long poem, print text that the model writes, and compare its bits per byte with
+    compressors.
     """
     from headway.calls.progress import ProgressListener
     from headway.cli.training_runs import command_name, use_huge_pages

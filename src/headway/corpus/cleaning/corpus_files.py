@@ -33,7 +33,7 @@ class CorpusInput:
 
     Attributes:
         paths: The files that are read line by line.
-        name: Their name for people.
+        name: The display name of the files.
         format: The format of the lines.
     """
 
@@ -48,7 +48,7 @@ def corpus_inputs(
     """Return the inputs that files make: text files with pairs belong together two by two.
 
     Raises:
-        ConfigError: A file does not exist, has no partner or no labels, or fields do not fit its format.
+        ConfigError: A file does not exist, has no partner or no labels, or the fields do not match its format.
         DataError: A file is binary.
     """
     for path in files:
@@ -165,7 +165,7 @@ class KeptFiles:
 
 @contextmanager
 def open_outputs(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
-    """Open files for writing, which are compressed if their names say so, and flush them to disk at the end."""
+    """Open files for writing, compressed if they have such an extension, and flush them to disk at the end."""
     with ExitStack() as stack:
         yield [stack.enter_context(open_compressed(path, path.suffix)) for path in paths]
     for path in paths:

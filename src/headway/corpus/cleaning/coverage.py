@@ -2,7 +2,7 @@
 
 A logistic regression for each side distinguishes pairs of the corpus from pairs in which this side was truncated, by
 features of pairs (:mod:`headway.corpus.cleaning.lexical_model`, :mod:`headway.corpus.cleaning.cross_entropy`). The
-coverage is the lower one of their log-odds.
+coverage is the lower of the two log-odds.
 """
 
 from __future__ import annotations

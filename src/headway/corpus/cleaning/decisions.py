@@ -24,7 +24,7 @@ LineFlags = Mapping[str, NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class Decisions:
-    """What rules say about the lines of a chunk.
+    """The results of the rules for the lines of a chunk.
 
     Attributes:
         values: The value of each line for each rule.
@@ -53,7 +53,7 @@ class Judge:
         ratio_limits: The limits of the length ratio.
         learned: Thresholds that were learned from the corpus, by rule.
         alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
-        in_order: Flags of these rules among the lines that the rules before them keep.
+        in_order: For the same rules, the lines that they drop among the lines that the earlier rules keep.
     """
 
     rules: Sequence[Rule]

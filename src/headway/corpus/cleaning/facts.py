@@ -27,7 +27,7 @@ _HALF_DAY = 12
 
 
 def fact_differences(source: str, target: str) -> int | None:
-    """Return how many numbers, addresses and placeholders have no partner, or None if none can be compared."""
+    """Return how many numbers, addresses and placeholders have no counterpart, or None if none can be compared."""
     differences, can_be_compared = 0, False
     if _HINTS.search(source) or _HINTS.search(target):
         source, kept = _without_marked(source)

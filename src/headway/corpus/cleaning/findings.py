@@ -31,7 +31,7 @@ class LineExample:
         line: Number of the line, counted from 1.
         value: Its value for the rule.
         texts: Its texts.
-        before: Its texts before repairs, or nothing.
+        before: The texts before repairs; empty if nothing was repaired.
     """
 
     file: str
@@ -79,7 +79,7 @@ class NearestExamples:
 
 @dataclass
 class RuleFindings:
-    """What a rule has done.
+    """The results of a rule.
 
     Attributes:
         rule: The rule.
@@ -113,7 +113,7 @@ class RuleFindings:
         hashes: NDArray[np.uint64],
         example: Callable[[int, float], LineExample],
     ) -> None:
-        """Add a chunk. The rule has this index in the order of rules."""
+        """Add a chunk. ``index`` is the position of the rule in the order of rules."""
         values, name = decisions.values[self.rule.name], self.rule.name
         dropped = decisions.by_rule == index
         self.alone += int(decisions.drops[name].sum())

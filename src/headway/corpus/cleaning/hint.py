@@ -62,7 +62,7 @@ class CleaningHint:
 def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages = (None, None)) -> CleaningHint | None:
     """Look at a sample of the pairs of training corpora. Return None if there are none.
 
-    Rules whose package is not installed, or whose language the files' names do not say, are left out.
+    Rules whose package is not installed, or whose language cannot be derived from the file names, are left out.
 
     Args:
         corpora: The training corpora, whose examples are pairs.

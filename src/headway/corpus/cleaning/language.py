@@ -28,7 +28,7 @@ class LanguageDetector:
     """Finds the languages of texts.
 
     Attributes:
-        languages: The codes of all languages that the model knows.
+        languages: The codes of all languages that the model supports.
 
     Raises:
         MissingPackageError: py3langid is not installed.
@@ -53,7 +53,7 @@ class LanguageDetector:
         """Return the column of a language in the result of :meth:`probabilities`.
 
         Raises:
-            ConfigError: The model does not know the language.
+            ConfigError: The model does not support the language.
         """
         name = base_language(code)
         candidates = [name, _VARIANTS.get(name, name)]
@@ -117,7 +117,7 @@ class LanguageDetector:
 
 @cache
 def language_detector() -> LanguageDetector:
-    """Return the detector, which is loaded once: that takes half a second."""
+    """Return the detector. It is loaded only once, because this takes half a second."""
     return LanguageDetector()
 
 

@@ -6,7 +6,8 @@ prior: c(f, e) is the expected number of times that e is the translation of f, a
     t(e | f) = (c(f, e) - d + (alpha + d_f) b(e | f)) / (c(f) + alpha)
 
 The base measure b(e | f) mixes the frequency p(e) of the word with a copy of f, as of names and numbers. The absolute
-discount d, whose sum d_f goes to b, removes what was seen in one sentence pair only: a pair must not explain itself.
+discount d, whose sum d_f goes to b, removes counts that come from a single sentence pair: a pair must not explain
+itself.
 
 The gain of a word is log(l + (1 - l) mean_f t(e | f) / p(e)), the mean over the words of the other sentence and the
 empty word; l is the share of words that no word of the other sentence generates. In random pairs it is about 0 or
@@ -208,7 +209,7 @@ class _Direction:
 
 @dataclass(frozen=True, eq=False)
 class _Lexicon:
-    """What the words of both sides say about each other, and the usual ratio of lengths."""
+    """The word translation tables of both directions, and the usual ratio of lengths."""
 
     vocabulary: _Vocabulary
     forward: _Direction
@@ -346,7 +347,7 @@ class _ShortenedPairs:
 
 @dataclass(frozen=True, eq=False)
 class JudgedPairs:
-    """What a lexical model says about pairs.
+    """The judgments of a lexical model on pairs.
 
     Attributes:
         scores: How much better the words of each pair explain each other than random ones, in standard deviations.

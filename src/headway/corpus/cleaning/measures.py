@@ -133,7 +133,7 @@ class Measurer:
                 self._detector.column(code)
 
     def repaired(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
-        """Return the repaired texts of lines, without labels; of lines that have no texts, nothing."""
+        """Return the repaired texts of lines, without labels, skipping lines that have no texts."""
         return [
             tuple([self._repairer.repair(text)[0] for text in line.texts[: len(self.languages)]])
             for line in lines

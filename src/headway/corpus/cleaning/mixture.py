@@ -36,7 +36,7 @@ class PairBorder:
     Attributes:
         share: The estimated share of pairs that are not translations.
         scores: Scores in ascending order.
-        posteriors: The posterior probability from each of these scores on.
+        posteriors: The posterior probability of scores from each of these values on.
     """
 
     share: float

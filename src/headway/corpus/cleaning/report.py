@@ -1,4 +1,4 @@
-"""The report on a cleaned corpus: report.json for programs, and report.html for people, one file without network."""
+"""The report on a cleaned corpus: report.json for programs, and report.html, a page in a single file."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _RATIO_LENGTHS = (10, 30, 100, 300)
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """What a run has done.
+    """The results of a run.
 
     Attributes:
-        settings: What was to be done.
+        settings: The settings of the run.
         counts: What the corpus is.
-        findings: What each rule has done, in their order.
+        findings: The results of each rule, in the order of the rules.
         repairs: Examples of each repair.
         repeats: For "source" and "target", the number of lines that repeat that of an earlier line.
         ratio_limits: The limits of the length ratio.

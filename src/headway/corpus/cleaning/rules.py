@@ -20,8 +20,8 @@ class Rule:
 
     Attributes:
         name: The name.
-        meaning: What it drops, for people.
-        value: What its value is, for people.
+        meaning: A description of the dropped lines.
+        value: A description of the value.
         threshold: The name of the threshold in the configuration, or None if it is always 0.
         drops: Whether it drops lines with values above or below the threshold.
         kinds: The kinds of corpora that it applies to.

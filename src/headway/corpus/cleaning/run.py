@@ -64,7 +64,7 @@ class CleaningResult:
         kept: Number of lines that were kept.
         dropped: Number of lines that each rule has dropped, without rules that have dropped none.
         repaired: Number of lines that each repair has changed, without repairs that have changed none.
-        warnings: What a person should know about the corpus.
+        warnings: Warnings about the corpus.
     """
 
     kind: CorpusKind
@@ -75,7 +75,7 @@ class CleaningResult:
     warnings: tuple[str, ...]
 
     def summary(self) -> list[str]:
-        """Return lines for people: how many lines were kept, repaired and dropped, and the warnings."""
+        """Return a summary: how many lines were kept, repaired and dropped, and the warnings."""
         texts = "pairs" if self.kind == "pairs" else "texts"
         share = f" ({self.kept / self.lines:.1%})" if self.lines else ""
         return [
@@ -108,7 +108,7 @@ def clean(
         work: Works on a job until all of its chunks have a result.
         chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the size.
         timing: Times of the protocol.
-        on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
+        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
 
     Raises:
         CheckpointError: The folder has the results of another run, or other files.
@@ -197,7 +197,7 @@ class _SecondPass:
         settings: What to do.
         folder: The folder for the results.
         score: Scores all lines in a job, and returns its plan.
-        on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
+        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class _SecondPass:
         return np.concatenate(parts)
 
     def _with_line_flags(self, judge: Judge) -> Judge:
-        """Return the judge with what rules say that compare lines with each other."""
+        """Return the judge with the results of the rules that compare lines with each other."""
         alone: dict[str, NDArray[np.bool_]] = {}
         in_order: dict[str, NDArray[np.bool_]] = {}
         for rule in self._rules:

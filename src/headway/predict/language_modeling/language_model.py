@@ -64,8 +64,8 @@ _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maximum number of tokens and of sequ
 class LanguageModel(PresentedModel):
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
-    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
-    device. After further training, make a new object: the copy shares the new weights, but the model that generates was
+    The given model does not change: this object has a copy, which shares the weights unless it is on another device.
+    After further training, make a new object: the copy shares the new weights, but the model that generates was
     converted from the earlier weights.
 
     Args:
@@ -74,8 +74,8 @@ class LanguageModel(PresentedModel):
             PyTorch. None means the model's current device.
         precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
             changes the most probable tokens of an imported model (:mod:`headway.engine.int8_check`).
-        int8_check: The result of this check, if it is known, of any model. Otherwise an imported model is checked when
-            it is needed.
+        int8_check: The result of the int8 check, if it is already known. Otherwise an imported model is checked when it
+            is needed.
 
     Raises:
         ConfigError: The model or the machine does not support the precision.

@@ -76,8 +76,7 @@ class _Partial:
 class MaskedLanguageModel(PresentedModel):
     """A trained masked language model with its tokenizer. Several threads may call it at the same time.
 
-    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
-    device.
+    The given model does not change: this object has a copy, which shares the weights unless it is on another device.
 
     Args:
         bundle: The model.

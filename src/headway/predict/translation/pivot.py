@@ -6,13 +6,13 @@ probability
 
     log p(y, z | x) = log p(z | x) + log p(y | z),
 
-assuming that y depends on x only through z. One pivot (``candidates=1``) is the usual way; several let the second
-model, for which some pivots are easier or clearer than others, have a say (Utiyama and Isahara 2007, "A Comparison of
-Pivot Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations). If several
-pivots lead to the same y, only the most probable pair is kept.
+assuming that y depends on x only through z. One pivot (``candidates=1``) is usual. With several, the choice also
+depends on the second model, for which some pivots are easier or clearer than others (Utiyama and Isahara 2007, "A
+Comparison of Pivot Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations).
+If several pivots lead to the same y, only the most probable pair is kept.
 
 If a text is split, each sentence has its own pivots. Requirements on the translation (prefix, phrases, the targets of a
-glossary) concern the second step; the entries of a glossary are found in x. Alignments compose: y's attention to z,
+glossary) apply to the second step; the entries of a glossary are matched in x. Alignments compose: y's attention to z,
 times z's attention to x.
 """
 

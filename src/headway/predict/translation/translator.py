@@ -75,9 +75,9 @@ _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches 
 class Translator(PresentedModel, TextTranslator):
     """Translates text with a trained model.
 
-    The model that is given does not change: the translator has a copy, which shares the weights unless it is on another
-    device. After further training, use a new translator: the copy shares the new weights, but the model that searches
-    was converted from the earlier weights.
+    The given model does not change: the translator has a copy, which shares the weights unless it is on another device.
+    After further training, use a new translator: the copy shares the new weights, but the model that searches was
+    converted from the earlier weights.
 
     Args:
         bundle: The model with its tokenizers.
@@ -246,9 +246,9 @@ class Translator(PresentedModel, TextTranslator):
     def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches.
 
-        Other batches, which hold up the steps of these searches, become small. So do sequences: the time and memory of
-        attention grow with the square of their length, so a model without a limit gets one of 1,024 tokens.
-        The results of a call have at most a million attention weights.
+        Other batches, which hold up the steps of these searches, become small. Sequences are limited, too: the time and
+        memory of attention grow with the square of their length, so a model without a limit gets a limit of 1,024
+        tokens. The results of a call have at most a million attention weights.
         """
         self._default_positions, self._max_attention = _SHARED_POSITIONS, _SHARED_ATTENTION
         self._search_all, self._search_steps = search, steps

@@ -3,7 +3,7 @@
 See https://docs.aws.amazon.com/translate/latest/APIReference. Every request is a POST to ``/``, whose header
 ``X-Amz-Target`` names the operation; requests and replies are JSON (the protocol AWS JSON 1.1). The name of an error is
 in the field ``__type``. The key is the access key id of the signature (Signature Version 4). The signature itself is
-not checked, because the service knows only digests of the keys.
+not checked, because the service stores only digests of the keys.
 
 Terminologies are glossaries of this service, named by their ids. The settings for formality, profanity and brevity have
 no effect, as in the original for languages that do not support them, and ``AppliedSettings`` is missing from the reply.

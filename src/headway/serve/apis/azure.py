@@ -144,7 +144,7 @@ class _Job:
     Attributes:
         index: The index of the text in the request.
         text: The text.
-        source: The source language, or "auto" if it is to be detected.
+        source: The source language, or "auto" to detect it.
         target: The target language.
         is_html: Whether the text is HTML.
     """

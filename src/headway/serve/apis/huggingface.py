@@ -1,9 +1,9 @@
 """The API of Hugging Face's inference endpoints: translation, text classification, fill-mask and text generation.
 
 See https://huggingface.co/docs/inference-providers, and for text generation, its details and its streams
-https://huggingface.github.io/text-generation-inference. An endpoint has one model: a request to ``/`` is for the first
-one of the service, and one to ``/models/NAME`` for the model NAME, whose kind decides about the task. ``inputs`` may
-also be a list. Options that Headway's models do not support are refused.
+https://huggingface.github.io/text-generation-inference. An endpoint has one model: requests to ``/`` use the first
+model of the service, and requests to ``/models/NAME`` use the model NAME. The kind of the model determines the task.
+``inputs`` may also be a list. Options that Headway's models do not support are refused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _ParametersT = TypeVar("_ParametersT", bound=_Parameters)
 
 
 class _GenerateParameters(_Parameters):
-    """The options of the search for a translation that Headway has, too."""
+    """The search options for translation that Headway also has."""
 
     num_beams: int | None = Field(None, ge=1)
     length_penalty: float | None = Field(None, ge=0, le=10)
@@ -349,7 +349,7 @@ class _HuggingFace:
         return answers if isinstance(call.fields.inputs, str) else [[answer] for answer in answers]
 
     async def _stream(self, call: _TaskCall, text: str) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the tokens of a continuation. The last one comes with the whole text."""
+        """Yield the tokens of a continuation. The last one is accompanied by the whole text."""
         parameters = self._parameters(call, _GenerationParameters)
         if parameters.best_of > 1:
             raise BadRequestError("stream needs best_of = 1")
@@ -389,7 +389,7 @@ class _HuggingFace:
 
 @contextmanager
 def _length_errors(num_texts: int = 1) -> Iterator[None]:
-    """Say that an input is too long, without the options of other APIs."""
+    """Report that an input is too long, without mentioning options of other APIs."""
     try:
         yield
     except ContextLengthError as error:

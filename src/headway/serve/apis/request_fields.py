@@ -136,8 +136,8 @@ async def read_upload(request: Request) -> tuple[dict[str, Any], UploadedFile | 
 async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, UploadedFile]]:
     """Return the fields and the files of a form.
 
-    The fields are in UTF-8, whatever the request says: some decoders of Python take a time that grows with the square
-    of the length.
+    The fields are decoded as UTF-8, regardless of the declared charset, because the time of some of Python's decoders
+    grows with the square of the length.
     """
     charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
     if charset.lower() not in _CHARSETS:
@@ -179,8 +179,8 @@ async def check_size_of_json(body: bytes, *, may_have_rows: bool) -> None:
 async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
     """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile.
 
-    There is one thread for all: several that parse would take the interpreter's lock from the event loop in turns.
-    The senders take turns at it.
+    A single thread parses all bodies, because several threads would take the interpreter's lock from the event loop in
+    turns. Senders take turns.
     """
     if len(data) <= _LARGE:
         return function(data)

@@ -18,7 +18,7 @@ class Fleet(ABC):
 
     Attributes:
         num_workers: The intended number of workers.
-        models: What is known of the models.
+        models: Information about the models.
         num_bytes: The memory of each loaded model.
         has_gpu: Whether the machine has a GPU, which no model uses.
         restarts: The number of workers that were replaced.

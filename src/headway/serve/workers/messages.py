@@ -132,7 +132,7 @@ class Loaded:
     Attributes:
         models: All models, including those that are loaded on demand.
         num_bytes: The memory of each model that is loaded.
-        notes: What the log should say about them.
+        notes: Remarks about the models for the log.
         has_gpu: Whether PyTorch finds a GPU, which the service does not use.
     """
 

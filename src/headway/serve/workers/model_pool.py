@@ -89,7 +89,7 @@ class ModelPool:
         base: The processes that have the models that stay. None means processes of this machine, to be started.
 
     Attributes:
-        models: What is known of each model, by name.
+        models: Information about each model, by name.
         has_gpu: Whether this machine has a GPU, which no model uses.
         is_lost: Whether the process that loads the models has ended unexpectedly. Then this process gets SIGTERM,
             because the models cannot be loaded again.

@@ -1,13 +1,13 @@
 """Search for all jobs of a worker at once: the requests of all calls share batches (continuous batching).
 
-All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, whichever
-call they belong to. Calls with another model or other options cannot share a batch. The batch that advances next is
-that of the caller that has got the least time (fair queueing), whatever its options are. A caller with many sequences
-has separate batches, so that its long steps do not delay the others. Callers with few rows share a batch.
+All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, regardless
+of their calls. Calls with another model or other options cannot share a batch. The batch that advances next is that of
+the caller that has got the least time (fair queueing), whatever its options are. A caller with many sequences has
+separate batches, so that its long steps do not delay the others. Callers with few rows share a batch.
 
 One thread computes all steps, in a loop that calls :meth:`SharedSearch.advance`. The jobs of this thread run in
-greenlets: functions that a call of the search suspends until it has its results. They need no lock, and it takes
-microseconds to go from one to another, much less than between threads. Calls of other threads wait for the loop.
+greenlets: functions that a call of the search suspends until it has its results. They need no lock, and switching
+between them takes microseconds, much less than between threads. Calls of other threads wait for the loop.
 
 Waiting requests enter by priority. Within a priority, requests of the caller with the fewest sequences in the batch
 come first, so that a caller with one sentence does not wait for all sentences of another caller. If only a few can

@@ -1,4 +1,4 @@
-"""The processes of a service, as the process that supervises them sees them."""
+"""The processes of a service, from the point of view of the supervising process."""
 
 from __future__ import annotations
 

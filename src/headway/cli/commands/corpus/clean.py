@@ -82,8 +82,8 @@ def clean(
 ) -> None:
     """Clean a corpus: repair texts, drop lines that a model should not learn from, and report why.
 
-    The folder then contains the lines that are kept, in the format of the input; dropped.jsonl.zst, which says for each
-    other line which rule has dropped it; and report.html with counts, histograms and examples.
+    The folder then contains the lines that are kept, in the format of the input; dropped.jsonl.zst, which names the
+    rule that dropped each other line; and report.html with counts, histograms and examples.
     """
     from headway.corpus.cleaning.config import load_cleaning_config
     from headway.corpus.cleaning.request import cleaning_request
@@ -175,7 +175,7 @@ class _ActivityBar:
             self._bar.start()
 
     def update(self, activity: str, done: int, total: int) -> None:
-        """Show an activity, and the numbers of lines that are done and of all lines."""
+        """Show an activity, the number of finished lines and the number of all lines."""
         if self._bar is not None:
             self._bar.update(
                 self._task, description=activity, completed=done, total=total or None, numbers=f"{done:,} lines"

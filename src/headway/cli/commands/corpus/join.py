@@ -30,7 +30,7 @@ def join(
 ) -> None:
     """Write the results of a finished job as one file in the order of the input, or one for each input.
 
-    The folder of the job stays. The exit code is 3 if lines have failed.
+    The folder of the job is kept. The exit code is 3 if lines have failed.
     """
     from headway.jobs.join import join as join_results
     from headway.jobs.plan import Plan

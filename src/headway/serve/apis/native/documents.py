@@ -61,7 +61,7 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     async def upload_document(request: Request) -> dict[str, Any]:
         """Translate a document later, while the service has little else to do.
 
-        A text that cannot be translated is left unchanged. Only the key that uploaded a document sees it.
+        A text that cannot be translated is left unchanged. Only the key that uploaded a document can access it.
         """
         client = client_of(request)
         fields, file = await read_upload(request)

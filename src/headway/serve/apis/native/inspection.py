@@ -32,7 +32,7 @@ class SentenceBody(Body):
 
 
 class InspectBody(SentenceBody):
-    """A sentence whose translation is to be inspected."""
+    """A sentence whose translation to inspect."""
 
     translation: str | None = Field(None, description="The translation to inspect. Default: the model's own.")
 

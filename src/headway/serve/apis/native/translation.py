@@ -296,7 +296,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
 
 class DirectTranslation:
-    """The route for translation without FastAPI, whose parsing takes as long as everything else before the work.
+    """The route for translation, which bypasses FastAPI: its parsing takes as long as everything else before the work.
 
     It passes bodies that it cannot read to FastAPI's application, which reports the errors.
     """
