@@ -46,7 +46,7 @@ class ModelInfo:
         takes_source_language: Whether each call must name the source language.
         labels: The labels of a classifier.
         context_length: The context of a language model in tokens, or None.
-        search: The search settings of a translation model for requests that do not specify any.
+        search: The search settings of a translation model, for requests that do not give others.
     """
 
     name: str
