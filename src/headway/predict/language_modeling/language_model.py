@@ -275,7 +275,7 @@ class LanguageModel(PresentedModel):
         self, prompt_ids: Sequence[int], options: GenerationOptions, alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
         decoder, generated = ContinuationDecoder(self._tokenizer), _NOTHING_YET
-        shown, held = 0, ""  # characters, and text that may be the beginning of a stop string
+        shown, held = 0, ""  # number of characters yielded; text that may be the beginning of a stop string
         while generated is _NOTHING_YET or self._must_continue(generated, options):
             steps = self._search_steps(
                 self._search_model(),

@@ -397,7 +397,7 @@ class ProcessFleet(Fleet):
                 self._assign_job(pending)
 
     def _reassign_jobs(self, worker: WorkerProcess) -> None:
-        """Give no more jobs to a worker that has ended, and its jobs to others."""
+        """Give the jobs of a worker that has ended to other workers, and no new jobs to it."""
         worker.is_ready = False
         lost, worker.pending = worker.pending, {}
         for pending in lost.values():
