@@ -33,7 +33,7 @@ def _usable(name: str, has_usual_effect: Callable[[], bool], consequence: str) -
         with torch.device("cpu"):  # not on the default device, which is "meta" while a model is built without weights
             if has_usual_effect():
                 return True
-        reason = "has another effect than before"
+        reason = "no longer has its usual effect"
     except Exception as error:  # a name that is missing or has other arguments may raise anything
         reason = f"cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     warnings.warn(f"PyTorch {torch.__version__}: {name} {reason}; {consequence}", stacklevel=3)

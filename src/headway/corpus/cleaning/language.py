@@ -38,7 +38,7 @@ class LanguageDetector:
         try:
             from py3langid.langid import MODEL_FILE, LanguageIdentifier
         except ModuleNotFoundError:
-            raise MissingPackageError("the detection of languages", "py3langid") from None
+            raise MissingPackageError("language detection", "py3langid") from None
         model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         classes: list[str] = list(model.nb_classes)
         self.languages = list(dict.fromkeys(classes))

@@ -45,8 +45,8 @@ _FORM = {
         "dictionaries": {
             **_TEXT,
             "contentMediaType": "application/json",
-            "description": "Dictionaries instead of the id of a glossary, as JSON, in the form that creates a "
-            "glossary.",
+            "description": "Instead of the id of a glossary: dictionaries as JSON, in the same form as for creating "
+            "a glossary.",
         },
     },
     "required": ["file", "target"],
