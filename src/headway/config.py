@@ -4,7 +4,7 @@ Each package defines a subclass of :class:`Config` for its section, and the reci
 error about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On
 the command line, ``section.key=value`` overrides a value.
 
-Every option has an *inert* value: with it, everything is done as before the option existed. It is the default, unless
+Every option has an *inert* value, with which everything works as before the option existed. It is the default, unless
 the annotation of the field contains :class:`Inert`. A key that is missing in a file that Headway wrote
 (:meth:`Config.parse_saved`) has its inert value, because the option did not exist then. Keys of caches contain only the
 options that are not inert (:meth:`Config.active_options`). So neither a new option nor a new default makes a saved file
@@ -35,8 +35,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownEr
 
 from headway.errors import ConfigError
 
-_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # limits for lists in error messages, and for each of their words
-_MAX_PROBLEMS = 20  # in an error message
+# Maximum number of words in a list of an error message, and maximum length of each word.
+_MAX_WORDS, _MAX_CHARACTERS = 20, 40
+_MAX_PROBLEMS = 20  # maximum number of problems in an error message
 
 ANY_VALUE = None
 """Stands for all values of an option in a table of supported values (:meth:`Config.unsupported_option`)."""
@@ -46,7 +47,7 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 
 @dataclass(frozen=True)
 class Inert:
-    """The value of an option with which everything is done as before the option existed, if it is not the default.
+    """The value of an option with which everything works as before the option existed, if it is not the default.
 
     It is given in the annotation of the field: ``Annotated[bool, Inert(False)] = True``. None cannot be inert unless
     it is also the default: files do not contain None.
@@ -183,7 +184,7 @@ class Config(BaseModel):
 
     @classmethod
     def inert_values(cls) -> dict[str, Any]:
-        """Return the inert value of each option, except those without a default that is the same for all configs."""
+        """Return the inert value of each option that has the same default in all configs."""
         return {
             name: _declared_inert(field)[0] if _declared_inert(field) else field.get_default(call_default_factory=True)
             for name, field in cls.model_fields.items()
@@ -210,7 +211,8 @@ class Config(BaseModel):
 
         Args:
             supported: The supported values of each option; :data:`ANY_VALUE` means all. An option that is not listed
-                must have its inert value. So a new option that is not listed yet is supported where it has no effect.
+                must have its inert value. So a new option that is not listed yet is supported at the value at which it
+                has no effect.
         """
         inert = self.inert_values()
         for name in type(self).model_fields:
@@ -308,7 +310,7 @@ def spelling_hint(word: str, known_words: Iterable[str]) -> str:
 
 
 def unregistered(kind: str, table: Iterable[str], register: str) -> str:
-    """Return a hint for an error message: known names, and the function that must be called for a name of others."""
+    """Return a hint for an error message: known names, and the function that registers other names."""
     hint = spelling_hint(kind, table)
     end = " " if hint.endswith("?") else ". "
     return f"{hint}{end}If it is defined in another package or in a notebook, call {register} for it first"

@@ -25,7 +25,7 @@ from pathlib import Path
 from headway.cores import num_cores
 
 _INTERVAL_S = 0.5
-_MIN_OTHERS = 0.3  # processors; measuring for half a second has an error of about 0.1
+_MIN_OTHERS = 0.3  # in processors; a measurement of half a second has an error of about 0.1
 _QUIET_INTERVALS = 2  # waiting becomes active again after this many intervals without contention
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _adapting = threading.Lock()
@@ -41,7 +41,7 @@ class OtherProcesses:
         self._before = _times()
 
     def processors(self) -> float:
-        """Return the average number of processors that other processes have used; 0.0 if the system does not say."""
+        """Return the average number of processors that other processes have used; 0.0 if it is unknown."""
         before, now = self._before, _times()
         self._before = now
         if before is None or now is None or now[0] <= before[0]:
@@ -56,7 +56,7 @@ def exceeds_processors(threads: int, others: float) -> bool:
 
 
 def seconds_waited() -> float:
-    """Return how long this process's threads have waited for a processor in total; 0.0 if the system does not say.
+    """Return the total time for which this process's threads have waited for a processor, or 0.0 if it is unknown.
 
     Unlike processor time, this does not depend on how threads wait for each other.
     """
@@ -68,7 +68,7 @@ def seconds_waited() -> float:
 
 
 def waiting_advice() -> str:
-    """Return what the user should change where :func:`adapt_waiting` has no effect, otherwise ""."""
+    """Return what the user should change if :func:`adapt_waiting` has no effect, otherwise ""."""
     is_passive = os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
     others = _POLICIES[1:] if is_passive else _POLICIES  # GOMP_SPINCOUNT takes precedence
     if policies := [name for name in others if name in os.environ]:
@@ -80,7 +80,7 @@ def waiting_advice() -> str:
 def adapt_waiting() -> Iterator[None]:
     """Make OpenMP's threads wait passively inside the block whenever other processes need the same processors.
 
-    Does nothing if the user has set a policy, or where other processes cannot be measured. At the end of the block,
+    Does nothing if the user has set a policy, or if other processes cannot be measured. At the end of the block,
     threads wait as before.
     """
     if any(name in os.environ for name in _POLICIES) or _times() is None or not _adapting.acquire(blocking=False):
@@ -119,7 +119,7 @@ def _torch_threads() -> int:
 
 
 class IdleThreads:
-    """Threads of OpenMP that do nothing, so that all of its threads sleep when they wait."""
+    """Idle OpenMP threads, whose existence makes all OpenMP threads sleep while they wait."""
 
     def __init__(self) -> None:
         self._end = threading.Event()
@@ -148,7 +148,7 @@ def _start_threads(path: str, count: int, end: threading.Event) -> None:
         run_parallel = ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
         run_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         run_parallel.restype = None
-        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL) does nothing
+        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # a function without effect: free(NULL)
         run_parallel(nothing, None, count + 1, 0)  # the current thread takes part, too
         end.wait()
 
@@ -162,7 +162,7 @@ def _openmp_libraries() -> set[str]:
 
 
 def _times() -> tuple[float, float, float] | None:
-    """Return the wall time, the time that this process's processors have worked, and its own processor time."""
+    """Return the wall time, the busy time of the processors available to this process, and its own processor time."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     processors = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -173,6 +173,6 @@ def _times() -> tuple[float, float, float] | None:
         busy = sum(sum(fields) - fields[3] - fields[4] for fields in ticks)
     except (OSError, ValueError, IndexError):
         return None
-    if not busy:  # a sandbox that hides other processes
+    if not busy:  # this sandbox hides other processes
         return None
     return time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), time.process_time()

@@ -11,9 +11,9 @@ Files in the run folder:
     distilled/teacher.json     the teacher, its beam size, and the corpora that it has translated
     distilled/jobs/            a job for each corpus (:mod:`headway.jobs`), in chunks of up to 2,048 pairs
 
-The name of a job is a hash of everything that determines its results: the teacher's files, the beam size and the
-pairs. A command that is killed loses at most one chunk, and stale translations are never used. The job of a changed
-corpus takes over equal chunks of earlier jobs.
+The name of a job is a hash of everything that determines its results: the teacher's files, the beam size and the pairs.
+A command that is killed loses at most one chunk, and stale translations are never used. The job of a changed corpus
+reuses the results of unchanged chunks from earlier jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
 
-_CHUNK_PAIRS = 2048  # a few seconds of work, with enough sentences of similar length to fill batches
+_CHUNK_PAIRS = 2048  # a few seconds of work; enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 
 
@@ -96,8 +96,8 @@ def distill(
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if read_config(teacher).capability == "continues":
         raise ConfigError(
-            f"{teacher}: a language model, which cannot translate; a language model learns from another one during "
-            "training: set training.teacher in its recipe, and run headway train"
+            f"{teacher}: a language model, which cannot translate; to distill a language model, set "
+            "training.teacher in the student's recipe, and run headway train"
         )
     translator = load_translator(teacher, device=recipe.training.device, precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
@@ -131,7 +131,9 @@ def distill(
             join(plan, home / f"train-{number}.jsonl")
         for unused in {*(home / "jobs").iterdir()} - {plan.folder.parent for plan in plans}:
             shutil.rmtree(unused)
-        shutil.rmtree(home / "pieces", ignore_errors=True)  # of an older version; its translations are in the jobs now
+        shutil.rmtree(
+            home / "pieces", ignore_errors=True
+        )  # older versions wrote this folder; jobs now contain the translations
         about = {"teacher": str(teacher), "fingerprint": teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
         atomic_write_text(home / "teacher.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -246,7 +248,7 @@ def _missing_chunks(plans: Iterable[Plan]) -> dict[int, int]:
 
 
 class _TeacherMap:
-    """Translates sources in JSON lines. Sources that are too long have an empty translation."""
+    """Translates sources in JSON lines. Sources that are too long get an empty translation."""
 
     processor: dict[str, Any] = {}  # noqa: RUF012  # a run belongs to one machine
 
@@ -279,7 +281,7 @@ class _TeacherMap:
 
 
 class _TranslationProgress:
-    """Reports the number of translated sources, of ``total``, and from time to time the time left."""
+    """Reports the number of translated sources of ``total``, and occasionally the remaining time."""
 
     def __init__(self, total: int, listener: Listener) -> None:
         self._total, self._listener, self._done = total, listener, 0

@@ -37,8 +37,8 @@ _INTERPRETED = re.compile(
 def escape_unprintable(text: str) -> str:
     """Return a text in which the characters that a terminal interprets are written as escapes, such as \\x1b.
 
-    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content. The invisible
-    characters that scripts and emoji are written with stay: joiners, marks of direction, tags.
+    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content. Invisible
+    characters that scripts and emoji need are kept: joiners, direction marks, tags.
     """
     return _INTERPRETED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
@@ -164,7 +164,7 @@ class MissingPackageError(HeadwayError):
     }
 
     def __init__(self, feature: str, package: str) -> None:
-        # pip leaves an installed Headway as it is, from a wheel or editable, and installs only what the extra adds.
+        # pip does not reinstall Headway, whether from a wheel or editable: it installs only the packages of the extra.
         super().__init__(
             f"{feature} needs the package {package!r}, which is not installed",
             hint=f"pip install 'headway[{self.EXTRAS[package]}]'",

@@ -32,8 +32,8 @@ _PRIVATE_REGION = re.compile(
 def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = False) -> torch.device:
     """Return the device for "auto", "cpu", "cuda" or another name of a device in PyTorch, such as "cuda:1".
 
-    "auto" means a GPU if there is one. ``needs_cpu`` says that the computation runs only on the CPU, which "auto" then
-    means.
+    "auto" means a GPU if there is one. ``needs_cpu`` means that the computation runs only on the CPU, so "auto" selects
+    it.
 
     Raises:
         ConfigError: The name is unknown, or PyTorch does not find this GPU.
@@ -55,9 +55,9 @@ def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = Fals
 def set_own_threads(count: int) -> None:
     """Set the number of threads that PyTorch uses for the calling thread, and for no other.
 
-    ``torch.set_num_threads`` would also set the default, which every thread keeps that uses PyTorch for the first time.
-    It is used nevertheless if PyTorch uses no OpenMP, or another form of it than in its packages for Linux: too few
-    threads later are better than too many now.
+    ``torch.set_num_threads`` would also change the default for every thread that uses PyTorch for the first time. It is
+    used even if PyTorch uses no OpenMP, or a different one from its Linux packages: too few threads later are better
+    than too many now.
     """
     torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
     for set_threads in _thread_setters():
@@ -177,7 +177,7 @@ def move_to_huge_pages(*, shares_weights: bool = False) -> None:
 
     Python's objects are scattered over thousands of pages. After a few idle milliseconds, neither they nor their page
     tables are in the processor's caches, and huge pages make the page tables 512 times smaller. Memory that is marked
-    with MADV_HUGEPAGE is skipped. Does nothing where the system has no huge pages, or where they are turned off.
+    with MADV_HUGEPAGE is skipped. Does nothing if the system has no huge pages or if they are turned off.
 
     Args:
         shares_weights: Whether the process shares weights with its parent. Moving them would make a copy, so nothing is
@@ -190,7 +190,7 @@ def move_to_huge_pages(*, shares_weights: bool = False) -> None:
     try:
         setting = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="latin-1")
         smaps = Path("/proc/self/smaps").read_text(encoding="latin-1")
-    except OSError:  # a system without these files
+    except OSError:  # this system does not have these files
         return
     marked, unmarked = list[re.Match[str]](), list[re.Match[str]]()
     for region in _PRIVATE_REGION.finditer(smaps):

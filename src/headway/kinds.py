@@ -1,4 +1,4 @@
-"""Tables of kinds: the tasks and the architectures that Headway has, and those that other packages add.
+"""Tables of kinds: the tasks and architectures of Headway, and those that other packages register.
 
 A kind is the name of a task (``task.kind``) or of an architecture (``model.kind``) in recipes and model folders. Each
 table maps the names to what the rest of Headway needs to know:
@@ -15,8 +15,8 @@ text. A task declares the capability of its models, an architecture the capabili
     continues     continues a text, and assigns it a probability
     fills         fills in the hidden tokens of a text
 
-So a new kind of task with one of these capabilities has the commands, the routes of the service and the functions of
-:mod:`headway.predict` that ask for it.
+So a new kind of task with one of these capabilities works with all commands, routes of the service and functions of
+:mod:`headway.predict` that require the capability.
 
 :func:`headway.models.registry.register` and :func:`headway.tasks.register` add kinds. A package that is installed
 beside Headway declares an entry point in the group ``headway.kinds``, which names a module that calls them:
@@ -94,7 +94,7 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
 
 
 _importing = RLock()  # reentrant: a module may look up kinds while it is being imported
-_begun: set[str] = set()  # the modules whose import has begun
+_begun: set[str] = set()  # modules whose import has begun
 _failed: dict[str, ConfigError] = {}  # the modules whose import failed; their registrations may be incomplete
 
 

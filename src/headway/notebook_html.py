@@ -1,8 +1,8 @@
-"""HTML for notebooks: pieces of which objects are shown.
+"""HTML fragments with which objects are displayed in notebooks.
 
-Everything is escaped, and nothing is loaded from elsewhere. There is no style sheet: colors are those of the page
-around it, shaded by half-transparent ones. So a piece is legible on light and dark pages, in JupyterLab, VS Code and
-exported HTML, whatever says which of the two they are.
+Everything is escaped, and nothing is loaded from elsewhere. There is no style sheet: the fragments inherit the colors
+of the page, and shade them with translucent colors. So a fragment is legible on light and dark pages, in JupyterLab, VS
+Code and exported HTML.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _LINE = "rgba(128,128,128,.4)"
 _CELL = f"padding:.15em .7em;border-bottom:1px solid {_LINE};vertical-align:top;overflow-wrap:anywhere"
 DOUBT, FOR, AGAINST = (217, 119, 6), (22, 140, 90), (200, 50, 60)  # red, green and blue of shades
 _STRONGEST = 0.65  # opacity of a shade, under which text is legible
-_WIDTH, _HEIGHT = 420, 120  # of a curve, in pixels
-_FRAME_HEIGHT = 640  # of a page in a page, in pixels
-_ROW, _CHARACTER, _GAP = 20, 8, 26  # of a tree, in pixels: its lines, a character, and the space between two columns
+_WIDTH, _HEIGHT = 420, 120  # size of a curve in pixels
+_FRAME_HEIGHT = 640  # height of an embedded page in pixels
+# Sizes of a tree in pixels: the height of a line, the width of a character, and the gap between two columns.
+_ROW, _CHARACTER, _GAP = 20, 8, 26
 
 
 def page(*parts: str) -> str:
@@ -48,7 +49,7 @@ def shaded(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] 
     """Return words with shades.
 
     Args:
-        words: For each word: the word, how strong its shade is (from -1 to 1), and what a tooltip says.
+        words: For each word: the word, the strength of its shade (from -1 to 1), and the text of its tooltip.
         color: The color of all shades. None means green for positive and red for negative ones.
     """
     spans = []
@@ -137,11 +138,11 @@ def tree(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] =
     for index, (_, parent, _) in enumerate(nodes):
         depths.append(0 if parent is None else depths[parent] + 1)
         children.setdefault(parent, []).append(index)
-    widths = [0] * (max(depths, default=-1) + 1)  # of the longest label of each column, in characters
+    widths = [0] * (max(depths, default=-1) + 1)  # number of characters of the longest label in each column
     for depth, (label, _, _) in zip(depths, nodes, strict=True):
         widths[depth] = max(widths[depth], len(label))
     lefts = list(accumulate((width * _CHARACTER + _GAP for width in widths), initial=4))
-    rows, num_rows = dict[int, int](), 0  # a node is on the line of its first child
+    rows, num_rows = dict[int, int](), 0  # a node is drawn on the line of its first child
     stack = children.get(None, [])[::-1]
     while stack:
         index = stack.pop()

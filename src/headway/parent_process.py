@@ -10,7 +10,7 @@ _CHECK_S = 0.1
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process soon after the process ``parent`` has ended, from which it was started."""
+    """End this process soon after its parent process ``parent`` has ended."""
     threading.Thread(target=_wait_and_end, args=(parent,), daemon=True).start()
 
 

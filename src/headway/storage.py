@@ -1,8 +1,8 @@
 """Atomic writes of files and folders, checksums and file locks.
 
 An atomic write fills a staging folder beside the target, flushes it to disk and renames it to its final name. Each
-writer has a separate staging folder, which it keeps locked. What killed writers have left is recognized by the lock,
-which the system has released, and removed by the next writer of the same target.
+writer has a separate staging folder, which it keeps locked. The remains of killed writers are recognized by their lock,
+which the system has released. The next writer of the same target removes them.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 def lock_run_folder(folder: Path) -> Iterator[None]:
     """Reserve ``folder`` for this training run.
 
-    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it. What
-    killed processes left of files and folders that they were writing there is removed.
+    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it.
+    Incomplete files and folders that killed processes left there are removed.
 
     Raises:
         CheckpointError: Another process is using the folder.
@@ -105,7 +105,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     try:
         with lock_file(folder / "lock", wait=False):
             holder.unlink(missing_ok=True)
-            with holder.open("x", encoding="ascii") as file:  # never through a link
+            with holder.open("x", encoding="ascii") as file:  # mode "x" never follows a link
                 file.write(f"{os.getpid()}\n")
             for remains in folder.glob(".*.part"):
                 if remains.is_file():  # written by a version without staging folders
@@ -143,7 +143,8 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
         raise
     except OSError as error:
         warnings.warn(
-            f"{path.parent}: this file system has no locks ({error.strerror}); train one run at a time in this folder",
+            f"{path.parent}: this file system does not support locks ({error.strerror}); train one run at a time "
+            "in this folder",
             stacklevel=5,
         )
     try:
@@ -156,7 +157,7 @@ class TemporaryFolder:
     """A new folder among the system's temporary files, which only this user can read, and which is locked.
 
     Args:
-        prefix: The beginning of its name.
+        prefix: The beginning of the folder's name.
 
     Attributes:
         path: The folder.
@@ -170,7 +171,7 @@ class TemporaryFolder:
                 return
 
     def remove(self) -> None:
-        """Remove the folder and what is in it."""
+        """Remove the folder and its content."""
         _remove(self.path, self._lock)
 
     @staticmethod
@@ -219,8 +220,8 @@ def _followed(path: Path) -> Path:
     """Return ``path`` with symbolic links followed."""
     try:
         path = path.resolve()
-        path.exists()  # an error if the folder cannot be searched, or if the name is too long
-    except RuntimeError:  # raised before Python 3.13 for links that lead to each other
+        path.exists()  # raises an error if the folder cannot be searched, or if the name is too long
+    except RuntimeError:  # Python before 3.13 raises this for links that form a cycle
         raise _cannot_write(path, OSError(errno.ELOOP, os.strerror(errno.ELOOP))) from None
     except OSError as error:
         raise _cannot_write(path, error) from None
@@ -250,7 +251,7 @@ def _staging_folder(path: Path) -> Iterator[Path]:
         yield staging
     finally:
         _remove(staging, lock)
-        _remove_tree(staging)  # needed on systems that cannot remove locked files
+        _remove_tree(staging)  # remove the rest now, because some systems cannot remove locked files
 
 
 def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
@@ -297,7 +298,7 @@ class _Lock:
     is_held: bool
 
     def release(self) -> None:
-        """Unlock and close the file. Closing is not enough if a forked process has it, too."""
+        """Unlock and close the file. Closing is not enough if a forked process also has it open."""
         with suppress(ImportError, OSError):
             import fcntl
 
@@ -332,7 +333,7 @@ def _remove(staging: Path, lock: _Lock) -> None:
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove a folder and what is in it as far as possible, also if the modes of folders forbid it."""
+    """Remove a folder and its content as far as possible, even if the modes of folders forbid it."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists() and not folder.is_symlink():
         with suppress(OSError):
@@ -407,10 +408,10 @@ def _idle_s(folder: Path) -> float:
 def _replace_folder(path: Path, new: Path, old: Path) -> None:
     """Rename the folder ``path`` to ``old``, and ``new`` to ``path``, with the same mode.
 
-    After an error, ``path`` is unchanged. The system moves a folder to another one only if its owner may write in it,
-    so both folders get this permission until they are in place.
+    After an error, ``path`` is unchanged. The system moves a folder into another folder only if its owner may write to
+    it, so both folders get this permission until they are in place.
     """
-    mode = writable = 0  # equal if the mode needs no change
+    mode = writable = 0  # the old and the new mode; equal if no change is needed
     try:
         while True:
             with suppress(FileNotFoundError):
@@ -444,7 +445,7 @@ def _replace_folder(path: Path, new: Path, old: Path) -> None:
 
 
 def _recover_from_older_version(path: Path) -> None:
-    """Restore and remove what a killed process of a version without staging folders has left of a folder."""
+    """Restore or remove the remains of a folder from a killed process of a version without staging folders."""
     old = path.parent / f".{path.name}.old"
     with suppress(OSError):
         if not path.exists():
@@ -458,7 +459,7 @@ def _cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def _flush_entries(folder: Path) -> None:
-    """Flush a folder's entries to disk. They are already in place, and some file systems cannot flush folders."""
+    """Flush a folder's entries to disk. The files are already in place, and some file systems cannot flush folders."""
     with suppress(OSError):
         _flush(folder)
 

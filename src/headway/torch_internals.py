@@ -33,7 +33,7 @@ def _usable(name: str, has_usual_effect: Callable[[], bool], consequence: str) -
         with torch.device("cpu"):  # not on the default device, which is "meta" while a model is built without weights
             if has_usual_effect():
                 return True
-        reason = "has another effect than before"
+        reason = "no longer has its usual effect"
     except Exception as error:  # a name that is missing or has other arguments may raise anything
         reason = f"cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     warnings.warn(f"PyTorch {torch.__version__}: {name} {reason}; {consequence}", stacklevel=3)
@@ -220,12 +220,15 @@ def hooks_are_visible() -> bool:
                 return False
         return True
 
-    consequence = "layers that cannot call hooks are not used, so that training and decoding are slower"
+    consequence = "the fast layers, which cannot call hooks, are not used: training and decoding are slower"
     return _usable("nn.Module._forward_hooks or a similar attribute", has_usual_effect, consequence)
 
 
 def parts(module: nn.Module) -> dict[str, Any]:
-    """Return the parameters and submodules of a module, also those that are None. See :func:`parts_are_visible`."""
+    """Return the parameters and submodules of a module, including those that are None.
+
+    See :func:`parts_are_visible`.
+    """
     return {**module._modules, **module._parameters}
 
 
@@ -249,7 +252,7 @@ def parts_are_visible() -> bool:
         module.register_module("empty", None)
         return parts(module) == {"part": module.part, "empty": None, "weight": module.weight, "bias": None}
 
-    consequence = "layers keep their plain form, so that training and decoding are slower"
+    consequence = "layers are not replaced by fast ones: training and decoding are slower"
     return _usable("nn.Module._modules or nn.Module._parameters", has_usual_effect, consequence)
 
 
@@ -260,7 +263,7 @@ def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:
 
     Args:
         copied: The copy, which still has the hooks of the original.
-        original: The module to which they refer.
+        original: The module to which the methods refer.
     """
     copied._load_state_dict_pre_hooks = copy.deepcopy(copied._load_state_dict_pre_hooks, {id(original): copied})
 
@@ -279,7 +282,7 @@ def loading_hooks_are_visible() -> bool:
             module.load_state_dict({})
         return called_with == [copied, original]
 
-    consequence = "predictors copy more of a model than its modules, which is slower"
+    consequence = "predictors copy the whole model instead of only its modules, which is slower"
     return _usable("nn.Module._load_state_dict_pre_hooks", has_usual_effect, consequence)
 
 
@@ -292,7 +295,8 @@ def skipped_initialization() -> Iterator[None]:
 
 
 class _SkippedInitialization(TorchFunctionMode):
-    # Functions of torch.nn.init are not documented to be passed to a mode. Those that are not call methods that are.
+    # It is not documented which functions of torch.nn.init are passed to a mode. The functions that are not passed call
+    # methods that are.
     NAMES = frozenset(
         {"normal_", "uniform_"}
         | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}

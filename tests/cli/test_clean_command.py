@@ -289,9 +289,9 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
     short = write_lines(tmp_path / "short.en", ["One line."])
     (tmp_path / "binary.en").write_bytes(b"\0\1\2abc" * 1000)
     refused = [
-        ((source, short, *LANGUAGES, *out), r"equally many lines; .*short\.en has 1"),
+        ((source, short, *LANGUAGES, *out), r"same number of lines; .*short\.en has 1"),
         ((source, tmp_path / "binary.en", *LANGUAGES, *out), r"binary\.en: looks binary"),
-        ((source, target, "--from", "de", "--to", "tlh", *out), "language 'tlh': py3langid does not know it"),
+        ((source, target, "--from", "de", "--to", "tlh", *out), "language 'tlh': py3langid cannot detect it"),
         ((source, target, "--to", "en", *out), "--to needs --from"),
         ((source, target, *out), "pairs need --from and --to"),
         ((source, *LANGUAGES, *out), "has no partner"),
@@ -311,7 +311,10 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
             "does not translate",
         ),
         ((source, target, *LANGUAGES, "-o", tmp_path), "neither empty nor the folder of an interrupted run"),
-        ((source, target, "--from", "en", "--to", "de", "-o", cleaned / "clean"), "has the results of another run"),
+        (
+            (source, target, "--from", "en", "--to", "de", "-o", cleaned / "clean"),
+            "contains the results of another run",
+        ),
     ]
     before = content(cleaned / "clean")
     for words, message in refused:

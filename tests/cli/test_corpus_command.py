@@ -183,7 +183,9 @@ class TestLongFiles:
         command = ("translate", folders["translator"], "-i", source, *FLOAT, "--beam-size", 2, "--n-best", 2)
         whole = run(*command).out
         assert "".join(run(*command, "--shard", f"{part}/3").out for part in (1, 2, 3)) == whole
-        assert_refused(run(*command, "--shard", "4/3"), "--shard 4/3: expected a part and the number of parts")
+        assert_refused(
+            run(*command, "--shard", "4/3"), "--shard 4/3: expected the number of a part and the number of parts"
+        )
         assert_refused(run(*command[:2], "--shard", "1/3"), "--shard needs a file")
 
 

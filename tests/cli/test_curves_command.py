@@ -35,7 +35,7 @@ def test_a_run_without_a_step_is_left_out_with_a_line(trained: Path, tmp_path: P
     (waiting := tmp_path / "waiting").mkdir()
     (waiting / "metrics.jsonl").write_text("")
     output = tmp_path / "c.svg"
-    left_out = f"{waiting}: left out, because no training step is recorded yet\n"
+    left_out = f"{waiting}: skipped, because no training step has been recorded yet\n"
     assert run("curves", waiting, trained, "-o", output) == Ended(0, "", f"{left_out}written: {output}\n")
     assert_refused(run("curves", waiting, "-o", output), r"metrics\.jsonl: no training step recorded yet")
 

@@ -36,4 +36,4 @@ def test_a_model_is_drawn_with_a_text(folders: dict[str, Path], name: str, level
 
 @pytest.mark.slow
 def test_a_block_has_no_drawing_of_a_text(folders: dict[str, Path]) -> None:
-    assert_refused(run("diagram", folders["translator"], "--level", "block", "--text", "a"), "has no drawing of a text")
+    assert_refused(run("diagram", folders["translator"], "--level", "block", "--text", "a"), "cannot show a text")

@@ -268,7 +268,9 @@ class TestOtherCommands:
     def test_distill_names_the_key_of_the_recipe(self, folder: Path, tmp_path: Path) -> None:
         student = write_lines(tmp_path / "recipe.toml", ["[data]", 'train = [{ files = ["a.tsv"] }]'])
         ended = run("distill", folder, student, "--run", tmp_path / "run")
-        assert_refused(ended, r"a language model, which cannot translate; .* set training\.teacher in its recipe")
+        assert_refused(
+            ended, r"a language model, which cannot translate; .* set training\.teacher in the student's recipe"
+        )
 
 
 class TestNoisyChannel:

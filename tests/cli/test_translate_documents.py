@@ -95,7 +95,7 @@ def test_text_files_are_lines_unless_the_option_says_otherwise(home: Path, tmp_p
         (["-i", "page.html", "-o", "b.html", "--format", "json"], "leave it out, or add --document-format lines"),
         (["-i", "report.docx", "-o", "b.pdf"], "documents are not converted; expected b.docx"),
         (["-i", "page.html", "-o", "b.pdf"], "expected b.html or b.htm or b.xhtml"),
-        (["-i", "page.html", "-o", "b.html", "--encoding", "latin-99"], "there is no encoding 'latin-99'"),
+        (["-i", "page.html", "-o", "b.html", "--encoding", "latin-99"], "unknown encoding 'latin-99'"),
         (
             ["-i", "latin.md", "-o", "b.md"],
             "it may be windows-1252 .*; convert it to UTF-8, or .*: --encoding windows-12",

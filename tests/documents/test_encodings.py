@@ -62,7 +62,7 @@ def test_the_encoding_of_a_file_that_declares_none_can_be_named(name: str, conte
         translate_document(UpperCaseTranslator(), source, target)
     translate_document(UpperCaseTranslator(), source, target, encoding="windows-1252")
     assert "GRÖSSE" in target.read_bytes().decode("latin-1")
-    with pytest.raises(ConfigError, match="no encoding 'hex'"):
+    with pytest.raises(ConfigError, match="unknown encoding 'hex'"):
         translate_document(UpperCaseTranslator(), source, target, encoding="hex")
 
 

@@ -142,7 +142,9 @@ def test_errors_of_flushing_and_closing_are_noticed(tmp_path: Path, call: str, m
 def test_a_machine_that_computes_differently_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "a")
     Worker(plan, EchoMap({"features": ["avx2"]})).run()
-    with pytest.raises(ConfigError, match=r"computes differently .*\(features: \[\"avx2\"\] there, \[\] here\).*mixed"):
+    with pytest.raises(
+        ConfigError, match=r"computes different results .*\(features: \[\"avx2\"\] there, \[\] here\).*mixed"
+    ):
         Worker(plan, EchoMap({"features": []})).run()
     mixed = echo_plan(tmp_path / "mixed", [tmp_path / "in"], mixed_processors=True)
     for features in (["avx2"], []):

@@ -80,7 +80,7 @@ def test_files_in_step(tmp_path: Path, compression: str) -> None:
 def test_files_in_step_with_different_lengths_are_refused(tmp_path: Path, de: int, en: int) -> None:
     (tmp_path / "de").write_text("x\n" * de)
     (tmp_path / "en").write_text("x\n" * en)
-    with pytest.raises(DataError, match=r"files in step must have equally many lines; .*de has .* but .*en has"):
+    with pytest.raises(DataError, match=r"parallel files must have the same number of lines; .*de has .* but .*en has"):
         echo_plan(tmp_path / "job", [tmp_path / "de", tmp_path / "en"])
 
 
@@ -98,7 +98,7 @@ def test_another_request_is_refused_with_what_differs(tmp_path: Path) -> None:
     path.write_text("a\n")
     echo_plan(job, [path], beam_size=4)
     echo_plan(job, [path], beam_size=4)
-    with pytest.raises(CheckpointError, match=r"job there is another one: options\.beam_size was 4 and is 5"):
+    with pytest.raises(CheckpointError, match=r"contains a different job: options\.beam_size was 4 and is 5"):
         echo_plan(job, [path], beam_size=5)
     with pytest.raises(CheckpointError, match="chunk_lines was 3 and is 4"):
         echo_plan(job, [path], chunk_lines=4, beam_size=4)
@@ -116,7 +116,7 @@ def test_an_input_that_changes_on_the_way_is_noticed(tmp_path: Path) -> None:
     path.write_text("a\n" * 5)
     plan = echo_plan(tmp_path / "job", [path])
     path.write_text("b\n" * 5)
-    with pytest.raises(DataError, match="in: changed while the job runs"):
+    with pytest.raises(DataError, match="in: has changed since the job was planned"):
         Worker(plan, EchoMap()).run()
     path.write_text("a\n" * 5)
     assert results(plan, tmp_path / "out").startswith(b"1 A\n")

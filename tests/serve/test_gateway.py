@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from headway.serve.api_table import APIS
 from headway.serve.apis import request_fields
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig
@@ -142,7 +142,7 @@ TEXTS = ['a "key": "b', "&key=x", '\r\n--b\r\nContent-Disposition: form-data; na
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("kind", ["json", "spaced", "form", "multipart", "file"])
 def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> None:
-    place = KeyPlace(lambda _: None, fields=("auth_key",))
+    place = KeyLocation(lambda _: None, fields=("auth_key",))
     for order in (("text", "auth_key"), ("auth_key", "text"), ("text", "auth_key", "last"), ("auth_key",)):
         fields = {name: key if name == "auth_key" else text for name in order}
         if kind in ("json", "spaced"):
@@ -167,7 +167,7 @@ def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> No
      b'name="key"\r\n\r\na'],
 )  # fmt: skip
 def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(content_type: str, item: bytes) -> None:
-    place = KeyPlace(lambda _: None, fields=("key",))
+    place = KeyLocation(lambda _: None, fields=("key",))
 
     def seconds(num_bytes: int) -> float:
         body = item * (num_bytes // len(item))
@@ -184,7 +184,7 @@ def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(conte
      ("multipart/form-data; boundary=a", b'name="key"\r\n\r\na\r\n--')],
 )  # fmt: skip
 def test_few_of_many_values_are_decoded(content_type: str, item: bytes) -> None:
-    values = list(KeyPlace(lambda _: None, fields=("key",)).in_body(content_type, item * 10_000))
+    values = list(KeyLocation(lambda _: None, fields=("key",)).in_body(content_type, item * 10_000))
     assert 10 < len(values) <= 100
 
 

@@ -126,7 +126,7 @@ def test_headers_are_bounded(service: RunningService) -> None:
     """Those of one request, and a header without an end, of which nothing more is stored."""
     headers = {"x": "a" * 11_000}
     refused = httpx.get(f"{service.url}/v1/models", headers=headers)
-    assert (refused.status_code, refused.json()["error"]["message"]) == (431, "The headers are too large")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (431, "The request headers are too large")
     with connect(service) as connection:
         connection.sendall(b"GET /languages HTTP/1.1\r\nHost: localhost\r\nX: ")
         sent = 0
@@ -166,7 +166,7 @@ def test_a_request_is_answered_although_the_next_one_is_invalid(service: Running
 def test_the_number_of_headers_is_bounded(service: RunningService) -> None:
     with connect(service) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 150)
-        assert is_error(reply_of(connection), 431, {"error": "The headers are too many"})
+        assert is_error(reply_of(connection), 431, {"error": "Too many request headers"})
 
 
 def test_the_body_of_an_answered_request_is_not_awaited_forever(service: RunningService) -> None:

@@ -136,7 +136,7 @@ def test_lines_that_anyone_can_cause_are_limited(
         log.info("refused")
     log.error("another level has its own limit")
     assert len(written.parts) == LINES_PER_MINUTE + 2
-    assert written.parts[-3:-1] == ["refused\n", "further lines of this kind are left out in this minute\n"]
+    assert written.parts[-3:-1] == ["refused\n", "further lines of this kind are omitted for the rest of this minute\n"]
     now += 60.0
     log.info("refused")
     assert len(written.parts) == LINES_PER_MINUTE + 3

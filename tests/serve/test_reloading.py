@@ -194,7 +194,7 @@ def test_a_model_that_cannot_be_loaded_replaces_nothing(service: RunningService,
     before = httpx.post(f"{service.url}/translate", json=BODY).json()
     (configured.folder / "current" / "config.json").write_text("{")
     service.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: any("stay as they are" in line for line in service.log))
+    wait_until(lambda: any("are unchanged" in line for line in service.log))
     assert httpx.post(f"{service.url}/translate", json=BODY).json() == before
     assert httpx.get(f"{service.url}/ready").json() == {"status": "ready"}
 
@@ -209,7 +209,7 @@ def test_keys_and_limits_follow_the_file(service: RunningService, configured: Co
     too_long = BODY | {"api_key": "k1", "q": "x" * 21}
     assert httpx.post(f"{service.url}/translate", json=too_long).status_code == 413
     configured.write("keys = 5")
-    wait_until(lambda: any("the keys stay as they are" in line for line in service.log))
+    wait_until(lambda: any("the keys are unchanged" in line for line in service.log))
     assert httpx.post(f"{service.url}/translate", json=BODY).status_code == 403
 
 

@@ -539,6 +539,6 @@ def test_a_text_file_in_a_named_encoding(http: UploadingClient) -> None:
     refused = upload(http, "a.txt", content)
     assert refused.status_code == 400
     assert "it may be windows-1252" in refused.text
-    assert "no encoding 'hex'" in upload(http, "a.txt", content, encoding="hex").text
+    assert "unknown encoding 'hex'" in upload(http, "a.txt", content, encoding="hex").text
     created = upload(http, "a.txt", content, encoding="windows-1252").json()
     assert finished(http, created["id"])["status"] == "done"

@@ -16,5 +16,5 @@ description.py    the facts about a model folder
 quickstart.py     the corpora, recipes and scores of the quickstart
 reranking.py      tuning of weights on half of a test set
 
-Each call leaves the process of its host as it was.
+A call leaves no changes in the process that makes it.
 """

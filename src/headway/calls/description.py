@@ -19,8 +19,8 @@ def model_facts(model: str | Path) -> dict[str, object]:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine.
 
     Returns:
-        Texts and numbers by their names, in the order in which people read them. "weights" counts the weights, "bytes"
-        is the size of the folder.
+        Texts and numbers, keyed by name, in the order in which to show them. "weights" counts the weights, "bytes" is
+        the size of the folder.
 
     Raises:
         BundleError: ``model`` is not a model folder, or a file in it is damaged.

@@ -32,7 +32,7 @@ from headway.evaluation.bootstrap import scores_table
 from headway.notebook_html import page, paragraph
 from headway.predict import Glossary, LanguageModel, TranslateOptions, Translation
 
-_METRICS = ("bleu", "chrf")  # of evaluate; compare adds TER
+_METRICS = ("bleu", "chrf")  # metrics of evaluate; compare also reports TER
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def evaluate(
     Args:
         model: A run or its folder, a model folder, a model that :func:`headway.load` returned, or the translations of
             any system as a list.
-        sources: The texts to translate, to classify, or of which a language model is measured. None for a list of
+        sources: The texts to translate, to classify, or to measure a language model on. None for a list of
             translations.
         references: For translations: one reference for each source. For a classifier: the true label of each text.
             None for language models.
@@ -101,7 +101,7 @@ def evaluate(
         source_language: The language of the sources, for imported models that need it.
         glossary: For translations: terms that must be met.
         pairs: For language models and masked ones, instead of texts: minimal pairs (good text, bad text) or (good text,
-            bad text, group), of which the model should find the good text more probable.
+            bad text, group). The model should assign the good text the higher probability.
         questions: For language models, instead of texts: multiple-choice questions, with the keys ``question``,
             ``choices`` (a list of texts) and ``answer`` (its text, or its index from 0).
         num_examples: Number of other questions that are read before each, with their answers.
@@ -176,7 +176,7 @@ def score_translations(
     language: str | None,
     bootstrap: int = 1000,
 ) -> Evaluation:
-    """Score translations of a model, as :func:`score_outputs` does, and keep them in the result."""
+    """Score translations of a model, as :func:`score_outputs` does, and store them in the result."""
     outputs = [translation.text for translation in translations]
     scored = score_outputs(outputs, references, metrics=metrics, language=language, bootstrap=bootstrap)
     return replace(scored, translations=tuple(translations))
@@ -214,7 +214,8 @@ def compare(
         source_language: The language of the sources, for imported models that need it.
         samples: Number of samples of the paired bootstrap.
         trials: Number of trials of approximate randomization.
-        max_differences: Maximum number of sentences in the table, those with the largest differences.
+        max_differences: Maximum number of sentences in the table, which contains the sentences with the largest
+            differences.
         device: The device of models that are given as folders.
 
     Raises:

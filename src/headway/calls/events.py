@@ -107,7 +107,8 @@ class EventListener(Listener):
         if self.error is None:
             try:
                 self._on_progress(event)
-            except BaseException as error:  # also an interruption: the state is saved first, whatever it is
+            # Including KeyboardInterrupt: training saves its state before this error is raised.
+            except BaseException as error:
                 self.error = error
                 self._stop.set()
 

@@ -64,7 +64,7 @@ def translate_texts(
     workers: int = 1,
     convert: Convert = convert_at_once,
 ) -> list[Translation]:
-    """Translate texts with the translator that ``load`` returns, or with one in each of several processes."""
+    """Translate texts with the translator that ``load`` returns, or with one translator per process."""
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         return translate_with(translator, texts, options, glossary=glossary, convert=convert)
 
@@ -107,11 +107,12 @@ def score_classifications(
 
 
 def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Convert = convert_at_once) -> PairReport:
-    """Return how often a model finds the good text of a pair more probable than the bad one.
+    """Return how often a model assigns the good text of a pair a higher probability than the bad one.
 
     Args:
         model: A language model, or a masked language model.
-        pairs: For each pair the good text, the bad text and, for all pairs or none, the name of its group.
+        pairs: For each pair, the good text, the bad text and optionally the name of its group. Either all pairs have a
+            group or none.
         convert: How texts are converted.
 
     Raises:
@@ -126,7 +127,7 @@ def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Con
     def total(texts: Sequence[str]) -> list[float]:
         return [math.fsum(scored.token_log_probabilities) for scored in score(texts)]
 
-    # A good and a bad text of equal length are computed in one batch.
+    # A good and a bad text of equal length share a batch.
     scores = convert([text for pair in zip(good, bad, strict=True) for text in pair], total)
     return evaluate_pairs(scores[::2], scores[1::2], *groups, precision=model.precision if continues else "float32")
 
@@ -152,7 +153,7 @@ def answer_questions(
     origin: str = "questions",
     count: Callable[[int], None] = lambda number: None,
 ) -> ChoiceReport:
-    """Return how often a language model finds the right answer of a multiple-choice question most probable.
+    """Return how often a language model assigns the right answer to a multiple-choice question the highest probability.
 
     Args:
         model: The model.
@@ -206,7 +207,7 @@ def compare_on_texts(
     """Compare language models by bits per byte.
 
     Args:
-        models: For each model, its name and a function that loads it. One model is in memory at a time.
+        models: For each model, its name and a function that loads it. Only one model is in memory at a time.
         texts: The texts.
         stride: Number of tokens between windows; see :meth:`headway.predict.LanguageModel.score`.
         convert: Function that returns how texts are converted for the model of a name.

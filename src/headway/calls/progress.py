@@ -28,9 +28,9 @@ from headway.notebook_html import page
 from headway.torchrun import is_main_process
 from headway.training.report import Listener, shown_number
 
-_LINES = 4  # of the newest messages below the bar of a notebook
-_UPDATE_S = 0.2  # time between two pictures of this bar
-_WIDTH = 100  # of this bar, in characters
+_LINES = 4  # number of recent messages below the progress bar in a notebook
+_UPDATE_S = 0.2  # seconds between two updates of that bar
+_WIDTH = 100  # width of that bar in characters
 _BOX = '<pre style="line-height:1.4;overflow-x:auto;background:none;color:inherit;margin:0">{code}</pre>'
 
 
@@ -110,9 +110,9 @@ class NotebookListener(ProgressListener):
     """
 
     def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
-        super().__init__(unit)  # whose bar does not show itself, because this is no terminal
+        super().__init__(unit)  # the inherited bar stays hidden, because a notebook is not a terminal
         self._lines = deque[str](maxlen=_LINES)
-        self._output: Any = None  # IPython's handle of the cell's output
+        self._output: Any = None  # IPython's display handle of the cell's output
         self._updated = 0.0
 
     def __enter__(self) -> NotebookListener:
@@ -162,7 +162,7 @@ class NotebookListener(ProgressListener):
 
 @contextmanager
 def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
-    """Show the progress of a training run where a person can see it: in a terminal, or below a notebook's cell."""
+    """Return the listener that shows the progress of a training run, in a terminal or below a notebook's cell."""
     console = Console(file=sys.stderr)
     if not (wanted and is_main_process() and (console.is_jupyter or console.is_terminal)):
         yield Listener()
@@ -173,7 +173,7 @@ def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[L
 
 def progress_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
     """Return a progress bar on standard error: description, bar, ``columns``, numbers, elapsed time and time left."""
-    # No markup: the name of a file in a description may have brackets.
+    # Without markup, because a description may contain a file name with brackets.
     description, numbers = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[numbers]}"))
     shown = description, BarColumn(bar_width=None), *columns, numbers
     times = TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(elapsed_when_finished=False)

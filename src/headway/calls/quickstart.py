@@ -1,4 +1,4 @@
-"""What ``headway quickstart`` does: a model and its scores without any data of one's own and without a network."""
+"""``headway quickstart``: train and score a model without any data and without a network connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 
 _EXAMPLES = 5
-_HELD_OUT = 0.1  # part of the poem that the language model does not read
+_HELD_OUT = 0.1  # fraction of the poem that is not used for training the language model
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class QuickstartScores:
     """The scores of the model on held-out texts.
 
     Attributes:
-        categories: The categories, those that can be inferred first.
+        categories: The categories; categories that can be inferred come first.
         exact: The rate of exactly right translations of all texts that can be inferred.
         bleu: Their BLEU.
     """
@@ -136,7 +136,7 @@ def train_on_poem(folder: Path, *, steps: int, device: str, listener: Listener) 
 
 
 def bits_per_byte(model: LanguageModel, read: str, held_out: str) -> dict[str, float]:
-    """Return the bits per byte of the held-out text, of the model and of compressors that have read the rest."""
+    """Return the bits per byte of the held-out text for the model and for compressors that have read the other text."""
     measured = model.perplexity([held_out])
     return {
         "model": measured.bits_per_byte,

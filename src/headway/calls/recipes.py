@@ -104,13 +104,13 @@ def prepare_recipe(
 
 
 def _say_cleaning_hint(recipe: Recipe, run: Path, say: Callable[[str], None]) -> None:
-    """Say how the corpus could be cleaned if more than 1 % of a sample of its pairs look wrong.
+    """Report how to clean the corpus if more than 1 % of a sample of its pairs look wrong.
 
-    Nothing is said, or read, for other tasks than translation, or if the corpus has been tokenized before.
+    Nothing is read or reported for tasks other than translation, or if the corpus has already been tokenized.
     """
     if recipe.capability != "translates" or (run / "tokens").exists() or not (is_main_process() and is_first_start()):
         return
-    with suppress(HeadwayError):  # which training reports
+    with suppress(HeadwayError):  # training will report the error
         task = dict(recipe.task)
         languages = task.get("source_language"), task.get("target_language")
         hint = cleaning_hint(recipe.data.train, Path(recipe.data.folder), languages)

@@ -50,7 +50,7 @@ def tune_on_odd_lines(
     """Tune the weights of a noisy channel on the lines with odd numbers, and score both halves.
 
     Args:
-        numbers: The number of each line, of which some are odd and some even.
+        numbers: The number of each line. There must be both odd and even numbers.
         candidates: The candidates of each line, the best before reranking first.
         features: What :func:`headway.predict.noisy_channel_features` returns for them.
         references: The reference of each line.

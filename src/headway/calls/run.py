@@ -30,7 +30,7 @@ class Run:
     Attributes:
         folder: The run folder.
         interrupted: Whether training has not reached its end. Training the same again then resumes it.
-        divergence: How training has diverged, and what to change; None if it has not or is not known.
+        divergence: How training has diverged, and what to change. None if it has not diverged, or if this is unknown.
     """
 
     folder: Path
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def model_folder(self) -> Path | None:
-        """The folder of the model to use: the one that training chose, or the best one so far; None before."""
+        """The folder of the model to use: the one that training chose, or the best so far; None before."""
         return model_folder_in(self.folder)
 
     @cached_property
@@ -126,7 +126,7 @@ class Run:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open a run folder of :func:`headway.train` or ``headway train``, also while another process is training there.
+    """Open a run folder of :func:`headway.train` or ``headway train``, even while another process is training there.
 
     Raises:
         CheckpointError: ``folder`` is not a run folder.
@@ -143,7 +143,7 @@ def open_run(folder: str | Path) -> Run:
 
 
 def _newest_progress(folder: Path) -> dict[str, Any]:
-    """Return the numbers in the newest checkpoint of a run, or nothing if there is none."""
+    """Return the numbers in the newest checkpoint of a run, or an empty dictionary if there is no checkpoint."""
     headers = intact_headers(checkpoint_folders(folder / "checkpoints"))
     return next((dict(header["progress"]) for _, header in headers), {})
 

@@ -1,8 +1,8 @@
 """Training from Python: a recipe as a file, a table or keywords, and data from files or from memory.
 
 Examples from memory are written to ``data/`` in the run folder, and the run's recipe names these files. So a run from
-memory gives the same weights as one from files, is resumed by ``headway train RUN/recipe.toml --run RUN`` as well, and
-refuses other data as it refuses a changed file.
+memory gives the same weights as a run from files, can also be resumed by ``headway train RUN/recipe.toml --run RUN``,
+and refuses different data as it refuses a changed file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway.training.loop import Result
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
 
-# Values of an example in memory, and names of columns, by what the models of a task do.
+# Column names, and values of an example in memory, by the capability of a task's models.
 _COLUMNS = {"translates": ("source", "target"), "labels": ("text", "label"), "continues": ("text",), "fills": ("text",)}
 Table = Mapping[str, Any]
 
@@ -66,12 +66,13 @@ def train(
             classification, or texts for language models. They may be any iterable, a mapping of columns, a data frame
             or a data set of Hugging Face; see :mod:`headway.data.in_memory`. They are read once.
         dev: Development examples, instead of ``data.dev``.
-        run: The run folder. Default: ``runs/`` and the name of the recipe file or, without one, the kind of task and
-            a hash of the recipe, so that other options get another folder.
+        run: The run folder. Default: ``runs/`` and the name of the recipe file. Without a file, it is the kind of task
+            and a hash of the recipe, so that different options get different folders.
         overrides: Changes to the recipe, such as "training.steps=500".
         fresh: Whether to start over. An earlier run is moved aside.
         on_progress: Function that receives events (:mod:`headway.calls.events`). ``event.stop()`` ends training after
-            the current step, as an interruption does. What the function raises comes out after the state is saved.
+            the current step, as an interruption does. If the function raises an exception, the state is saved before
+            the exception is raised again.
         progress: Whether a bar shows the progress in a terminal or below the cell of a notebook. Nothing is written if
             standard error is neither.
         task: Keys of the section ``task``, which take precedence over those of ``recipe``.
@@ -85,8 +86,10 @@ def train(
 
     Raises:
         ConfigError: The recipe is invalid.
-        DataError: Examples are missing or damaged. For those from memory, the message has the index from 0.
-        CheckpointError: The folder has a run with another recipe or other data, or another process is training there.
+        DataError: Examples are missing or damaged. For examples in memory, the message contains the index, counted from
+            0.
+        CheckpointError: The folder contains a run with another recipe or other data, or another process is training in
+            it.
         TrainingError: Training cannot continue.
     """
     sections = {
@@ -175,7 +178,7 @@ def _carry_out(
     progress: bool,
     run_recipe: Callable[..., Result],
 ) -> Run:
-    """Train as planned, on ``examples`` from memory where they are not None.
+    """Train as planned, on ``examples`` from memory unless they are None.
 
     ``run_recipe`` is :func:`train_recipe` or a function like it.
     """
@@ -209,7 +212,7 @@ def _with_corpora(sections: Mapping[str, Any], folder: Path, in_memory: Mapping[
     home = folder / "data"
     if all(key in in_memory or not data.get(key) for key in ("train", "dev")):
         data["folder"], home = str(home), Path()
-    elif in_memory:  # files are relative to another folder
+    elif in_memory:  # file paths would be relative to another folder
         home = home.resolve()
     for key in in_memory:
         replaced = data.get(key) or []

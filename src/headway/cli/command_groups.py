@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CommandGroup(StrEnum):
-    """A heading of the help, in the order of the help."""
+    """The heading of a group of commands in the help. Groups appear in this order."""
 
     TRAIN = "Train models"
     RUN = "Run models"

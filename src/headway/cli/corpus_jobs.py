@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.jobs.protocol import Timing
 
 FAILED_LINES = 3  # exit code if all chunks are done, but some lines have failed
-_RENEWALS = 9  # of a lease before it expires
+_RENEWALS = 9  # number of renewals before a lease expires
 
 CorpusFiles = Annotated[
     list[Path],
@@ -68,19 +68,22 @@ LeaseOption = Annotated[
     typer.Option(
         "--lease-seconds",
         min=1,
-        help="A worker on another machine that has shown no sign of life for so long is replaced.",
+        help="Time after which a worker on another machine is replaced if it has shown no sign of life.",
     ),
 ]
 MixedProcessorsOption = Annotated[
     bool,
     typer.Option(
         "--mixed-processors",
-        help="Allow machines that compute differently. Which machine has done a line may then change its result.",
+        help="Allow machines whose processors compute different results. The result of a line may then depend on the "
+        "machine that processes it.",
     ),
 ]
 SlurmOption = Annotated[
     int | None,
-    typer.Option("--slurm", min=1, help="Submit an array of so many workers to SLURM, instead of working here."),
+    typer.Option(
+        "--slurm", min=1, help="Submit an array of this many workers to SLURM, instead of working on this machine."
+    ),
 ]
 SlurmOptionsOption = Annotated[
     str,
@@ -93,14 +96,16 @@ SlurmRoundsOption = Annotated[
     typer.Option(
         "--slurm-rounds",
         min=1,
-        help="Number of arrays that follow each other, for jobs that take longer than the time limit. One without work "
-        "ends at once.",
+        help="Number of arrays that run one after another, for jobs that take longer than the time limit. An array "
+        "without work ends at once.",
     ),
 ]
 RayOption = Annotated[
     str | None,
     typer.Option(
-        "--ray", metavar="ADDRESS", help="Work on the Ray cluster at this address; auto: the one that runs here."
+        "--ray",
+        metavar="ADDRESS",
+        help="Work on the Ray cluster at this address; auto: the cluster that runs on this machine.",
     ),
 ]
 
@@ -121,7 +126,7 @@ def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of a job, which all commands that make one have."""
+    """The options of a job, for all commands that make one."""
 
     workers: WorkersOption = None
     chunk_lines: ChunkLinesOption = None
@@ -147,7 +152,7 @@ class JobOptions:
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :class:`JobOptions`, which it gets as the argument ``job``."""
+    """Add the options of :class:`JobOptions` to a command, which receives them as the argument ``job``."""
     signature, types = inspect.signature(command, eval_str=True), get_type_hints(JobOptions, include_extras=True)
     of_command = [parameter for name, parameter in signature.parameters.items() if name != "job"]
     added = [
@@ -173,7 +178,7 @@ def run_job(
     records: RecordFormat | None,
     job: JobOptions,
 ) -> None:
-    """Make the job in ``folder`` or resume it, and work on it here or submit workers.
+    """Make or resume the job in ``folder``, and work on it on this machine or submit workers.
 
     Raises:
         Exit: With exit code 3 if lines have failed, and with 130 or 143 if the command was told to stop.
@@ -198,7 +203,7 @@ def run_job(
 
 
 def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
-    """Work on a job here or on a Ray cluster until it is complete, or submit workers to SLURM."""
+    """Work on a job on this machine or on a Ray cluster until it is complete, or submit workers to SLURM."""
     from headway.cores import num_cores
 
     if job.slurm is not None:
@@ -214,7 +219,7 @@ def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
         run_with_progress(plan, job.workers or num_cores(), activity, one_thread=True)
 
 
-def work_here(plan: Plan, workers: int | None) -> None:
+def work_on_this_machine(plan: Plan, workers: int | None) -> None:
     """Work on a job with processes of this machine, and report its end."""
     from headway.cores import num_cores
 
@@ -223,7 +228,7 @@ def work_here(plan: Plan, workers: int | None) -> None:
 
 
 def report_end(plan: Plan) -> None:
-    """Report on standard error what a finished job has done.
+    """Report the results of a finished job on standard error.
 
     Raises:
         Exit: With exit code 3 if lines have failed.

@@ -88,7 +88,7 @@ def translate_to_file(
         raise
     if report.errors:
         counts = f"{len(report.errors):,} of {report.num_texts:,}"
-        print(f"headway: {counts} texts could not be translated and stay as they are", file=sys.stderr)
+        print(f"headway: {counts} texts could not be translated and were left unchanged", file=sys.stderr)
         for message in report.errors[:_ERRORS_SHOWN]:
             print(f"headway: {message}", file=sys.stderr)
     return report

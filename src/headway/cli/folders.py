@@ -10,7 +10,7 @@ from headway.errors import ConfigError
 def sibling_folder(folder: Path, suffix: str) -> Path:
     """Return the path FOLDER-SUFFIX next to ``folder``, which may also be "." or "..".
 
-    A converted model of the Hub is kept among others; the result is then NAME-SUFFIX in the working directory.
+    For a converted model of the Hub, the result is NAME-SUFFIX in the working directory.
     """
     from headway.interop.hub.converted import title_of_converted
 
@@ -35,7 +35,7 @@ def checked_output_folder(folder: Path, source: Path | None = None) -> Path:
         raise ConfigError(f"{folder}: is or contains the working directory; give another folder (-o)")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise ConfigError(
-            f"{folder}: contains files, but no model (config.json), and would be replaced; give a new folder (-o), or "
-            "empty this one"
+            f"{folder}: contains files, but no model (config.json), and would be overwritten; give a new folder "
+            "(-o), or empty this one"
         )
     return folder

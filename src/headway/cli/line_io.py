@@ -42,7 +42,7 @@ def text_batches(
 
 
 def reads_terminal(path: Path | None) -> bool:
-    """Return whether an input is standard input (None or "-"), and a terminal where somebody types."""
+    """Return whether an input is standard input (None or "-") and a terminal."""
     return (path is None or path == _STANDARD) and sys.stdin.isatty()
 
 
@@ -55,7 +55,7 @@ def only_text(text: str | None) -> str:
     if text is None:
         text = "\n".join(input_lines(None))
         if not text:
-            raise DataError("standard input is empty; expected a text, there or as an argument")
+            raise DataError("standard input is empty; expected a text on standard input or as an argument")
     return text
 
 
@@ -171,8 +171,8 @@ def process_lines(
     """Yield, for each batch, the lines that could be read and an empty list, which the caller fills with their results.
 
     The list must receive one result or error for each line. Results are written, in the order of the lines, when the
-    caller requests the next batch. If the caller fails, it must close the generator; the output file then stays
-    unchanged.
+    caller requests the next batch. If the caller fails, it must close the generator; the output file is then not
+    changed.
 
     All commands that read lines use this loop, so that a program that writes one line gets its answer at once.
 
@@ -284,7 +284,7 @@ class LineReport:
 
 
 def say_flags(flags: Counter[str], details: str = "--format json") -> None:
-    """Report on standard error how many lines look suspicious, if any do, and what shows which lines."""
+    """Report on standard error how many lines look suspicious, if any, and the option that shows them."""
     if flags:
         counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in flags.most_common())
         print(f"headway: lines to look at ({details} shows which): {counts}", file=sys.stderr)

@@ -44,8 +44,8 @@ def load_ensemble(
 ) -> Translator:
     """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``.
 
-    If a model searches in its own form instead of an optimized one, say why, except in worker processes: each of them
-    would repeat it.
+    If a model searches in its plain form instead of an optimized one, print why, except in worker processes, each of
+    which would repeat it.
     """
     from headway.predict import Translator, load_translator
 
@@ -59,7 +59,7 @@ def load_ensemble(
 
 
 def say_in_main_process(message: str) -> None:
-    """Print a message on standard error, except in worker processes: each of them would repeat it."""
+    """Print a message on standard error, except in worker processes, each of which would repeat it."""
     from multiprocessing import parent_process
 
     if parent_process() is None:
@@ -67,7 +67,7 @@ def say_in_main_process(message: str) -> None:
 
 
 def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:
-    """Load a language model. If it does not generate in int8 although this would be the fastest, say why."""
+    """Load a language model. If it does not generate in int8 although this would be the fastest, print the reason."""
     from headway.predict import load_language_model
 
     model = load_language_model(folder, device=device, precision=precision)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.corpus.translation import TranslationSettings
     from headway.jobs.plan import Plan
 
-LONG_FILE_LINES = 50_000  # a minute's work of a small model on a processor
+LONG_FILE_LINES = 50_000  # a small model translates this many lines in about a minute on one core
 _STANDARD = Path("-")
 
 
@@ -108,7 +108,7 @@ def run_with_progress(plan: Plan, workers: int, activity: str, *, one_thread: bo
         try:
             work(plan, workers, one_thread=one_thread, on_chunk=on_chunk)
         except (KeyboardInterrupt, WorkersStopped) as stop:
-            print("headway: stopped; what is done is kept, and the same command resumes", file=sys.stderr)
+            print("headway: stopped; finished lines are kept, and the same command resumes", file=sys.stderr)
             raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
 
 
@@ -153,7 +153,7 @@ def batches_of_shard(source: Path | None, shard: str, workers: int) -> tuple[Ite
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
-        raise ConfigError(f"--shard {shard}: expected a part and the number of parts, such as 3/10")
+        raise ConfigError(f"--shard {shard}: expected the number of a part and the number of parts, such as 3/10")
     if source is None or not source.is_file():
         raise ConfigError("--shard needs a file as --input, whose lines can be counted")
     total = text_size(source).lines

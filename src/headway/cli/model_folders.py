@@ -36,7 +36,7 @@ def with_model_folders(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def folder_of_model(source: Path) -> Path:
-    """Return the folder of a model, which is downloaded and converted if it is a name and has not been yet."""
+    """Return the folder of a model. A model name is downloaded and converted if necessary."""
     from headway.interop.hub import model_folder
     from headway.interop.hub.converted import find_converted
     from headway.interop.hub.names import parse_model

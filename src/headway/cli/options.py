@@ -42,15 +42,15 @@ FieldsOption = Annotated[
 DocumentsOption = Annotated[
     Literal["file", "line", "blank_lines"] | None,
     typer.Option(
-        help="With a language model and --data: what a document is in plain text: the file (default), each line, or "
-        "the text between blank lines."
+        help="With a language model and --data: how plain text is divided into documents: the file is one document "
+        "(default), each line, or the text between blank lines."
     ),
 ]
 StrideOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="With a language model: tokens between the beginnings of two windows of a text that is longer than the "
+        help="With a language model: number of tokens between the starts of two windows, for texts longer than the "
         "context. Default: half the context.",
     ),
 ]
@@ -88,8 +88,8 @@ MeasuredPrecisionOption = Annotated[
     Precision,
     typer.Option(
         "--precision",
-        help="Precision in which the model is measured. auto: the one in which it generates. Except for float32, "
-        "the model is measured as it generates, one token at a time.",
+        help="Precision in which the model is measured. auto: the precision in which it generates. In every precision "
+        "but float32, the model is measured one token at a time, as it generates.",
     ),
 ]
 ShortlistOption = Annotated[

@@ -1,7 +1,7 @@
 """``headway export --to headway``: a model folder with weights in 8-bit integers, or with a smaller vocabulary.
 
-Files beside the weights come along: the shortlist, which is cut like the vocabulary, and the calibration of flags if
-the vocabulary is whole, because it contains the frequencies of all tokens.
+The folder also gets the shortlist, which is cut like the vocabulary, and, if the vocabulary is not cut, the calibration
+of flags, which contains the frequencies of all tokens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class SmallerFolder:
     """What a smaller model folder has.
 
     Attributes:
-        quantization: Data type of the weights, "int8". None means as they are.
-        quantizes_embeddings: Whether embeddings have this type, too.
+        quantization: Data type of the weights, "int8". None means unchanged.
+        quantizes_embeddings: Whether embeddings are also stored in this type.
         texts: Files with text whose tokens the vocabulary keeps.
         languages: Languages whose tokens the vocabulary keeps.
     """
@@ -58,7 +58,7 @@ class SmallerFolder:
 
 
 def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> Iterator[str]:
-    """Write the model folder ``folder`` from that in ``model``, and yield what is worth knowing about it.
+    """Write the smaller version of ``model`` into ``folder``, and yield remarks about it.
 
     Raises:
         ConfigError: The model cannot be made smaller in this way.
@@ -105,7 +105,7 @@ def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> I
     if not request.cuts_vocabulary and (model / CALIBRATION_FILE).is_file():
         with atomic_write(folder / CALIBRATION_FILE) as aside:
             aside.write_bytes((model / CALIBRATION_FILE).read_bytes())
-    if (model / DRAWING_FILE).is_file():  # which the card shows
+    if (model / DRAWING_FILE).is_file():  # the model card shows the drawing
         add_drawing(folder, smaller.model)
 
 
@@ -121,9 +121,9 @@ def _int8_section(quantization: Quantization) -> str:
 
     return f"""## Weights in 8-bit integers
 
-Exported with headway {__version__}: {quantization.describe()}. A search on a CPU computes what the original model \
-computes in int8. Scores of given texts, alignments and searches in other precisions use the numbers that the integers \
-stand for. To train the model further, use the original."""
+Exported with headway {__version__}: {quantization.describe()}. Searches on a CPU give the same results as the \
+original model in int8. Scores of given texts, alignments and searches in other precisions use the dequantized \
+weights. To train the model further, use the original."""
 
 
 def _cut_section(request: SmallerFolder, described: Sequence[str]) -> str:

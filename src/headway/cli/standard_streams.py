@@ -18,7 +18,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-_STREAMS = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their descriptors
+_STREAMS = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their file descriptors
 # All of C0, DEL and C1, except tab, LF, and CR before LF. Format characters, such as the joiners in emoji, are text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
@@ -40,7 +40,7 @@ def prepare_standard_streams() -> None:
     """Open closed standard streams as the null device, and replace characters of messages that cannot be encoded.
 
     Schedulers and launchers close descriptors (``<&-``, ``>&-``). Python then sets the stream to None, and the next
-    file that is opened gets the descriptor, into which other code would write its messages.
+    file that is opened gets its descriptor, so other code would write messages into that file.
     """
     for name, mode in _STREAMS.items():
         stream = getattr(sys, name)
@@ -50,7 +50,7 @@ def prepare_standard_streams() -> None:
             os.set_inheritable(stream.fileno(), True)  # for worker processes
             setattr(sys, name, stream)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # Python itself does so for standard error
+        sys.stdout.reconfigure(errors="replace")  # Python does this for standard error by default
 
 
 def write_results_as_utf8() -> None:

@@ -26,7 +26,8 @@ class TracedTranslations(TranslationWriter):
     def __init__(self, translator: Translator, settings: TranslationSettings) -> None:
         super().__init__(translator, settings)
         self._traced_translator, self._is_json = translator, settings.format == "json"
-        self._searches: deque[Sequence[DecodingTrace]] = deque()  # of the translations that are not written yet
+        # Searches of the translations that have not been written yet.
+        self._searches: deque[Sequence[DecodingTrace]] = deque()
 
     def translate_each(
         self, sources: Sequence[str | Source], options: TranslateOptions, glossary: Glossary | None

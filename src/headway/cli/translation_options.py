@@ -15,8 +15,8 @@ PivotOption = Annotated[
     typer.Option(
         "--pivot",
         metavar="<path>",
-        help="A second model, which translates what the first one has translated: with DE-EN and --pivot EN-FR "
-        "from German into French. --from is an option of the first model, all others of the second.",
+        help="A second model, which translates the output of the first model: with DE-EN and --pivot EN-FR "
+        "from German into French. --from applies to the first model, and all other options apply to the second.",
     ),
     MODEL,
 ]
@@ -59,7 +59,11 @@ ProtectOption = Annotated[
     ),
 ]
 MbrOption = Annotated[
-    bool, typer.Option("--mbr", help="Choose the one of the --n-best candidates closest to the others by chrF.")
+    bool,
+    typer.Option(
+        "--mbr",
+        help="Choose the one of the --n-best candidates that is closest to the others by chrF (minimum Bayes risk).",
+    ),
 ]
 AlignmentOption = Annotated[
     bool, typer.Option("--alignment", help="Also write the word alignment, such as 0-0 1-2, source word first.")
@@ -73,7 +77,9 @@ AlignmentLayerOption = Annotated[
 ]
 GuardOption = Annotated[
     bool,
-    typer.Option(help="If the best hypothesis is repetitive, copied or truncated, use the next one that is not."),
+    typer.Option(
+        help="If the best hypothesis is repetitive, copied or truncated, use the next hypothesis that is not."
+    ),
 ]
 MaxSourceTokensOption = Annotated[
     int | None,

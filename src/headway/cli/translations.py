@@ -65,7 +65,7 @@ def num_met(used: Counter[tuple[str, bool]]) -> int:
 
 
 def terms_summary(used: Counter[tuple[str, bool]]) -> str:
-    """Return a line that says how many of the counted terms were met, and which were not."""
+    """Return a line with the number of counted terms that were met, and the terms that were not."""
     unmet = Counter({term: count for (term, met), count in used.items() if not met})
     worst = [f"{term} ({count:,}x)" for term, count in unmet.most_common(_UNMET_SHOWN)]
     rest = ["..."] if len(unmet) > _UNMET_SHOWN else []

@@ -1,4 +1,4 @@
-"""What is done to corpora line by line: translate, score, classify and generate, as operations of jobs.
+"""Operations on corpora, line by line, as jobs: translate, score, classify and generate.
 
 ====================================  ================================================================================
 :mod:`~headway.corpus.lines`          a line of text as the source of a translation

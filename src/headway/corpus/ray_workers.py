@@ -1,4 +1,4 @@
-"""Workers of a job as tasks of Ray: Ray places them, and the job's own files decide who does what.
+"""Run the workers of a job as Ray tasks. Ray places them on machines; the files of the job assign the chunks.
 
 Ray starts a task again if its machine or its process is lost. Its checkpoints are not needed.
 """
@@ -26,7 +26,9 @@ def work_on_ray(plan: Plan, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False)
     except ConnectionError as error:
-        raise ConfigError(f"--ray {address}: no Ray cluster runs there ({error}); start one with ray start") from None
+        raise ConfigError(
+            f"--ray {address}: no Ray cluster runs at this address ({error}); start one with ray start"
+        ) from None
     folder = str(plan.folder.resolve())
 
     def pull() -> None:

@@ -137,7 +137,7 @@ def _json_line(data: dict[str, Any]) -> str:
     text = json.dumps(data, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can represent
+    except UnicodeEncodeError:  # an unpaired surrogate, which only an escape can represent
         text = json.dumps(data)
     return text + "\n"
 

@@ -1,8 +1,8 @@
 """Submit the workers of a job to SLURM: an array, in rounds that follow each other.
 
-The script stays in the folder of the job, where a person can read it, change it and submit it again. A worker that gets
-SIGTERM 90 seconds before the time limit gives its chunk back. Each round begins when all workers of the previous one
-have ended, whatever the reason. A round that finds no work ends at once.
+The script stays in the folder of the job, where a user can read it, change it and submit it again. SLURM sends SIGTERM
+90 seconds before the time limit, and the worker then releases its chunk. Each round begins when all workers of the
+previous one have ended, whatever the reason. A round without work ends immediately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ exec {python} -m headway corpus work {folder} --workers "${{SLURM_CPUS_PER_TASK:
 
 
 def submit(plan: Plan, count: int, options: str, rounds: int) -> list[str]:
-    """Write the script, and submit it ``rounds`` times. Return what to tell the user.
+    """Write the script, and submit it ``rounds`` times. Return the message for the user.
 
     Args:
         plan: The plan of the job.
@@ -81,7 +81,8 @@ def _run(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
     except FileNotFoundError:
         raise ConfigError(
-            f"{command[0]} is not installed here; call this on a machine from which SLURM takes jobs"
+            f"{command[0]} is not installed on this machine; run the command on a machine from which jobs can be "
+            "submitted to SLURM"
         ) from None
     except subprocess.CalledProcessError as error:
         raise HeadwayError(

@@ -50,7 +50,7 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
         """Return a result as a value of JSON, for a field."""
 
     def counted(self, result: ResultT) -> Iterable[str]:
-        """Return what a result should be counted as."""
+        """Return the names under which to count a result."""
         return ()
 
 
@@ -74,7 +74,7 @@ class TextMap(Generic[ItemT, ResultT]):
     ) -> None:
         self._operation, self._records, self._on_error = operation, records, on_error
         self.processor = {"features": _features(), **operation.processor}
-        if operation.processor["precision"] != "int8":  # sums of int8 products are exact in every order
+        if operation.processor["precision"] != "int8":  # sums of int8 products are exact, regardless of their order
             self.processor["threads"] = os.environ.get("OMP_NUM_THREADS", "all")
 
     def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:

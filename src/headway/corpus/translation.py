@@ -54,7 +54,7 @@ class TranslationSettings(Config):
 
     @field_serializer("search")
     def _given(self, search: DecodingOptions) -> dict[str, Any]:
-        return search.model_dump(mode="json", exclude_unset=True)  # the others are those of the model
+        return search.model_dump(mode="json", exclude_unset=True)  # unset options keep the model's defaults
 
     def check(self) -> None:
         """Check that the options fit together.

@@ -1,7 +1,7 @@
 """The job of an operation on a corpus: its request, and the processes that work on it.
 
 ``python -m headway.corpus.work FOLDER WORKERS`` is the process that loads the operation and forks the workers. The job
-in the folder says everything else.
+in the folder specifies everything else.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Pl
     return TextMap(operation, records, options["on_error"])
 
 
-# Each imports what only its operation needs: PyTorch takes longer to load than a small corpus to clean.
+# Each function imports only what its operation needs: loading PyTorch takes longer than cleaning a small corpus.
 OPERATIONS: dict[str, Callable[[Plan, int], LineMap]] = {
     "clean": _load_clean,
     "clean-score": _load_clean_score,
@@ -196,7 +196,7 @@ def work(
     Args:
         plan: The plan of the job.
         num_workers: Number of processes.
-        one_thread: Whether each process uses one thread, unless the environment says otherwise.
+        one_thread: Whether each process uses one thread, unless the environment sets another number.
         on_chunk: Is called with the number of lines of each chunk that they finish.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Lines of a corpus that hold no usable example: refused all together, or skipped and counted."""
+"""Lines of a corpus without a usable example: refuse the corpus with a list of them, or skip and count them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class BadLines:
 
     Args:
         on_error: "refuse": read to the end, then raise an error that lists the first lines and counts all. "skip":
-            leave out the examples that they belong to.
-        hint: Advice for the error: what the user can do other than correct the files.
+            leave out the examples of these lines.
+        hint: A hint for the error message: an alternative to correcting the files.
     """
 
     def __init__(self, on_error: OnError = "refuse", hint: str = "") -> None:

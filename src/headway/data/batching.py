@@ -30,7 +30,7 @@ from headway.data.store import SIDES, TokenStore
 
 Lengths = NDArray[np.int32]
 
-_MIN_EVEN_ROWS = 8  # in smaller batches, dropping a row to make the number even costs more than it saves
+_MIN_EVEN_ROWS = 8  # in smaller batches, an even number of rows saves less time than the dropped row costs
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class StreamDataset(BlockDataset):
 
     The blocks of all stores, one store after the other, are divided into as many streams as a batch has rows. In
     training, the streams of each epoch begin at another block. The source side of a batch has one token for each row:
-    the token before the block, or BOS if the block begins a stream or a store, where a model begins without any state.
+    the token before the block, or BOS if the block begins a stream or a store, at which a model begins without a state.
 
     The row numbers of the first batch of an epoch, which begins streams, are their complements, ``~row``.
     """

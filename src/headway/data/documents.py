@@ -32,7 +32,7 @@ _PIECE = 1 << 16  # characters
 _WINDOW = 1 << 12  # number of characters to search for a place to divide a line
 _SINGLE_SPACE, _SPACE = re.compile(r"(?<=\S) (?=\S)"), re.compile(r"(?<=\S)\s")
 _GLOB = frozenset("*?[")
-_OF_SYSTEMS = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})  # hidden by their systems, but not by their names
+_OF_SYSTEMS = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})  # hidden files whose names do not begin with a dot
 
 
 class TextCorpus(Corpus):
@@ -103,7 +103,7 @@ class TextCorpus(Corpus):
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether a path inside a folder belongs to a system or a program and not to its texts."""
+    """Whether a path inside a folder is a file of a system or a program instead of a text."""
     return any(part.startswith(".") or part in _OF_SYSTEMS for part in path.parts)
 
 
@@ -252,8 +252,10 @@ def _divided(parts: Iterable[str], length: int) -> Iterator[str]:
 
 
 def _place_to_divide(line: str, start: int) -> int:
-    """Return where a long line can be divided, at or soon after ``start``: before a single space between words, where
-    no token of a word ends otherwise; else before white space; else before a character that does not combine.
+    """Return the position, at or soon after ``start``, at which to divide a long line.
+
+    The best position is before a single space between words, which does not change the tokens of a word. The next best
+    is before white space, and the last before a character that is not a combining one.
     """
     for border in (_SINGLE_SPACE, _SPACE):
         if match := border.search(line, max(start, 1), start + _WINDOW):

@@ -1,4 +1,4 @@
-"""Random draws for the order of data, which stay the same with every version of NumPy.
+"""Random draws for the order of data, which do not depend on the version of NumPy.
 
 NumPy promises that the raw bits of a bit generator never change, but not what ``numpy.random.Generator`` makes of them
 (NEP 19). :class:`RawDraws` therefore makes its own draws from raw bits. There are two versions of the order:

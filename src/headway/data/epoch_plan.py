@@ -1,7 +1,7 @@
 """The batches of one epoch, computed pool by pool when they are reached.
 
 An epoch consists of pools, and a pool of batches. The pools are a pure function of the seed and the epoch, and each can
-be computed without those before it. Only the pool that is being read is in memory, whatever the size of the corpus.
+be computed without the earlier ones. Only the pool that is being read is in memory, whatever the size of the corpus.
 
 A position in an epoch is one number: ``pool * pool_stride + batch``. It is all that resuming within an epoch needs. If
 a pool has fewer batches than ``pool_stride``, the positions after its last batch are skipped.

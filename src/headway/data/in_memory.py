@@ -8,8 +8,8 @@ An *example* is a text, or a tuple or mapping of as many values as there are col
     a data frame (pandas, polars)               anything with ``columns`` whose columns ``frame[name]`` are iterable
     a data set of Hugging Face                  anything with ``column_names`` that yields mappings
 
-The packages of frames and data sets are recognized by these attributes, and never imported. The texts are written as
-they are, one JSON object per line (:mod:`headway.data.readers`).
+The packages of frames and data sets are recognized by these attributes, and never imported. The texts are written
+unchanged, one JSON object per line (:mod:`headway.data.readers`).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from headway.errors import CheckpointError, DataError
 from headway.storage import atomic_write
 
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
-_SHOWN = 40  # characters of a bad value in a message
+_SHOWN = 40  # maximum number of characters of a bad value in an error message
 _MISSING = object()
-_NESTED = "translation"  # the only column of many data sets at Hugging Face, whose values are mappings
+_NESTED = "translation"  # the only column, with dictionaries as values, of many data sets on the Hugging Face Hub
 
 
 def write_examples(
     data: Any, path: Path, columns: Sequence[str], origin: str, *, languages: Sequence[str] = (), keep: bool = False
 ) -> None:
-    """Write examples to the .jsonl file ``path``, completely or not at all. A file with equal content is left alone.
+    """Write examples to the .jsonl file ``path``, completely or not at all, unless it has this content already.
 
     Args:
         data: The examples; see the docstring of this module.
         path: The file.
-        columns: Names of an example's values, in the order of tuples, and of the fields in the file. Values of
-            "label" may also be numbers, whose names a data set of Hugging Face may know.
+        columns: Names of an example's values, in the order of tuples, and of the fields in the file. Values of "label"
+            may also be numbers, for which a Hugging Face data set may have names.
         origin: What the data are in messages, such as "train".
         languages: Other names of the columns, such as language codes, which are accepted in their order.
-        keep: Whether a file with other content is refused instead of replaced.
+        keep: Whether to refuse an existing file with different content instead of replacing it.
 
     Raises:
         DataError: The data are of another form, have no example, or have a value that is no text. The message begins
@@ -151,7 +151,7 @@ def _zipped(
 
 
 def _selected(names: list[Any], columns: tuple[str, ...], origin: str, languages: tuple[str, ...]) -> list[str]:
-    """Return which of a table's columns are the values of an example."""
+    """Return the columns of a table that contain the values of an example."""
     for wanted in (columns, languages[: len(columns)]):
         if wanted and len(wanted) == len(columns) and set(wanted) <= set(names):
             return list(wanted)
@@ -167,7 +167,7 @@ def _selected(names: list[Any], columns: tuple[str, ...], origin: str, languages
 
 
 def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> Sequence[Any] | str:
-    """Return the values of an example, or what is wrong with it."""
+    """Return the values of an example, or a description of the problem."""
     if isinstance(row, Mapping):
         inner = row.get(_NESTED)
         row = inner if isinstance(inner, Mapping) and len(columns) > 1 else row
@@ -176,7 +176,7 @@ def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> S
                 return [row[name] for name in wanted]
         return f"the keys are {format_list(list(map(str, row))) or 'none'}"
     if len(columns) == 1:
-        # The rows of a table are tuples, also those of one column.
+        # The rows of a table are tuples, even if the table has a single column.
         return row if isinstance(row, tuple) and len(row) == 1 else [row]
     if isinstance(row, (str, bytes)) or not isinstance(row, Iterable):
         return f"got {_shown(row)}"
@@ -185,12 +185,12 @@ def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> S
 
 
 def _text(value: Any, label_names: Sequence[str] | None) -> str | None:
-    """Return a value as text, or None if it is none. ``label_names`` are given for labels; numbers stand for them."""
+    """Return a value as text, or None if it is not a text. For labels, ``label_names`` maps numbers to names."""
     if isinstance(value, str):
         return str(value)
     if label_names is None:
         return None
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # of NumPy, by its versions
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's name depends on its version
         return str(bool(value))
     if not isinstance(value, Integral):
         return None

@@ -50,7 +50,7 @@ def read_labeled_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yield (text, label) for each example. By default, the label is the first column of a file or its field "label".
 
-    Labels are in normal form (:func:`headway.text.normalization.normalize`), or, if they are given, as spelled there.
+    Labels are normalized (:func:`headway.text.normalization.normalize`), unless ``labels`` gives their spelling.
 
     Args:
         corpus: The corpus to read.

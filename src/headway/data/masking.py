@@ -35,7 +35,7 @@ from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
 from headway.text.words import end_word_bits, start_word_bits
 
 _SPAN_P, _MAX_SPAN = 0.2, 10
-_ANY_WORD = 3  # the bits of every kind of word: a token with part of a character may belong to any
+_ANY_WORD = 3  # the bits of all kinds of words: a token that contains part of a character may belong to any kind
 _OVERHEAD = 2  # BOS and EOS
 
 Tokens = NDArray[np.int64]
@@ -132,7 +132,7 @@ def _token_table(tokenizer: TextTokenizer) -> tuple[NDArray[np.bool_], NDArray[n
     # A tokenizer may add spaces when it joins tokens.
     texts = [tokenizer.decode([*first, index]).removeprefix(before) for index in range(tokenizer.vocab_size)]
     is_text = np.array([bool(text) for text in texts])
-    is_text[:NUM_SPECIAL] = False  # UNK has a text
+    is_text[:NUM_SPECIAL] = False  # UNK decodes to text, too
     broken = "\N{REPLACEMENT CHARACTER}"
     starts = [_ANY_WORD if text.startswith(broken) else start_word_bits(text) for text in texts]
     # A space belongs to the word after it, even as a separate token.
@@ -207,7 +207,7 @@ class MaskedBlockDataset(BlockDataset):
         return max_batch_tokens // (self._block_length + _OVERHEAD) * self._block_length
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
-        """Return what the model reads and what it predicts."""
+        """Return the tokens that the model reads and the tokens that it predicts."""
         epochs, places = np.divmod(rows, self._rows_per_epoch)
         blocks = zip(epochs.tolist(), places.tolist(), self._read_blocks(places), strict=True)
         parts = [self._hide(*block) for block in blocks]

@@ -49,7 +49,7 @@ def read_questions(path: Path, fields: Sequence[str] = DEFAULT_FIELDS) -> list[Q
 
     Raises:
         ConfigError: The number of fields is not three.
-        DataError: The file cannot be read or has no questions, or a line is not such an object.
+        DataError: The file cannot be read, it contains no questions, or a line is not a valid question.
     """
     if len(fields) != len(DEFAULT_FIELDS):
         raise ConfigError(f"fields: {len(fields)} names; expected three: question, choices and answer")

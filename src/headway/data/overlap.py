@@ -1,4 +1,4 @@
-"""Counts the examples of a development set that are also in the training text, on which its scores are too good."""
+"""Counts the examples of a development set that also occur in the training text, which inflate its scores."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from headway.data.tmx import read_tmx
 from headway.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 1 << 18
-_MAX_SHOWN = 3  # files of a corpus in a message
+_MAX_SHOWN = 3  # maximum number of a corpus's files to list in a message
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")
 _Example = tuple[str, ...] | LineProblem
@@ -84,7 +84,7 @@ class Corpus(Config):
 
     @property
     def shown_files(self) -> str:
-        """The names of the files for a message, of which only the first if there are many."""
+        """The names of the files for a message; if there are many, only the first ones."""
         names, rest = self.files[:_MAX_SHOWN], len(self.files) - _MAX_SHOWN
         return " + ".join(names) + (f" + {rest:,} more" if rest > 0 else "")
 
@@ -96,7 +96,7 @@ class Corpus(Config):
     def size(self, folder: Path) -> TextSize:
         """Return the numbers of lines (or units) and bytes of the files in ``folder``. No line has two examples."""
         sizes = [text_size(folder / name) for name in self.files]
-        if self.format == "tmx":  # which may have all units in one line
+        if self.format == "tmx":  # a TMX file may contain all units in a single line
             return TextSize(_count_units(folder / self.files[0]), sizes[0].num_bytes)
         # A second file is aligned with the first, so it has the same number of lines.
         return TextSize(sizes[0].lines, sum(size.num_bytes for size in sizes))
@@ -300,7 +300,7 @@ def read_records(path: Path, names: tuple[str, ...]) -> Iterator[_Example]:
 
 
 def _fields_of(line: str, names: tuple[str, ...], where: str) -> _Example:
-    """Return some fields of a JSON object, or the problem of its line."""
+    """Return some fields of a JSON object, or a description of the line's problem."""
     if not line.strip():
         return LineProblem(where, "blank", "expected one JSON object on every line")
     try:
@@ -340,7 +340,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _checked_lines(path: Path, problems: list[LineProblem], *, refuse_returns: bool = True) -> Iterator[str]:
-    """Yield the lines of a file as :func:`read_lines` does, with replacements for what is no text.
+    """Yield the lines of a file as :func:`read_lines` does, with replacements for invalid characters.
 
     The problem of such a line is appended to ``problems`` before the line is yielded. With ``refuse_returns``, a
     carriage return inside a line is a problem, too.
@@ -382,7 +382,7 @@ def read_byte_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_parts(path: Path) -> Iterator[str | LineProblem]:
-    """Yield the text of a file in parts: lines with ``\\n`` at their ends, of which long ones come in several parts.
+    """Yield the text of a file in parts: whole lines that end in ``\\n``, or several parts of a long line.
 
     Memory use does not grow with the length of a line. A line that is not text, or such a part of a long line,
     is replaced by its problem.
@@ -429,7 +429,7 @@ def _blocks(path: Path, *, whole_lines: bool = True) -> Iterator[tuple[int, byte
 
 @contextmanager
 def _readable(path: Path, position: Callable[[], str]) -> Iterator[None]:
-    """Raise :class:`DataError` if the file cannot be read. ``position`` says how far it was read."""
+    """Raise :class:`DataError` if the file cannot be read. ``position`` describes how far it was read."""
     try:
         yield
     except FileNotFoundError:
@@ -461,7 +461,7 @@ def text_size(path: Path) -> TextSize:
                 lines, num_bytes, last = lines + chunk.count(b"\n"), num_bytes + len(chunk), chunk[-1:]
     except (OSError, EOFError, zlib.error, zstandard.ZstdError, DataError):
         return TextSize(0, 0)
-    is_open = last != b"\n"  # the last line need not end in a newline
+    is_open = last != b"\n"  # whether the last line lacks a newline
     return TextSize(lines + is_open, num_bytes + is_open)
 
 
@@ -609,7 +609,7 @@ _SIGNATURE_BYTES = 16
 
 
 def _check_compression(path: Path, start: bytes) -> None:
-    """Raise :class:`DataError` if a file, which begins with ``start``, has another format than its name says."""
+    """Raise :class:`DataError` if a file, which begins with ``start``, lacks the format that its name implies."""
     name, suffix = next(((name, suffix) for begin, name, suffix in _COMPRESSED if begin.match(start)), (None, None))
     if name is not None and (suffix is None or suffix != path.suffix):
         advice = f"rename it so that its name ends in {suffix}" if suffix else "decompress it, or use gzip or zstd"
@@ -621,7 +621,7 @@ def _check_compression(path: Path, start: bytes) -> None:
 def _decompress(raw: Iterator[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
     """Decompress a stream of one or more gzip members or Zstandard frames (``cat a.gz b.gz``).
 
-    Zeros after a member, with which some programs fill a block of a tape, are skipped. zlib and zstandard have the same
+    Zero bytes after a member, with which some programs pad tape blocks, are skipped. zlib and zstandard have the same
     interface, but no common type. zstandard's own reader is not used, because it accepts a file that ends in the middle
     of a frame.
     """

@@ -62,7 +62,7 @@ class FilterConfig(Config):
 class FilterCounts:
     """The numbers of examples that were read, removed (by reason), and kept but truncated.
 
-    ``unreadable`` examples belong to a line that is no text or holds no example (``data.on_error = "skip"``).
+    ``unreadable`` examples come from lines that are not text or that contain no example (``data.on_error = "skip"``).
     """
 
     read: int
@@ -103,7 +103,7 @@ class TokenStore:
         self.folder = folder
         header = self._header()
         self.format: int = header["format"]
-        # Read by position: in older stores the count "truncated" is named "cut".
+        # The counts are read by position, because older stores call the count "truncated" "cut".
         self.filter_counts = FilterCounts(*dict(header["counts"]).values())
         self.fingerprint: str = header["fingerprint"]
         self.num_segmentations: int = header["segmentations"]
@@ -284,7 +284,7 @@ def stored_fingerprint(folder: Path) -> str | None:
 
 
 def read_description(folder: Path) -> Any:
-    """Return the saved description of what the store in ``folder`` was made from, or None if there is none."""
+    """Return the saved description of the inputs of the store in ``folder``, or None if there is none."""
     try:
         return json.loads((folder / "store.json").read_text(encoding="utf-8")).get("made_from")
     except (OSError, ValueError, AttributeError):

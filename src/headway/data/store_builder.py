@@ -31,7 +31,7 @@ from headway.errors import ConfigError, OutputError
 from headway.storage import TemporaryFolder, lock_file
 
 _CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
-_CHUNK_CHARACTERS = 1 << 24  # pieces of documents are long
+_CHUNK_CHARACTERS = 1 << 24  # limits chunks of documents, whose examples are long
 _SPEC_FOLDER = "headway-tokenizing-"
 
 
@@ -70,8 +70,8 @@ def open_or_build_store(
     """Open the store in ``folder`` if its fingerprint is ``key``; otherwise build it from ``examples()``.
 
     Returns None if other shards still have chunks to build; this cannot happen if ``shard`` is None. ``progress`` is
-    called with the number of examples read so far. ``description`` is saved in a new store for messages.
-    ``count_unreadable`` returns, after the last example, the number of those that could not be read.
+    called with the number of examples read so far. ``description`` is saved in a new store for messages. After the last
+    example, ``count_unreadable`` returns the number of examples that could not be read.
     """
     if store := open_store(folder, key):
         return store
@@ -116,8 +116,8 @@ def _build_chunks(
 
     # Processes are started when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's
     # and the tokenizers' threads. After an error, chunks in progress are finished and kept. A process reads the spec
-    # from a file: if it ended at once, and its arguments did not fit a pipe, its parent would wait forever. A pickle
-    # can run code, so nobody else may be able to write the file.
+    # from a file. If the spec were sent through a pipe that is too small for it, and the process ended at once, the
+    # parent would wait forever. A pickle can run code, so nobody else may be able to write the file.
     TemporaryFolder.remove_abandoned(_SPEC_FOLDER)
     private = TemporaryFolder(_SPEC_FOLDER)
     spec_file = private.path / "spec.pickle"
@@ -169,7 +169,7 @@ _spec: EncodingSpec  # set only in worker processes
 
 def _start_worker(spec_file: Path) -> None:
     global _spec
-    _spec = pickle.loads(spec_file.read_bytes())  # from a folder that only this user can write to
+    _spec = pickle.loads(spec_file.read_bytes())  # safe: only this user can write to the folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with_parent, daemon=True).start()

@@ -5,10 +5,10 @@ A file consists of translation units, each with variants of one text in several 
     <tu><tuv xml:lang="de"><seg>Guten <ph>&lt;br&gt;</ph>Tag</seg></tuv>
         <tuv xml:lang="en-US"><seg>Good day</seg></tuv></tu>
 
-An example is read from each unit that has all wanted languages. A language stands for its regions, too: "de" matches
-"de-DE". If several variants match, an exact match comes first, then the order of the file. Inline codes (``bpt``,
-``ept``, ``it``, ``ph``, ``ut``) are left out with their content, which is markup of the original document. Text inside
-``hi`` is kept. A line end inside a segment becomes a space.
+An example is read from each unit that has all wanted languages. A language includes its regions: "de" matches "de-DE".
+If several variants match, an exact match comes first, then the order of the file. Inline codes (``bpt``, ``ept``,
+``it``, ``ph``, ``ut``) are left out with their content, which is markup of the original document. Text inside ``hi`` is
+kept. A line end inside a segment becomes a space.
 
 The parser is expat, which reads neither other files nor the network. Entities that a file declares are refused, because
 a few lines of them can expand to gigabytes. The depth and the sizes of units and tags are limited, so memory use does
@@ -28,11 +28,12 @@ from headway.errors import DataError
 Texts = tuple[str, ...]
 
 _INLINE_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
-_LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")  # of version 1.4, and of earlier versions
+_LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")  # in version 1.4, and in earlier versions
 _MAX_DEPTH = 100
-_MAX_UNIT = 1 << 24  # characters of all variants of a unit
-_MAX_TAG = 1 << 24  # bytes of a tag, a comment or a processing instruction
-_MAX_LANGUAGES, _MAX_LISTED = 1_000, 10  # languages that are remembered for a message, and named in it
+_MAX_UNIT = 1 << 24  # maximum number of characters of all variants of a unit
+_MAX_TAG = 1 << 24  # maximum size in bytes of a tag, a comment or a processing instruction
+# Maximum number of languages to remember for an error message, and to list in it.
+_MAX_LANGUAGES, _MAX_LISTED = 1_000, 10
 _LINE_END = re.compile(r"[\r\n][ \t\r\n]*")
 _INCOMPLETE = frozenset(
     expat.errors.codes[message]
@@ -190,7 +191,7 @@ class _TmxParser:
 
 
 def _variant(variants: dict[str, str], language: str) -> str | None:
-    """Return the text whose language is ``language``, or else the first one in a region or script of it."""
+    """Return the text in ``language``, otherwise the first text in a region or script of it."""
     wanted = _subtags(language)
     matching = [
         (len(tags), text) for name, text in variants.items() if (tags := _subtags(name))[: len(wanted)] == wanted

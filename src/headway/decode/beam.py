@@ -6,8 +6,8 @@ tokens.
 
 Each sequence has G groups of W hypotheses. Plain beam search has one group, greedy search one group of one hypothesis,
 diverse beam search several groups, sampling one group of one hypothesis per draw. A step extends the hypotheses by one
-token and keeps W extensions of each group. Those that end with EOS, or with a token after which the request ends them,
-are finished, the others continue. When a sequence reaches its length limit, its hypotheses are forced to end. A
+token and keeps W extensions of each group. Hypotheses that end with EOS, or with a token after which the request ends
+them, are finished; the others continue. When a sequence reaches its length limit, its hypotheses are forced to end. A
 finished sequence leaves, and new ones may enter between any two steps.
 
 A group stops when one of these conditions is met, depending on the option ``stopping``:
@@ -15,11 +15,12 @@ A group stops when one of these conditions is met, depending on the option ``sto
     exact   No hypothesis is left, or none can become better than the finished ones. A hypothesis can only lose
             probability, so its log-probability divided by the length penalty at the limit is an upper bound of its
             score.
-    first   W hypotheses are finished, as in other toolkits. Until then, the beam stays W wide: a step considers the 2 W
-            best extensions, finishes those of the first W that end, and continues with the W best that do not end.
+    first   W hypotheses are finished, as in other toolkits. Until then, the beam keeps W hypotheses: a step considers
+            the 2 W best extensions, finishes those of the first W that end, and continues with the W best that do not
+            end.
 
-Stopping at the first W finished hypotheses loses good translations: when the model is sure of one hypothesis, the rest
-of the beam is noise, and W noisy hypotheses may end before the good one does.
+Stopping at the first W finished hypotheses loses good translations: if the model is certain of one hypothesis, the rest
+of the beam is noise, and W noisy hypotheses may end before the good one.
 
 A step consists of tensor operations. Only the scores are copied to the host, once per step, to find the sequences that
 are finished.
@@ -83,8 +84,8 @@ class _Beam:
         self.finished = FinishedHypotheses(request, options, groups, width)
         self.sampling_keys = sampling_keys(request, options.sampling, groups) if options.sampling else []
         self.constraints = Constraints(request.include, banned, request.boundaries) if request.include else None
-        self.length = 0  # tokens of each hypothesis so far
-        self.top_tokens_per_step: list[tuple[NextToken, ...]] = []  # if the request asks for them
+        self.length = 0  # number of tokens of each hypothesis so far
+        self.top_tokens_per_step: list[tuple[NextToken, ...]] = []  # filled only if the request asks for the top tokens
 
     @property
     def left(self) -> int:
@@ -251,7 +252,7 @@ class BeamSearch(Generic[StateT]):
         self._select_rows(rows, index)
         self._trim()
 
-    # From the model's prediction to extensions.
+    # Turn the model's predictions into extensions.
 
     def _cover(self, attention: Float[Tensor, "R S"] | None) -> None:
         if attention is None:
@@ -420,10 +421,10 @@ class BeamSearch(Generic[StateT]):
             return extend_diverse(self.scores, candidates, self._considered, options.diversity, self.width)
         return extend_best(self.scores, candidates, self._considered)
 
-    # From extensions to finished hypotheses.
+    # Turn extensions into finished hypotheses.
 
     def _ended_by_request(self, chosen: Extensions, unfinished: _Array) -> _Array:
-        """Return which of the ``unfinished`` extensions (B, G, C) end, because the request's own rule ends them."""
+        """Return which of the ``unfinished`` extensions (B, G, C) the rule of their request ends."""
         asked = np.array([beam.request.ends is not None for beam in self.beams])
         where = (unfinished & asked[:, None, None]).nonzero()
         index = self._index(where)
@@ -513,7 +514,7 @@ class BeamSearch(Generic[StateT]):
         shares = self._coverage.clamp(min=torch.finfo(self._coverage.dtype).tiny, max=1).log()
         return self.options.coverage_penalty * shares.masked_fill(~real, 0.0).sum(1).view_as(self.scores)
 
-    # From one step to the next.
+    # Move on to the next step.
 
     def _follow(self, chosen: Extensions, kept: Sequence[int]) -> None:
         """Continue with the ``chosen`` extensions of the ``kept`` sequences."""
@@ -530,7 +531,8 @@ class BeamSearch(Generic[StateT]):
             if self._nodes is not None:
                 self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
             self._banned_sequences = None
-        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # otherwise the order of rows is unchanged
+        # With a single row per sequence, the order of rows never changes.
+        if not (everyone and self.scores.size(2) == scores.size(2) == 1):
             self._select_rows(rows.flatten(), index)
         self.scores, self._newest = scores, tokens.flatten()
         self._tokens = torch.cat([self._tokens, self._newest.unsqueeze(1)], dim=1)

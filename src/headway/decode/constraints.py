@@ -88,7 +88,7 @@ class Constraints:
 
     Nodes are numbers, and every target begins at node 0. All partial matches of an alternative are tracked together, as
     bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a ``forbidden``
-    token are ignored. A constraint without alternatives stays unmet, and the search does not try to meet it.
+    token are ignored. A constraint without alternatives can never be met, and the search does not try to.
 
     Args:
         include: The alternatives of each constraint. A plain token sequence is a phrase without conditions.
@@ -115,7 +115,8 @@ class Constraints:
             min((len(one.tokens) + (longer and bool(self._continued(one))) for one in several), default=0)
             for several in self.include
         ]
-        # For each alternative, the bits of the places at which it has a token; and the constraints that have the token.
+        # For each alternative, a map from tokens to the bits of their positions; and for each token, the constraints
+        # that contain it.
         self._places = [[_places(one.tokens) for one in several] for several in self.include]
         self._having: dict[int, set[int]] = {}
         for index, several in enumerate(self.include):
@@ -158,13 +159,13 @@ class Constraints:
         return tuple(index for index, places in enumerate(matched) if places is not None and index not in open_)
 
     def min_tokens_to_meet(self, node: int, constraint: int) -> int:
-        """Return the minimum number of tokens that meet a constraint; 0 if it is already met or cannot be met."""
+        """Return the minimum number of tokens that a constraint needs; 0 if it is already met or cannot be met."""
         if constraint not in self.unmet(node):
             return 0
         return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
 
     def num_needed_tokens(self, node: int) -> int:
-        """Return how many tokens it takes to meet all constraints one after the other.
+        """Return the number of tokens needed to meet all constraints one after another.
 
         The partial match that saves the most tokens is completed first. If the number is not 0,
         :meth:`advancing_tokens` contains a token that reduces it by one.
@@ -185,7 +186,7 @@ class Constraints:
         return {token for index in self.unmet(node) for _, token in self._continuations(node, index)}
 
     def undoing_start_bits(self, node: int) -> int:
-        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes a match; 0 if none is open."""
+        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes an open match, or 0."""
         bits = 0
         for index in self._begun[node]:
             for one, place in zip(self.include[index], self._progress[node].matched[index] or (), strict=False):
@@ -305,7 +306,7 @@ def extend_constrained(
     width: int,
     eos: int,
 ) -> Extensions:
-    """Return ``extensions``, in which dynamic beam allocation has replaced those of the constrained sequences.
+    """Return ``extensions`` with the extensions of constrained sequences replaced by dynamic beam allocation.
 
     At most ``width`` extensions per sequence are replaced.
 

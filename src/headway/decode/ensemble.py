@@ -42,7 +42,7 @@ class Ensemble:
         return [model.start(sources, beams=beams) for model in self.models]
 
     def admit(self, state: list[Any], sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
+        """Encode more sources and append them to ``state``, with the same number of rows per source."""
         for model, model_state in zip(self.models, state, strict=True):
             model.admit(model_state, sources)
 

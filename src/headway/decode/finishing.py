@@ -38,7 +38,7 @@ class Ending:
 
     rows: EndedRows
     row: int
-    length: int  # tokens before the last one
+    length: int  # number of tokens before the last one
     ends_with_eos: bool
     score: float
     coverage: float  # the part of the score that is the coverage penalty
@@ -103,9 +103,10 @@ class FinishedHypotheses:
 
         Args:
             group: The index of the group.
-            best_unfinished: The score of the best hypothesis of the group that has not finished, before the division
-                by its length penalty. -inf means that none is left.
-            may_repeat: Whether several tokens may have ended the same hypothesis, of which the best one is kept.
+            best_unfinished: The score of the group's best unfinished hypothesis, before division by the length penalty.
+                -inf means that no hypothesis is left.
+            may_repeat: Whether several tokens may have ended the same hypothesis. Only the best of these endings is
+                kept.
         """
         endings = self._endings[group]
         if not endings and best_unfinished > -math.inf:

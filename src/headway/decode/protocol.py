@@ -64,12 +64,12 @@ class SearchModel(Protocol[StateT]):
         """Encode the sources and begin decoding, with ``beams`` rows per source."""
 
     def admit(self, state: StateT, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
+        """Encode more sources and append them to ``state``, with the same number of rows per source."""
 
     def step(self, state: StateT, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. ``attention`` requests the attention weights, too.
 
-        In the first step of a sequence, all its rows have the same token, so that one of them is enough to compute.
+        In the first step of a sequence, all its rows have the same token, so it is enough to compute one of them.
         """
 
     def reorder_rows(
@@ -84,7 +84,7 @@ class SearchModel(Protocol[StateT]):
 
 @runtime_checkable
 class ExplainsNaN(Protocol):
-    """A search model that can give NaN although its weights are finite."""
+    """A search model that can predict NaN although its weights are finite."""
 
     def explain_nan(self, state: Any) -> str | None:
         """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""

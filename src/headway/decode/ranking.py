@@ -189,7 +189,7 @@ def extend_best(scores: Float[Tensor, "B G W"], candidates: TokenScores, count: 
 def extend_diverse(
     scores: Float[Tensor, "B G W"], candidates: TokenScores, count: int, diversity: float, width: int
 ) -> Extensions:
-    """Return the ``count`` best extensions of each group, of which the first ``width`` are the group's choice.
+    """Return the ``count`` best extensions of each group. The first ``width`` of them are the group's choice.
 
     Diverse beam search (Vijayakumar et al. 2016, algorithm 1, with Hamming diversity): the groups take the step one
     after the other. A token's score is reduced by ``diversity`` (the paper's lambda) for every time that an earlier

@@ -13,8 +13,8 @@ from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
 _IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
-_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # options that samples do not have
-_MIN_TEMPERATURE = 1e-6  # logits are divided by it
+_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # options of beam search that sampling does not have
+_MIN_TEMPERATURE = 1e-6  # minimum, because logits are divided by the temperature
 
 
 class Sampling(Config):
@@ -120,13 +120,13 @@ class DecodingOptions(Config):
         return self
 
     def over(self, defaults: DecodingOptions) -> DecodingOptions:
-        """Return these options, in which those that were not given have the values that were given to ``defaults``.
+        """Return these options, with the values that were set in ``defaults`` for all options that were not set here.
 
         ``max_length`` of the defaults is left out, because it is an upper limit for a text, not a chosen length. So are
         the options of a beam if samples are drawn, and a minimum length above the given maximum.
 
         Raises:
-            ConfigError: A default does not fit the given options.
+            ConfigError: A default is not compatible with the given options.
         """
         inherited = {
             name: getattr(defaults, name)
@@ -154,7 +154,7 @@ class SearchVocabulary:
     """The tokens with a special meaning for a search.
 
     Attributes:
-        bos: The token with which decoding starts, unless a request has another one.
+        bos: The token with which decoding starts, unless the request specifies another one.
         eos: The token that ends a target.
         banned: Tokens that are never chosen.
         other_ends: Tokens that end a target like ``eos``. Hypotheses that they end are returned as if ``eos`` had.
@@ -188,7 +188,7 @@ class Request:
     Attributes:
         source: The source ids as the model reads them, EOS included. For a language model, the prompt without its last
             token.
-        first: The token that the first step reads: the last one of a language model's prompt. None means BOS.
+        first: The token that the first step reads: the last token of a language model's prompt. None means BOS.
         limit: Maximum number of target tokens, EOS excluded. ``DecodingOptions.max_length`` may lower it.
         prefix: Tokens that the target must begin with. Rules do not apply to them.
         include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at

@@ -83,14 +83,14 @@ def score_by_steps(
 ) -> list[tuple[float, ...]]:
     """Return the log-probabilities, in nats, of each target's tokens, as a search computes them: one step at a time.
 
-    This takes longer than one pass over a whole target, but measures the form of a model that is searched.
+    This takes longer than one pass over a whole target, but measures the model as searches use it.
 
     Args:
         model: The model.
         sources: Token ids of the sources as the model reads them.
         firsts: The token of each target's first step, after which its first token is predicted.
-        targets: Token ids of one target for each source, as a rule with EOS.
-        max_sequences: Number of targets that are scored at a time.
+        targets: Token ids of one target for each source, usually with EOS.
+        max_sequences: Maximum number of targets to score at a time.
 
     Raises:
         BundleError: The model's probabilities are NaN.

@@ -110,8 +110,8 @@ def search_all(
 
     When kernels distribute each product over several threads, the threads wait for each other hundreds of times per
     step. A model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a
-    time as PyTorch has threads. But if all sequences fit in one batch of at most 16 rows, they are one batch: each
-    batch reads all weights, which takes longer than to multiply so few rows with them.
+    time as PyTorch has threads. But if all sequences fit in one batch of at most 16 rows, they form one batch: each
+    batch reads all weights, which takes longer than multiplying so few rows with them.
     """
     rows = len(requests) * options.rows_per_sequence
     padded_tokens = len(requests) * max((len(request.source) for request in requests), default=0)

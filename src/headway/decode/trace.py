@@ -87,7 +87,7 @@ class StepRecorder:
             ended: Which of these extensions end a hypothesis. None means that no extension does.
         """
         top = step.top_k(self._num_tokens, (), self._eos)
-        width = scores.size(2)  # 1 in the first step
+        width = scores.size(2)  # the first step has a single hypothesis
         chosen = self._chosen(considered, ended, width)
         rows = zip(tokens.tolist(), scores.flatten().tolist(), _as_next_tokens(top.tokens, top.log_probs), strict=True)
         hypotheses = [

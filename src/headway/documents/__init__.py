@@ -1,4 +1,4 @@
-"""Translate documents. Everything that is not text, the formatting and the layout stay unchanged.
+"""Translate documents. Everything that is not text, the formatting and the layout are not changed.
 
 Each format has a reader, which returns the texts of a document and a function that writes it with translations
 (:class:`~headway.documents.content.DocumentContent`). Formatting inside a text is passed to the translator as inline

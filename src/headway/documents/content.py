@@ -62,17 +62,19 @@ class ReadingOptions(Config):
 
     limits: DocumentLimits = Field(DEFAULT_LIMITS, description="Larger documents are refused.")
     encoding: str | None = Field(
-        None, description="Encoding of a text file. By default, what it declares, or UTF-8 if it declares none."
+        None,
+        description="Encoding of a text file. By default, the encoding that the file declares, or UTF-8 if it "
+        "declares none.",
     )
     text_syntax: Literal["plain", "html"] | None = Field(
-        None, description="XLIFF: whether its texts are HTML as text. By default, what the file declares."
+        None, description="XLIFF: whether its texts are escaped HTML. By default, as the file declares."
     )
 
     @field_validator("encoding")
     @classmethod
     def _check_encoding(cls, name: str | None) -> str | None:
         if name is not None and python_encoding(name) is None:
-            raise ValueError(f"there is no encoding {name!r}; examples: windows-1252, iso-8859-2, shift_jis")
+            raise ValueError(f"unknown encoding {name!r}; examples: windows-1252, iso-8859-2, shift_jis")
         return name
 
 

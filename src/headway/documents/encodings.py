@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 
-# codecs of Python that are not encodings of text
+# Codecs of Python that are not text encodings.
 _NOT_OF_TEXT = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")
 # The more common ones come first.
 _MULTIBYTE = ("shift_jis", "euc-jp", "gb18030", "big5", "euc-kr")
@@ -18,7 +18,7 @@ _SINGLE_BYTE = (
 )  # fmt: skip
 _SAMPLE_BYTES = 100_000
 _MOST = 3
-_RANK_WEIGHT = 0.01  # share by which each rank lowers the score of an encoding
+_RANK_WEIGHT = 0.01  # each rank lowers the score of an encoding by this fraction
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -33,7 +33,7 @@ def python_encoding(name: str) -> str | None:
 
 
 def likely_encodings(data: bytes) -> list[str]:
-    """Return the encodings in which a file that is not UTF-8 is most probably text, the most probable one first.
+    """Return the most probable encodings of a text file that is not UTF-8, the most probable one first.
 
     A text is improbable if its words mix scripts, have capitals inside, or consist mostly of letters with accents.
     """

@@ -1,7 +1,7 @@
 """Message catalogs of GNU gettext (PO). The translate-toolkit escapes, unescapes and wraps their strings.
 
 Messages without a translation are translated, with all plural forms. Only the lines of their ``msgstr`` change:
-existing translations, comments, flags, contexts, domains, obsolete messages and the layout stay as they are. Messages
+existing translations, comments, flags, contexts, domains, obsolete messages and the layout are not changed. Messages
 keep their HTML tags. Messages with a flag such as ``c-format`` also keep their printf directives.
 
 A catalog is in the encoding that its header declares, otherwise in UTF-8.
@@ -24,14 +24,14 @@ _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
 _NUM_PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
 _CHARSET = re.compile(rb'"(?>[^"\n]*?Content-Type:)[^"\n]*?charset=([\w.:-]+)', re.IGNORECASE)
-_PLACEHOLDER = "charset"  # what templates declare until a translator names an encoding
+_PLACEHOLDER = "charset"  # the encoding that templates declare before a translator enters the actual one
 _LINE = re.compile(r"([^\r\n]*)((?<!\r)\r+\n|\n|\r|\Z)")
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _KEYWORD = re.compile(
     rf"\s*(?:(domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s*)?({_STRING}(?:\s*{_STRING})*)\s*"
 )
 _STRINGS = re.compile(_STRING)
-# Escapes of C that the translate-toolkit does not know: bytes in the encoding of the file, and control characters.
+# C escapes that the translate-toolkit does not support: bytes in the file's encoding, and control characters.
 _ESCAPE = re.compile(r"(?P<bytes>(?:\\[0-7]{1,3}|\\x[0-9A-Fa-f]{1,2})+)|\\(?P<control>[abfv])|\\.")
 _BYTE = re.compile(r"\\x?([0-9A-Fa-f]+)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "v": "\v"}
@@ -41,7 +41,7 @@ _ESCAPES = {character: f"\\{letter}" for letter, character in _CONTROLS.items()}
 
 @dataclass
 class _Entry:
-    """A message and its place in the file.
+    """A message and its position in the file.
 
     Attributes:
         flags: The comments with flags.
@@ -122,7 +122,7 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
 
 
 def _decode_escapes(string: str, encoding: str) -> str:
-    """Return a quoted string in which the escapes that the translate-toolkit does not know are characters."""
+    """Return a quoted string after replacing the escapes that the translate-toolkit does not support by characters."""
     return _ESCAPE.sub(lambda escape: _decoded(escape, encoding), string) if "\\" in string else string
 
 

@@ -127,7 +127,7 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
 
 
 class _HtmlText(EncodedText):
-    """A page in an encoding with few characters. All others are written as character references."""
+    """A page whose encoding lacks most characters. They are written as character references."""
 
     def write(self, text: str, target: Path) -> None:
         target.write_bytes(text.encode(self.encoding, "xmlcharrefreplace"))

@@ -30,18 +30,18 @@ _MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _LINE_BREAK = re.compile("(\r\n|\r|\n)")
 _DETECTED_SHARE = 0.75
-_TAG = "{headway}tag"  # an element that represents a tag
+_TAG = "{headway}tag"  # name of the elements that represent HTML tags
 _PAIRS = ("g", "pc", "mrk")  # inline elements with text
 
 HasHtml = Callable[["_Element", "_Element"], bool]
 
 
 def html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HasHtml:
-    """Return a function that tells, for a unit and its new target, whether the target's text is HTML.
+    """Return a function that returns, for a unit and its new target, whether the target's text is HTML.
 
     Args:
         root: The root of the file.
-        text_syntax: The syntax of all texts. None: by declaration or detection.
+        text_syntax: The syntax of all texts. None means that the file declares it or that it is detected.
     """
     if text_syntax is not None:
         return lambda _, target: text_syntax == "html" and (not len(target) or "<" in _visible(target))
@@ -107,7 +107,7 @@ def is_cdata(target: _Element) -> bool:
 
 
 def write_as_cdata(target: _Element) -> None:
-    """Put the text of an element into a CDATA section, unless it contains the end of one."""
+    """Put the text of an element into a CDATA section, unless it contains ``]]>``."""
     from lxml import etree
 
     if target.text and "]]>" not in target.text:

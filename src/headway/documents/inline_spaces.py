@@ -1,8 +1,8 @@
-"""White space beside inline tags: a translation gets it as in its source.
+"""White space next to inline tags, which a translation must have as its source has it.
 
 Models read and write single spaces between words, and word alignment places tags without regard to spaces. A *gap* is
-the place between two tags that follow each other, or between a tag and text. The spaces of a translation are moved to
-the gaps that have spaces in the source; white space other than a single space comes back as it was.
+the position between two adjacent tags, or between a tag and text. The spaces of a translation are moved to the gaps
+that have spaces in the source; white space other than a single space comes back as it was.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Neighbors = tuple[_Tag, _Tag]
 
 @dataclass(frozen=True)
 class _Gap:
-    """A place for spaces.
+    """A position at which there may be spaces.
 
     Attributes:
         neighbors: What is on the left and on the right of the gap.

@@ -78,11 +78,11 @@ class InlineText:
             tags.
 
     Attributes:
-        has_words: Whether the text contains anything to translate.
+        has_words: Whether the text contains words to translate.
     """
 
     def __init__(self, *, has_layout: bool = False) -> None:
-        self._items: list[str | InlinePart | _Tag] = []  # text, objects that are seen as white space, and tags
+        self._items: list[str | InlinePart | _Tag] = []  # text, objects that a reader sees as white space, and tags
         self._payloads: list[Any] = []
         self._has_layout = has_layout
         self.has_words = False
@@ -131,7 +131,7 @@ class InlineText:
         )
 
     def _tagged(self, items: Iterable[str | InlinePart | _Tag]) -> Iterator[str]:
-        """Yield the source of the text with tags, among them those for white space."""
+        """Yield the source of the text with its tags, including tags for white space."""
         between: list[str | list[InlinePart]] = []  # white space, and tags of pairs, since the last text or object
         for item in items:
             if isinstance(item, InlinePart):
@@ -224,7 +224,7 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
     Args:
         text: The text.
         tags: Pattern of a tag. The groups ``name`` and ``closing`` identify pairs; all other tags are objects. A reader
-            sees a word in place of the group ``word``.
+            sees a word where the pattern has the group ``word``.
         read: Converts the source between two tags to the text that a reader sees.
     """
     inline, matches = InlineText(), list(tags.finditer(text))

@@ -60,7 +60,8 @@ async def read_isolated(
         folder: The folder.
         format_name: The format of the document.
         options: How the document is read.
-        check: Raises an exception if the texts are too many or too large. They are read into this process afterwards.
+        check: Raises an exception if there are too many texts, or if they are too large. They are read into this
+            process afterwards.
 
     Raises:
         DocumentError: The document was refused, or the process failed.
@@ -68,7 +69,7 @@ async def read_isolated(
     await _run("read", folder, format_name, options)
     check(DocumentSize.model_validate_json((folder / _SIZE).read_bytes()))
     if (folder / _TEXTS).stat().st_size > _MAX_TEXT_BYTES:
-        raise DocumentError("the document has too much text")
+        raise DocumentError("the document contains too much text")
     data = await asyncio.to_thread(lambda: json.loads((folder / _TEXTS).read_bytes()))
     return [DocumentText(text, syntax) for syntax, text in data]
 
@@ -152,7 +153,7 @@ def _end_with_parent(parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended already
+        if os.getppid() != parent:  # the parent has already ended
             sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""JSON files. All string values are translated. Keys, numbers, HTML tags and the layout stay unchanged.
+"""JSON files. All string values are translated. Keys, numbers, HTML tags and the layout are not changed.
 
 Files with linked messages (``@:key``), or with plural forms such as ``one apple | {count} apples``, are files of
 vue-i18n; see :class:`~headway.documents.messages.Message`.

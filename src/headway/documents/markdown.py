@@ -1,6 +1,6 @@
 """Markdown (CommonMark with tables and strikethrough), parsed by markdown-it.
 
-Everything that is not text stays unchanged: code, link destinations, HTML tags, front matter, the markers of headings
+Everything that is not text is kept unchanged: code, link destinations, HTML tags, front matter, the markers of headings
 and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose in the source.
 """
 
@@ -218,9 +218,9 @@ def _first_character(part: InlinePart | None) -> str:
 class _HiddenText:
     """A text in which the constructs of Markdown's dialects are hidden from the parser.
 
-    Each of them is replaced by as many characters: a construct inside of a line by a character for private use, whole
-    lines by spaces. The mark before a title becomes the mark of a heading, and that of a container also the mark of a
-    list item, so that the content of the container, which is indented, belongs to it.
+    Each construct is replaced without changing the length of the text: a construct inside a line by private-use
+    characters, whole lines by spaces. The mark before a title becomes the mark of a heading, and that of a container
+    also the mark of a list item, so that the content of the container, which is indented, belongs to it.
 
     Attributes:
         text: The text with hidden constructs.
@@ -482,7 +482,7 @@ class _InlineParser:
     """Finds the positions of the constructs in a text, which markdown-it itself does not return.
 
     Args:
-        hidden: The document, with stand-ins for the constructs that markdown-it does not know.
+        hidden: The document, with stand-ins for the constructs that markdown-it does not support.
     """
 
     def __init__(self, hidden: _HiddenText) -> None:

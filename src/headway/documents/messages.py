@@ -14,14 +14,14 @@ from headway.predict.markup.icu_messages import find_arguments
 
 CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 """A pattern of a control character that is no white space of a line."""
-# Tags, sequences that color the text of terminals, and other control characters.
+# Tags, ANSI escape sequences for colors, and other control characters.
 _TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL}"
 _TAGS = re.compile(_TAG)
 # A printf directive of C or Python: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
     _TAG + r"|%(?:\(\w+\)|\d+\$)?[-+ 0#']*+(?:\d++|\*)?(?:\.(?:\d+|\*)?)?(?:hh?|ll?|[jztLq])?[diouxXeEfFgGaAcspn%]"
 )
-# Other messages in a message: linked ones of vue-i18n, and nested ones of i18next.
+# References to other messages: linked messages of vue-i18n, and nested messages of i18next.
 _MESSAGES = r"|(?P<word>@(?:\.\w+)?:(?:\([\w.-]+\)|[\w-]+(?:\.[\w-]+)*)|\$t\((?:[^()]|\([^()]*\))*+\))"
 _TAGS_AND_MESSAGES = re.compile(_TAG + _MESSAGES)
 _LINE_BREAK = r"\r\n|\n|\r"
@@ -36,7 +36,7 @@ MessageSyntax = Literal["gettext", "c-format", "json", "vue-i18n"]
 
 
 class Message:
-    """A message. Its translation keeps the HTML tags, control characters and, in some syntaxes, what is listed below.
+    """A message. Its translation keeps HTML tags, control characters and, in some syntaxes, the items listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
     argument with branches do not end a line. Characters that the message writes as entities of HTML are entities in the

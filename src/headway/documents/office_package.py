@@ -94,7 +94,7 @@ class OfficePackage:
         total = sum(info.file_size for info in self._files)
         if total > limits.unpacked_bytes:
             raise DocumentError(
-                f"the document has {total:,} bytes unpacked", accepted=f"at most {limits.unpacked_bytes:,}"
+                f"the unpacked document has {total:,} bytes", accepted=f"at most {limits.unpacked_bytes:,}"
             )
         for info in self._files:
             if info.flag_bits & 1:

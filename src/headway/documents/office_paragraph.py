@@ -32,10 +32,10 @@ DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "fldSimple"}
 _BREAKS = {"tab", "br", "cr", "ptab"}
-_DROPPED = {"proofErr", "lastRenderedPageBreak"}  # results of proofing and layout, which Word computes again
+_DROPPED = {"proofErr", "lastRenderedPageBreak"}  # results of proofing and layout, which Word recomputes
 _CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
 _PROPERTIES = {"sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "rPr", "pPr"}
-# content controls whose text is selected, not typed
+# Content controls whose text is selected, not typed.
 _CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "picture"}
 _NO_FORMATTING = {"lang", "noProof"}
 _NO_FORMATTING_ATTRIBUTES = {"lang", "altLang", "dirty", "err", "noProof", "smtClean", "bmk"}
@@ -181,7 +181,7 @@ class OfficeParagraph:
         contents = [child for child in run if local_name(child) != "rPr" and local_name(child) not in _DROPPED]
         for child in contents:
             name = local_name(child)
-            # Some programs write runs inside of the text of a run.
+            # Some programs nest runs inside the text of a run.
             text = "".join(child.itertext()) if name == "t" else _CHARACTERS.get(name)
             is_layout = text is not None and len(text) >= _MANY_SPACES and not text.strip(" ")
             if text is not None and not is_layout:
@@ -436,7 +436,7 @@ def _fields(parts: Sequence[_Part]) -> dict[int, tuple[int, int]]:
 
 
 def _format(properties: _Element | None) -> bytes:
-    """Return bytes that identify a formatting: equal formatting gives equal bytes."""
+    """Return bytes that identify a formatting, and are equal for equal formatting."""
     if properties is None:
         return b""
     from lxml import etree

@@ -1,9 +1,9 @@
 """The formatting of spaces between words of office documents, such as the end of underlining.
 
 Formatting is placed by word alignment, which does not cover the spaces between words. A space in the translation gets
-the formatting of a space in the source with the same neighbors. The neighbors of a space are the formatting of the
-words, or the objects or ends of the text, on its left and right. If the source has no such space, the formatting is not
-changed.
+the formatting of a space in the source with the same neighbors. The neighbors of a space are the items on its left and
+right: the formatting of a word, an object, or an end of the text. If the source has no such space, the formatting is
+not changed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from headway.predict.markup.placeholders import has_words
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"\A(?:[-*+•–]|\d+[.)])\s")
-_COLUMNS = re.compile(r"( *\t[ \t]*| {3,})")  # between the columns of a line
+_COLUMNS = re.compile(r"( *\t[ \t]*| {3,})")  # separators between the columns of a line
 _HEADING_LINES = 3  # maximum number of headings directly above a wrapped paragraph
 
 

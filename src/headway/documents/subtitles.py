@@ -1,6 +1,6 @@
 """Subtitles: SubRip (.srt) and WebVTT (.vtt).
 
-The text of each cue is translated. Numbers, times, settings, notes and styles stay unchanged, as do tags such as
+The text of each cue is translated. Numbers, times, settings, notes and styles are not changed, as do tags such as
 ``<i>``, ``<v Name>`` and ``{\\an8}``. A text that spans several lines keeps its number of lines.
 """
 
@@ -22,7 +22,7 @@ _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")
 # WebVTT has classes after names (<c.loud.red>) and times (<00:01.000>); both formats have codes such as {\an8}.
 _TAG = re.compile(rf"{TAG_START}(?:\.[^\s<>]*)?{TAG_END}|<[\d:.]+>|\{{\\[^{{}}]*\}}")
-_SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # a line of another speaker
+_SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # a line that begins the text of another speaker
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
     for (line, end), (following, _) in zip(lines, [*lines[1:], ("", "")], strict=True):
         is_number = line.strip().isdecimal() and _TIMES.match(following) is not None
         if _TIMES.match(line):
-            # If no empty line separates two cues, the last line of the first is the number of the second.
+            # If no empty line separates two cues, the number of the second cue looks like the last line of the first
+            # one.
             number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True

@@ -87,7 +87,7 @@ def translate_document(
             translation ends.
         limits: Larger documents are refused.
         encoding: The encoding of a text file that does not declare it. None means UTF-8.
-        text_syntax: XLIFF: whether texts are HTML as text. None means what the file declares.
+        text_syntax: XLIFF: whether texts are HTML as text. None means that the file declares it.
 
     Raises:
         HeadwayError: The document is refused, or an argument does not fit the model.

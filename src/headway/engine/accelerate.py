@@ -4,7 +4,7 @@ A replaced layer is the same object with a different class (``module.__class__ =
 parameters, their names and order, its hooks and its state dict do not change. The fast layers are used wherever
 ``forward`` runs: in training, development losses, scoring, alignment and classification. Only layers that a
 :class:`Replacement` recognizes exactly, by type and by every attribute, are replaced; all others stay plain. A new
-option of a layer is an attribute that no replacement lists: where it is None, the layer has no such part; otherwise the
+option of a layer is an attribute that no replacement lists: if it is None, the layer has no such part; otherwise the
 layer stays plain until its kernel-backed class supports the option. Kernel-backed layers fall back to the plain form
 for inputs that their kernels do not support: on other devices, of other data types, on machines without the kernels,
 and while ``torch.compile`` traces.
@@ -172,7 +172,7 @@ _INNER_LINEAR = Replacement(
 )
 _EMBEDDING_DROPOUT = Replacement(Dropout, AutocastDropout, {"p": is_any_value})
 
-# Submodules that are replaced because of the layer that they are in.
+# Submodules to replace, by the type of the layer that contains them.
 _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
     Transformer: {"embedding_dropout": _EMBEDDING_DROPOUT},
     DecoderOnly: {"embedding_dropout": _EMBEDDING_DROPOUT},
@@ -187,7 +187,7 @@ _INSIDE |= {each.fast_type: _INSIDE[each.plain_type] for each in _REPLACEMENTS i
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
     """Compile the forward pass of each block with ``torch.compile``, for all shapes.
 
-    Blocks of the same kind share compiled code, so that compiling takes as long for a deep model as for one with a
+    Blocks of the same kind share compiled code, so compiling a deep model takes as long as compiling a model with a
     single layer. It is compiled again without gradients, and for batches of a single row.
 
     PyTorch loads compiled code from its cache, by default a folder of temporary files that another user may have made.
@@ -201,7 +201,10 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """A layer for which a fast form exists. ``plain_reason`` says why it is plain; None means that it is fast."""
+    """A layer for which a fast form exists.
+
+    ``plain_reason`` is the reason why it is plain; None means that it is fast.
+    """
 
     name: str
     layer_type: str
@@ -236,7 +239,7 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
 def describe_forward_form(model: nn.Module) -> str:
     """Describe what runs in the forward pass of ``model``: how many layers have a fast form, and why others do not.
 
-    Fast attention layers are also counted if options keep them from the operation that computes a whole layer.
+    Fast attention layers are counted even if options prevent them from using the operation that computes a whole layer.
     """
     if reason := kernels.unavailable_reason():
         return f"plain: the compiled kernels do not run ({reason})"

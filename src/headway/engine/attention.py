@@ -104,12 +104,12 @@ class KernelMultiHeadAttention(MultiHeadAttention):
 
 
 def separate_scores_part(layer: MultiHeadAttention) -> str | None:
-    """Return the part because of which a layer computes scores and weights one after the other, or None."""
+    """Return the part that forces a layer to compute scores and weights in separate steps, or None."""
     return next((name for name in ("score", "relative_bias") if getattr(layer, name) is not None), None)
 
 
 def separate_training_parts(layer: MultiHeadAttention) -> list[str]:
-    """Return the parts because of which the fast form of a layer trains in several operations instead of one."""
+    """Return the parts that force the fast form of a layer to train with several operations instead of one."""
     names = ("query_outer", "key_outer", "query_norm", "key_norm")
     parts = [name for name in names if getattr(layer, name) is not None]
     return parts if len(set(layer.widths)) == 1 else [*parts, "unequal widths"]
@@ -170,7 +170,8 @@ def scaled_dot_product_attention(
     fused = _fused_is_faster(query, key)
     may_be_flash = fused and (mask is None or isinstance(mask, Causal))
     queries_per_key = query.size(-3) // key.size(-3) if query.dim() > 3 else 1
-    # Where flash attention is impossible, PyTorch computes grouped heads in its slow form, which stores all scores.
+    # If flash attention is not possible, PyTorch computes grouped heads with its slow implementation, which stores all
+    # scores.
     is_grouped = queries_per_key > 1 and may_be_flash and not (query.is_cuda and query.dtype == torch.float32)
     if queries_per_key > 1 and not is_grouped:
         key, value = (x.repeat_interleave(queries_per_key, -3) for x in (key, value))

@@ -53,7 +53,7 @@ _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
 _MIN_PARALLEL_KV = (
     1 << 18
-)  # size of keys and values in numbers; with fewer, starting threads takes about as long as reading
+)  # minimum number of elements in keys and values: reading fewer takes no longer than starting threads
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
 
@@ -69,7 +69,7 @@ class Int8Backend(TorchBackend):
     has_single_rows = True
 
     def __init__(self) -> None:
-        self.dtype = torch.float16  # the type of stored keys and values
+        self.dtype = torch.float16  # data type of stored keys and values
 
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
         return x.float().contiguous().numpy()
@@ -248,7 +248,7 @@ class Int8Backend(TorchBackend):
 
 
 def _own_entries(sources: SourceRows) -> Entries:
-    """Return the entries of sentences of which sentence b has slot b to itself."""
+    """Return the entries of sentences if sentence b has slot b for itself."""
     lengths = np.array(sources.lengths)
     return first_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 

@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float32]
 
 
 class CompiledBlocks:
-    """A stack of blocks, computed in one call and on one thread, with the results of one call for each layer."""
+    """A stack of blocks that one call computes on one thread, with the same results as one call per layer."""
 
     def __init__(self, blocks: Sequence[_QuantizedBlock]) -> None:
         self._blocks = blocks  # keeps alive the arrays that the parameters point to

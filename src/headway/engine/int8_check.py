@@ -1,4 +1,4 @@
-"""Whether a language model may generate in int8: compare its most probable tokens with those of float32.
+"""Decide whether a language model may generate in int8, by comparing its most probable tokens with those of float32.
 
 Some pretrained models have outliers: channels with much larger values than the others. They leave too few 8-bit
 levels for the other channels (Dettmers et al. 2022, "LLM.int8()"). How much this changes a model can only be
@@ -40,7 +40,7 @@ MIN_AGREEMENT = 0.96
 """Share of equal tokens that int8 needs: 94 %, and two standard deviations of a share of 512 tokens."""
 
 _SURE_AGREEMENT = 0.98  # if the first quarter of the passages reaches this agreement, the others are not read
-_TOKENS, _LENGTH = 512, 32  # number of tokens of all passages, and of each passage
+_TOKENS, _LENGTH = 512, 32  # total number of tokens, and number of tokens per passage
 _CHARACTERS = 16 * _TOKENS  # characters to read: enough even if tokens are long
 _MAX_UNKNOWN = 0.2  # share of unknown tokens above which random tokens are read instead
 
@@ -72,7 +72,7 @@ class Int8Check(Config):
 
 @runtime_checkable
 class ChoosesPrecision(Protocol):
-    """A model that may leave int8 because of a check."""
+    """A model that may switch from int8 to another precision because of a check."""
 
     def precision_note(self) -> str | None:
         """Return why the model does not generate in int8 although this would be the fastest, or None."""

@@ -10,7 +10,7 @@ arrays are mapped from the file, and all processes that run the model share one 
     all other weights                                     in float32, under their public names
 
 A LAYER contains the rows of one or several linear layers of the model (:func:`layer_plans`). An embedding that shares
-its weight with the output projection shares its integers, too, unless the folded norm has a gain of zero, which would
+its weight with the output projection also shares its integers, unless the folded norm has a gain of zero, which would
 lose a column.
 
 Everything that is not a search, such as scores of given texts and alignments, computes in float32. The model's linear
@@ -126,7 +126,7 @@ def _all_rows(*modules: nn.Linear) -> tuple[PlannedRows, ...]:
 
 
 def _projected_rows(attention: MultiHeadAttention, *, is_scaled: bool) -> tuple[PlannedRows, PlannedRows]:
-    """Return the rows of the queries, and those of the keys and values."""
+    """Return the rows of the queries, and the rows of the keys and values."""
     queries, total = attention.widths[0], sum(attention.widths)
     factor = attention.d_key**-0.5 if is_scaled and attention.query_norm is None else 1.0
     return (
@@ -204,7 +204,7 @@ class LazyWeight:
 
 
 class StoredLinear(nn.Linear):
-    """A linear layer whose weight is stored in integers. Its parameter ``weight`` only has the shape of it."""
+    """A linear layer whose weight is stored in integers. Its parameter ``weight`` has a shape, but no data."""
 
     lazy: LazyWeight
 
@@ -219,7 +219,7 @@ class StoredLinear(nn.Linear):
 
 
 class StoredEmbedding(TokenEmbedding):
-    """An embedding whose vectors are stored in integers. Its parameter ``weight`` only has the shape of it."""
+    """An embedding whose vectors are stored in integers. Its parameter ``weight`` has a shape, but no data."""
 
     lazy: LazyWeight
     rows: Callable[[Tensor], Tensor]  # returns the vectors of tokens
@@ -272,7 +272,7 @@ def expected_shapes(
 ) -> dict[str, Shape]:
     """Return the shapes of the tensors in the file of a model with ``weights``, some of which are in integers.
 
-    ``stored`` are the shapes in the file. They tell the size of a block, and which embeddings share the integers of the
+    ``stored`` are the shapes in the file. They show the size of a block, and which embeddings share the integers of the
     output projection.
     """
     plans = layer_plans(model)
@@ -319,8 +319,8 @@ def check_types(tensors: Mapping[str, Tensor], origin: Path) -> None:
 def set_int8_weights(model: Model, tensors: Mapping[str, Tensor], *, quantize_embeddings: bool) -> None:
     """Give ``model`` the weights of a file, whose names and shapes have been checked.
 
-    Linear layers become :class:`StoredLinear`. The tensors are used as they are, so that memory that is mapped from a
-    file stays mapped.
+    Linear layers become :class:`StoredLinear`. The tensors are not copied, so memory that is mapped from a file stays
+    mapped.
     """
     plans = layer_plans(model)
     weights = dict(model.state_dict(keep_vars=True))
@@ -399,7 +399,7 @@ def _rows(levels: Int8[Tensor, "V D"], scale: Float[Tensor, " V"], tokens: Int[T
 
 
 def with_float_weights(model: Model) -> Model:
-    """Give a model whose weights are stored in integers ordinary weights in float32, in place, and return it."""
+    """Replace the stored integers of a model by ordinary float32 weights, in place, and return the model."""
     made: dict[LazyWeight, nn.Parameter] = {}
     for module in model.modules():
         if isinstance(module, StoredLinear | StoredEmbedding):

@@ -21,8 +21,8 @@ from headway.nn.attention import KeysValues, attention_is_observed, restrict_to_
 from headway.nn.masks import Causal, DocumentMask, Mask
 
 _MIN_BLOCK = 32  # with fewer queries, the matrix products would be too small
-# Sequences with at least this many times the keys of a block are divided into blocks. Measured forward and backward on
-# 2 cores (AVX-512): blocks and whole sequences are equally fast at a factor between 2 and 3.
+# A sequence is divided into blocks if it has at least this many times as many keys as a block. Measured forward and
+# backward on 2 cores (AVX-512): blocks and whole sequences are equally fast at a factor between 2 and 3.
 _MIN_LENGTH = 3
 
 

@@ -70,7 +70,7 @@ def projected_r_drop(
 def projected_log_probs(
     hidden: Float[Tensor, "N D"], projection: nn.Module, targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Return the log-probability of each target in nats, where ``projection`` computes logits from hidden states."""
+    """Return the log-probability of each target in nats. ``projection`` computes logits from hidden states."""
     rows = rows_at_a_time(hidden.device.type)[1]
     parts = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
     return torch.cat([-label_smoothed_cross_entropy(projection(part), target) for part, target in parts])

@@ -5,8 +5,9 @@ any factors r this is the same function as
 
     W' (n(x) * g') + c',   g' = r,   W' = W diag(g / r),   c' = c + W b.
 
-In floating point the choice of r hardly matters. In 8-bit integers it does: all numbers of a row of inputs share one
-scale, so a few large gains leave only a few levels for all other channels. Pretrained language models have such gains.
+In floating point the choice of r hardly matters. In 8-bit integers it makes a difference: all numbers of a row of
+inputs share one scale, so a few large gains leave only a few levels for all other channels. Pretrained language models
+have such gains.
 
 We choose r[k] = |g[k]| * mean |W[:, k]|, which makes the columns of W' equally large: the gain of a channel becomes its
 share in the outputs. Models that compute the same function with other gains therefore get the same integers. (r = 1,
@@ -14,7 +15,8 @@ which moves the whole gain into W, would also move the small gains by which mode
 the residual stream. These channels would then be large in the inputs.) SmoothQuant (Xiao et al. 2023) divides inputs
 and multiplies weights, too, but needs samples of the inputs.
 
-Only norms that feed linear layers alone can be folded. The output of a post-norm is also the residual stream.
+Only norms whose output is read only by linear layers can be folded. The output of a post-norm is also the residual
+stream.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def fold_norm(
         moved = weight @ shift.detach()
         bias = moved if bias is None else bias.detach() + moved
     share = gain.abs() * weight.abs().mean(0)
-    # A channel without influence has no weights. NaN is not replaced, so that damaged weights are noticed.
+    # A channel without influence gets zero weights. NaN is not replaced, so that damaged weights are
+    # noticed.
     weight = weight * torch.where(share == 0, 0.0, gain / share)
     return norm_with_gain(norm, share), weight, bias
 

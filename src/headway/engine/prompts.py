@@ -2,8 +2,8 @@
 
 In a causal model, the hidden states of a position depend only on the tokens up to it. Prompts that begin with the same
 tokens, such as the same instructions or examples, have the same hidden states there, so these are computed once (Kwon
-et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4). Here each
-prompt then has its own copy of the keys and values.
+et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4). Unlike
+there, each prompt then gets its own copy of the keys and values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch.nn import functional as F
 from headway.nn.embedding import pad_sequences
 from headway.nn.positions import RelativeBias
 
-_MIN_SHARED = 32  # shorter common beginnings are computed for each prompt
-_MIN_SAVING = 0.25  # share of the tokens; attention uses threads less well for single prompts than for a batch
-_QUERIES = 32  # neighboring positions whose attention is computed together
+_MIN_SHARED = 32  # shorter common prefixes are computed separately for each prompt
+# Minimum fraction of tokens saved, because attention over single prompts uses threads less efficiently than a batch.
+_MIN_SAVING = 0.25
+_QUERIES = 32  # number of neighboring positions whose attention is computed together
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class PromptRows:
 def _share_beginnings(prompts: Sequence[Sequence[int]]) -> list[PromptSpan]:
     spans: list[PromptSpan] = []
     row = 0
-    # In sorted order, each prompt has its longest common beginning with the prompt before it.
+    # In sorted order, each prompt shares its longest common prefix with the prompt before it.
     order = sorted(range(len(prompts)), key=lambda number: tuple(prompts[number]))
     for like, number in zip([order[0], *order], order, strict=False):
         shared, length = 0, len(prompts[number])
@@ -133,7 +134,7 @@ def prompt_attention(
     bias, by_distance = _causal_bias(length, window, query.dtype), None
     if relative_bias is not None:
         by_distance = torch.unflatten(relative_bias.of_sequence(length).to(query.dtype), 0, (groups, -1))
-    # The rows of a span stay in these buffers for the next one, which shares the first of them.
+    # The rows of a span stay in these buffers, because the next span shares the first of them.
     queries, keys, values = (part.new_empty(part.size(1), length, part.size(2)) for part in (query, key, value))
     by_group, filled = torch.unflatten(queries, 0, (groups, -1)), length
     for span in prompts.spans:

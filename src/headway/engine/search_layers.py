@@ -59,7 +59,7 @@ class _SelfAttentionLayer:
         return self.rotary is None and self._query_norm is None and self._relative_bias is None
 
     def encode(self, x: Rows, sources: SourceRows) -> Rows:
-        """Attend from all positions of each sequence to all of them."""
+        """Attend from all positions of each sequence to all positions of the sequence."""
         rotary, rotation = self.rotary, None
         if rotary is not None:
             rotary.reserve(max(sources.lengths))

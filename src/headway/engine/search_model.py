@@ -117,7 +117,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @property
     def batch_per_thread(self) -> bool:
-        """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
+        """Whether to decode several batches in parallel, one per thread (:func:`~headway.decode.search_all`)."""
         return self._backend.batch_per_thread
 
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:
@@ -163,7 +163,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
             self._keep_sources(state, sequences)
 
     def explain_nan(self, state: StateT) -> str | None:
-        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+        """Return why predictions after ``state`` are NaN despite finite weights, or None if they are not NaN."""
         if self._backend.dtype != torch.float16 or not all(
             parameter.isfinite().all() for parameter in self._model.parameters() if not parameter.is_meta
         ):
@@ -215,7 +215,7 @@ class _MemoryState(PrefixState):
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
 
     memory_kv: KVCache
-    memory_entries: Any = None  # in the form that the backend's attention takes
+    memory_entries: Any = None  # in the format that the backend's attention expects
     shortlist_weights: ShortlistWeights | None = None
 
 
@@ -394,10 +394,11 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
             return
         prompts = PromptRows.pack(sources, self._model.pad, self.device)
         positions = None if prompts.positions is None else prompts.positions.unsqueeze(1)
-        self._model.positions.reserve(max(lengths))  # given positions, embed reserves only one
+        # ``embed`` would reserve only one position, because its positions are given.
+        self._model.positions.reserve(max(lengths))
         x = self._backend.to_rows(self._model.embed(prompts.tokens, positions).flatten(0, 1))
         for number, layer in enumerate(self._layers):
-            only_store = number == len(self._layers) - 1  # no output of the last block is needed
+            only_store = number == len(self._layers) - 1  # the output of the last block is not needed
             x = layer.prefill(x, prompts, state.prefix_kv, number, only_store=only_store)
 
     def _reserve_positions(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Which models have a form that is optimized for search, and the precision in which a model searches.
+"""Determine whether a model has a form that is optimized for search, and the precision of its searches.
 
 A model has one if each of its options is supported and each of its modules is recognized exactly. An option that
 :data:`SUPPORTED` does not list is supported only at its inert value (:mod:`headway.config`), so a new option makes no

@@ -2,7 +2,7 @@
 
 All layers of an encoder but attention compute each row on its own, so they need no padding, which is as long as the
 sentences themselves if sentences of all lengths are encoded together. Attention in int8 reads the rows of each sentence
-where they are; other attention pads them.
+in place; other attention pads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SourceRows:
 
     Attributes:
         lengths: Number of rows of each sentence.
-        places: The place of each row among the B * S rows of the padded batch. None if there is no padding.
+        places: The index of each row among the B * S rows of the padded batch. None if there is no padding.
         positions: The position of each row in its sentence.
     """
 

@@ -18,7 +18,7 @@ from headway.nn.norms import RMSNorm
 
 
 class StoredInt8Backend(Int8Backend):
-    """Makes a search model of stored layers. The trained model tells only the shapes of the layers."""
+    """Makes a search model of stored layers. The trained model provides only the shapes of the layers."""
 
     def __init__(self, weights: Int8Weights) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class StoredInt8Backend(Int8Backend):
 def _shapes(outputs: int, inputs: int, *, has_bias: bool) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
     """Return tensors without values.
 
-    The first operation on such tensors imports a compiler of PyTorch, which takes longer than to load a model.
+    The first operation on such tensors imports a compiler of PyTorch, which takes longer than loading a model.
     """
     return torch.empty(outputs, inputs, device="meta"), torch.empty(outputs, device="meta") if has_bias else None
 

@@ -33,7 +33,7 @@ from headway.text.base import PAD
 
 Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
 Layer = Callable[[Rows], Rows]
-OutputLayer = Callable[[Rows, Rows], Rows]  # a function of the sub-layer's inner result and the residual
+OutputLayer = Callable[[Rows, Rows], Rows]  # maps the sub-layer's inner result and the residual to its output
 Activation = Callable[[Tensor], Tensor]
 ResidualWrapper = PostNorm | PreNorm | NoNorm
 
@@ -146,7 +146,7 @@ class TorchBackend:
     def joined(
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        """Return the weight and the bias of one layer with the outputs of several. Either all have a bias, or none."""
+        """Return the weight and the bias of a layer that computes several layers. Either all have a bias, or none."""
         biases = [bias for _, bias in layers if bias is not None]
         return torch.cat([weight for weight, _ in layers]), torch.cat(biases) if biases else None
 
@@ -274,7 +274,7 @@ class TorchBackend:
     ) -> Rows:
         """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
 
-        The queries must already be scaled. Padding is on the right, where no other position attends to.
+        The queries must already be scaled. Padding is on the right, so no other position attends to it.
         """
         if prompts.positions is not None:
             query, key, value = (part.squeeze(1) for part in layout.split(rows.unsqueeze(1)))
@@ -441,7 +441,7 @@ class TorchOutputProjection:
         # On a GPU there is only one chunk, because chunks do not stay in its cache.
         chunk = self._size if self._device.type == "cuda" else _CHUNK
         self._starts = range(0, self._size, chunk)
-        bias: Tensor | None = projection.bias  # PyTorch's annotations do not say that it may be None
+        bias: Tensor | None = projection.bias  # may be None, contrary to PyTorch's annotations
         self._chunks = [
             self._layer(projection.weight[start : start + chunk], None if bias is None else bias[start : start + chunk])
             for start in self._starts
@@ -501,7 +501,7 @@ class TorchOutputProjection:
             yield from zip(self._starts, computed, strict=True)
 
 
-@lru_cache(maxsize=256)  # a few sets of banned tokens, for each chunk
+@lru_cache(maxsize=256)  # enough for a few sets of banned tokens per chunk
 def _excluded(banned: tuple[int, ...], start: int, size: int, device: torch.device) -> Tensor | None:
     """Return the banned tokens from ``start`` to ``start + size``, sorted and relative to ``start``."""
     inside = sorted({token - start for token in banned if start <= token < start + size})

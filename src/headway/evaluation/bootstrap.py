@@ -45,7 +45,7 @@ class Score:
 
     @property
     def shown_interval(self) -> str:
-        """The interval for people, as "[34.1, 36.2]", or why there is none; empty if none was asked for."""
+        """The interval as text, such as "[34.1, 36.2]", or why there is none; empty if none was requested."""
         if self.no_interval is not None:
             return f"(no interval: {self.no_interval})"
         return "" if self.low is None or self.high is None else f"[{self.low:.1f}, {self.high:.1f}]"

@@ -103,7 +103,7 @@ def evaluate_classes(
         labels: All classes, in the order of the tables.
         confidences: The probability of each predicted label, for the calibration error.
         bootstrap: Number of bootstrap samples for the 95 % confidence intervals; 0 for no intervals. Accuracy, a rate,
-            has Wilson's interval. Below 10 texts the others have none.
+            has Wilson's interval. With fewer than 10 texts, the other scores have no interval.
         seed: Random seed of the bootstrap.
 
     Raises:

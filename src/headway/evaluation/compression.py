@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from headway.errors import MissingPackageError
 
-_ORDER = 16  # bytes of context of PPMd
-_MEMORY = 1 << 28  # bytes that PPMd may use
+_ORDER = 16  # PPMd's context length in bytes
+_MEMORY = 1 << 28  # PPMd's memory limit in bytes
 
 
 def xz_bits_per_byte(read_before: str, text: str) -> float:

@@ -38,7 +38,7 @@ def tune_feature_weights(
         features: One row of features for each candidate of each sentence.
         candidates: The candidates of each sentence.
         references: One reference for each sentence.
-        grids: The values to try for each weight, evenly spaced. A grid of one value is a fixed weight. If several
+        grids: The values to try for each weight, evenly spaced. A grid with a single value fixes the weight. If several
             combinations are equally good, the combination with the smallest absolute weights is returned.
         tokenization: The tokenization of BLEU.
 

@@ -1,4 +1,4 @@
-"""Accuracy on minimal pairs: of two texts that differ in one respect, a model should find the good one more probable.
+"""Accuracy on minimal pairs: a model should assign the good text of each pair the higher probability.
 
 A pair is correct if the good text has the greater score; equal scores are wrong. In BLiMP (Warstadt et al. 2020,
 "BLiMP: The Benchmark of Linguistic Minimal Pairs for English", section 4.2) the score is the sum of the log-
@@ -41,7 +41,7 @@ def evaluate_pairs(
     Args:
         good: The score of the good text of each pair. Greater is better.
         bad: The score of the bad text of each pair.
-        groups: The group of each pair, or nothing.
+        groups: The group of each pair, or an empty sequence.
         precision: Precision in which the scores were computed, for the signatures.
 
     Raises:

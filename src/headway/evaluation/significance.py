@@ -14,8 +14,8 @@ McNemar's test (McNemar, 1947), for labels
     If two classifiers are equally good, each should be the correct one for half of the texts that exactly one of them
     labels correctly. The p-value is the exact two-sided binomial probability.
 
-Below 10 sentences (texts, documents) no test is made: the bootstrap of one sentence finds every difference significant.
-All p-values are two-sided. Both simulations add one to numerator and denominator.
+With fewer than 10 sentences (texts, documents) no test is made, because the bootstrap of one sentence finds every
+difference significant. All p-values are two-sided. Both simulations add one to numerator and denominator.
 
 sacreBLEU has the first two tests, but they are not used here, for three reasons. First, sacreBLEU gives two identical
 systems p = 1/(samples + 1), so it calls them different: its randomization counts only differences strictly greater than
@@ -147,7 +147,7 @@ class ComparisonTable:
     no_tests: str | None = None
 
     def cells(self) -> list[list[str]]:
-        """Return the table for people, row by row, after a row of headings."""
+        """Return the table as text, row by row, after a row of headings."""
         tests = list(next((row.p_values for row in self.rows if row.p_values is not None), ()))
         cells = [["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]]
         for row in self.rows:

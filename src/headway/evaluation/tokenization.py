@@ -1,4 +1,4 @@
-"""The tokenization of BLEU for a target language, as sacreBLEU chooses it for the test sets that it knows.
+"""The tokenization of BLEU for a target language, as in sacreBLEU for its built-in test sets.
 
     Chinese                      zh: each Chinese character is a token
     Japanese, Korean             ja-mecab, ko-mecab: words, if the package for it is installed; else char

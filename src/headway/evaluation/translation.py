@@ -44,7 +44,7 @@ from headway.evaluation.tokenization import (
 from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
-_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # of the references, for BLEU to mean anything
+_MIN_SHARE_WITH_FOUR_TOKENS = 0.1  # BLEU is meaningless if a smaller share of references has four tokens
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 
 
@@ -177,7 +177,7 @@ def evaluate(
         references: One reference for each hypothesis.
         metrics: The metrics.
         bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval. Exact match, a rate, has
-            Wilson's interval. Below 10 sentences the others have none.
+            Wilson's interval. With fewer than 10 sentences, the other scores have no interval.
         tokenization: The tokenization of BLEU and TER; see :func:`tokenization_for`.
         seed: Random seed of the bootstrap.
 
@@ -220,7 +220,7 @@ class _SacreBleu:
 class _Ratio:
     """100 times the sum of one count divided by the sum of another.
 
-    If ``is_rate``, a sentence either counts or does not, so that the interval is that of a rate.
+    ``is_rate`` means that a sentence either counts or does not, and gives the score the interval of a rate.
     """
 
     def __init__(

@@ -234,7 +234,9 @@ def _row_label(axes: Axes, text: str, height: float) -> None:
 def _title(picture: Figure, inspection: Inspection, title: str) -> None:
     size, name = _size(picture), inspection.model
     room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters per line; their width is estimated generously
-    name = name if len(name) <= room else "…" + name[1 - room :]  # the end of a path is more informative
+    name = (
+        name if len(name) <= room else "…" + name[1 - room :]
+    )  # keep the end, which is the most informative part of a path
     picture.suptitle(f"{title}\n{name}", x=0.01, ha="left", fontsize=size)
 
 

@@ -26,7 +26,7 @@ from headway.inspection.picture_files import COLORS, DASHES, PLOT_STYLE, figure_
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
-# Development scores (higher is better), of which the first one that a run has is drawn. A run has a score
+# Development scores (higher is better). The curve shows the first of these scores that a run has. A run has a score
 # before BLEU only if it selects the best model.
 _METRICS = ("chrF2", "exact match", "BLEU", "accuracy")
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}

@@ -19,12 +19,12 @@ from headway.models.registry import ARCHITECTURES
 from headway.storage import atomic_write_text
 from headway.tasks import load_recipe
 
-_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # of presets: the vocabulary of the paper's section 5.1
+_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # sizes for presets; the vocabulary size is that of section 5.1 of the paper
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """A drawing of an architecture, which notebooks show as it is.
+    """A drawing of an architecture, which notebooks display.
 
     Attributes:
         svg: The drawing as an SVG file.
@@ -118,7 +118,7 @@ def _outline(what: Path | Model) -> tuple[Model, str]:
 
 
 def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
-    """Return a model for a vocabulary of this size, and a note that says so."""
+    """Return a model for a vocabulary of this size, and a note about the size."""
     labels = ARCHITECTURES[config.kind].capability == "labels"
     classes = f" and {_NUM_CLASSES} classes" if labels else ""
     with torch.device("meta"):

@@ -21,12 +21,10 @@ def draw_text(folder: Path, text: str, level: Level) -> Drawing:
     """Return the drawing of a model that reads ``text``.
 
     Raises:
-        HeadwayError: The text is blank or too long, or the level has no drawing of a text.
+        HeadwayError: The text is blank or too long, or the level cannot show a text.
     """
     if level not in ("model", "attention"):
-        raise ConfigError(
-            f"level = {level!r} has no drawing of a text; choose model or attention, or leave out the text"
-        )
+        raise ConfigError(f"level = {level!r} cannot show a text; choose model or attention, or leave out the text")
     bundle = load_bundle(folder)
     drawing = Drawing(f"{name_of(bundle.model)}: “{text}”")
     if level == "attention":

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headway.inspection.results import AttentionMap, Inspection, Side
 
 MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
-PAGE_WEIGHT = 65_535  # maximum weight in files, whose size matters little
-SMALL_WEIGHT = 255  # maximum weight in replies: steps of 0.4 %, half the size
+PAGE_WEIGHT = 65_535  # integer that represents weight 1 in files, whose size matters little
+SMALL_WEIGHT = 255  # integer that represents weight 1 in replies: steps of 0.4 %, half the size
 
 
 def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative, shortened
 
 MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
-_DRAWN_HEADS = 16  # of a map in a notebook
-_DIGITS = 6  # decimals of weights and probabilities in JSON
+_DRAWN_HEADS = 16  # maximum number of heads per attention map in a notebook
+_DIGITS = 6  # number of decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
 Side = Literal["source", "input", "target", "text"]

@@ -1,4 +1,4 @@
-"""Jobs: any map over the lines of files, done by workers on one or many machines that share a folder.
+"""Jobs: apply any function to the lines of files, with workers on one or many machines that share a folder.
 
 =================================  ===================================================================================
 :mod:`~headway.jobs.plan`          the plan: what is done to which lines, in chunks

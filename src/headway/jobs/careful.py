@@ -1,8 +1,8 @@
 """Convert the lines of a chunk whose workers have died, and find the line at fault.
 
 A line may end the process that converts it: a kernel fails, or the system kills it for its memory. The lines are
-converted in a forked process. If it dies, each half of the lines is converted in another one, until a single line is
-left. It has failed if it ends two processes.
+converted in a forked process. If the process dies, each half of the lines is converted in another process, until a
+single line is left. It has failed if it ends two processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from headway.errors import HeadwayError
 from headway.jobs.line_map import ConvertedBatch, Line, LineMap
 
-_ATTEMPTS = 2  # for a single line, because a process may also be killed for another reason
+_ATTEMPTS = 2  # number of attempts for a single line, because a process may also be killed for another reason
 _children = set[int]()
 
 
@@ -54,7 +54,8 @@ def _in_child(line_map: LineMap, lines: Sequence[Line], first_line: int, locatio
     """
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
-        # The thread that renews the lease is alive. The child uses none of what it may have locked.
+        # Python warns because the thread that renews the lease is running. The child uses nothing that this thread may
+        # have locked.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:

@@ -131,7 +131,7 @@ class LocalFiles:
         (self._folder / name).unlink(missing_ok=True)
 
     def flush_folder(self, folder: str) -> None:
-        """Make the names in a folder survive a crash of the machine, where the system can flush folders."""
+        """Make the names in a folder survive a crash of the machine, if the system can flush folders."""
         with suppress(OSError):
             descriptor = os.open(self._folder / folder, os.O_RDONLY)
             try:

@@ -63,7 +63,7 @@ class LineStream:
 
 
 def _lines_end(content: bytearray, max_lines: int, max_bytes: int | None) -> int | None:
-    """Return the end of the lines to take, or None if it is not known before more has been read."""
+    """Return the end of the lines to take, or None if more must be read to find it."""
     limit = len(content)
     if max_bytes is not None:
         newline = content.find(b"\n", max_bytes - 1)
@@ -92,7 +92,7 @@ def split_lines(content: bytes) -> list[bytes]:
 
 
 def chunk_digest(content: bytes) -> int:
-    """Return a hash of 63 bits, by which workers notice that an input has changed."""
+    """Return a 63-bit hash, which shows workers whether an input has changed."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 
@@ -108,6 +108,6 @@ def read_range(path: Path, offset: int, size: int, *, is_frame: bool) -> bytes:
             content = file.read(size)
         return zstandard.ZstdDecompressor().decompress(content) if is_frame else content
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; it is an input of the job: restore it") from None
+        raise DataError(f"{path}: no such file; restore it, because it is an input of the job") from None
     except zstandard.ZstdError as error:
         raise DataError(f"{path}: damaged at byte {offset:,} ({error})") from None

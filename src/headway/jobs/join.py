@@ -31,8 +31,8 @@ class JoinedResults:
 
     Attributes:
         num_lines: Number of lines of the inputs.
-        num_failed: Number of lines that could not be done.
-        failures: The first of them, with reasons.
+        num_failed: Number of failed lines.
+        failures: The first failed lines, with reasons.
         counts: What the operation has counted.
     """
 
@@ -64,7 +64,7 @@ def join(
         output: A file, which is compressed if its name ends in .gz or .zst. A folder gets one file for each input, with
             the name of the input's first file.
         verify: Whether to compare each result with its checksum.
-        failures: A file for the lines that could not be done, as JSON objects with file, line and reason.
+        failures: A file for the failed lines, as JSON objects with file, line and reason.
         on_lines: Is called with the number of lines of each chunk that was written.
 
     Raises:
@@ -152,7 +152,7 @@ def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, A
 
 @contextmanager
 def open_compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
-    """Open a file for writing, which is compressed if ``suffix`` says so."""
+    """Open a file for writing, which is compressed if ``suffix`` is that of a compressed file."""
     with path.open("wb") as raw:
         if suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:

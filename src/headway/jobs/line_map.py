@@ -13,7 +13,7 @@ Line = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class ConvertedLine:
-    """The output for a line, with line ends, and the reason if the line could not be done."""
+    """The output for a line, with line ends, and the reason if the line failed."""
 
     output: str
     failure: str | None = None
@@ -48,7 +48,7 @@ class LineMap(Protocol):
         """
 
     def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
-        """Return the output for a line that cannot be converted, for a reason outside of the operation.
+        """Return the output for a line that cannot be converted because of a problem outside the operation.
 
         Raises:
             HeadwayError: The job should end with the first line that fails.

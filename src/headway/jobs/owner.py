@@ -19,9 +19,9 @@ class Owner:
         id: A random name, which no other process has.
         host: The name of its machine, for people.
         machine: Identifies the machine since it was started, and the set of processes that see each other there. Empty
-            if the system does not say.
+            if the system does not report it.
         pid: The number of the process.
-        started: When the process was started, in the system's units: numbers of processes are used again.
+        started: When the process was started, in the system's units, because process ids are reused.
     """
 
     id: str
@@ -47,13 +47,13 @@ class Owner:
         return asdict(self)
 
     def has_died(self) -> bool:
-        """Return whether the process is known to have ended: it ran on this machine, and exists no more."""
+        """Return whether the process is known to have ended: it ran on this machine and no longer exists."""
         return bool(self.machine) and self.machine == _machine() and _started(self.pid) != self.started
 
 
 @cache
 def _machine() -> str:
-    """Return what identifies the running system and the namespace of its processes: a container has another one."""
+    """Return an identifier of the running system and its process namespace; each container has its own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -9,9 +9,9 @@ The folder of a job contains::
 and the files of the protocol (:mod:`headway.jobs.protocol`). The plan depends only on the request. It is made once:
 ``job.json`` is written last, and a plan without it is made again.
 
-An *input* is a file, or several files in step: line n of one belongs to line n of the others. A chunk has whole lines
-of one input. If the request gives no number of lines, chunks have up to 16,384 lines and between 128 KiB and 1 MiB,
-depending on the size of all inputs, so that small jobs have enough chunks for several workers.
+An *input* is a file, or several parallel files: line n of one file belongs to line n of the others. A chunk consists of
+whole lines of one input. If the request gives no number of lines, chunks have up to 16,384 lines and between 128 KiB
+and 1 MiB, depending on the size of all inputs, so that small jobs have enough chunks for several workers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _ROW = struct.Struct("<4q")  # input, first line, number of lines, digest
 _RANGE = struct.Struct("<2q")  # offset and size in a file
 _UNFINISHED_PLAN = {_TABLE_FILE, "input", "plan.lock"}
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 1 << 15, 1 << 20
-_SMALL_JOB_CHUNKS = 64  # the number of chunks that small jobs have, if chunks of the smallest size are enough
+# Target number of chunks in a small job, unless the chunks would be smaller than _MIN_CHUNK_BYTES.
+_SMALL_JOB_CHUNKS = 64
 _MAX_CHUNK_LINES = 16_384
-_COMPRESSION_RATIO = 4  # usual for text
+_COMPRESSION_RATIO = 4  # typical of text
 _COMPRESSED = (".gz", ".zst")
 
 
@@ -206,7 +207,7 @@ class Plan:
             parts.append(read_range(path, offset, size, is_frame=file.stored is not None))
         if chunk_digest(b"\0".join(parts)) != chunk.digest:
             raise DataError(
-                f"{self.location(chunk)}: changed while the job runs; restore what was planned, or start another job"
+                f"{self.location(chunk)}: has changed since the job was planned; restore the file, or start another job"
             )
         return list(zip(*map(split_lines, parts), strict=True))
 
@@ -221,7 +222,7 @@ class Plan:
         """Check that the plan is the plan of a request. If it is not, the error ends with ``advice``.
 
         Raises:
-            CheckpointError: It is not. The message says what differs.
+            CheckpointError: It is not. The message lists the differences.
         """
         ours, theirs = dict(flat_items(self._request_data())), dict(flat_items(_request_data(self.folder, request)))
         differences = [
@@ -234,7 +235,7 @@ class Plan:
                 paths = {self._path(file): file for file in item.files}
                 differences += [f"{path} has changed" for path, file in paths.items() if not file.is_unchanged(path)]
         if differences:
-            raise CheckpointError(f"{self.folder}: the job there is another one: {'; '.join(differences)}; {advice}")
+            raise CheckpointError(f"{self.folder}: contains a different job: {'; '.join(differences)}; {advice}")
 
     def _request_data(self) -> dict[str, Any]:
         return {key: self._data[key] for key in ("operation", "options", "contents", "files", "chunk_lines", "timing")}
@@ -263,7 +264,7 @@ def _portable_path(folder: Path, path: Path) -> str:
 
 
 def _request_data(folder: Path, request: JobRequest) -> dict[str, Any]:
-    """Return what identifies a request, as values of JSON."""
+    """Return the values that identify a request, in JSON form."""
     data = {
         "operation": request.operation,
         "options": request.options,
@@ -280,7 +281,7 @@ def make_plan(
     folder: Path,
     request: JobRequest,
     *,
-    advice: str = "repeat its command to continue it, or choose another folder",
+    advice: str = "repeat its command to resume it, or choose another folder",
     on_progress: Callable[[int], None] = lambda lines: None,
 ) -> Plan:
     """Return the plan of a job in ``folder``, which is made if it does not exist.
@@ -300,7 +301,7 @@ def make_plan(
     names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
     if JOB_FILE not in names and names - _UNFINISHED_PLAN:
         raise CheckpointError(f"{folder}: neither empty nor a job; choose another folder")
-    with lock_file(folder / "plan.lock"):  # of several equal commands, one makes the plan
+    with lock_file(folder / "plan.lock"):  # if the same command runs several times at once, one process makes the plan
         if (folder / JOB_FILE).exists():
             plan = Plan(folder)
             plan.check_request(request, advice)
@@ -397,7 +398,7 @@ def _plan_input(
                     f"{path} has {first_line - 1 + have:,}" + (" or more" if have == max(counts) else "")
                     for path, have in zip(paths, counts, strict=True)
                 )
-                raise DataError(f"files in step must have equally many lines; {shown}")
+                raise DataError(f"parallel files must have the same number of lines; {shown}")
             if not count:
                 break
             ranges = b""

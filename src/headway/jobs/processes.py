@@ -2,7 +2,7 @@
 
 The command (:func:`run_workers`) starts this process and reads its messages, one JSON object per line. The process
 (:func:`supervise`) has one thread and computes nothing after loading, so that forking it is safe. It replaces workers
-that die, and gives up if many die without finishing a chunk. If the command ends, or is killed, so do the workers.
+that die, and gives up if many die without finishing a chunk. If the command ends or is killed, the workers end, too.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from headway.parent_process import end_with_parent
 _FAILED = 2  # exit code after an error that the user can correct
 _END_WITHIN_S = 20.0
 _CHECK_S = 0.1
-_REPEAT_S = 1.0  # between two requests to stop: a process that has just been forked may miss one
-# A worker computes in one thread: a process for each processor is faster than threads.
+# Seconds between two requests to stop, because a process that has just been forked may miss the first one.
+_REPEAT_S = 1.0
+# A worker uses one thread: one process per core is faster than several threads.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 _ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # PyTorch looks for a GPU without initializing CUDA
 
 
 class WorkersStopped(Exception):  # noqa: N818  # not an error: somebody has asked for it
-    """The workers have given their chunks back because of a signal."""
+    """The workers have released their chunks because of a signal."""
 
 
 def run_workers(
@@ -49,7 +50,7 @@ def run_workers(
 ) -> None:
     """Run the process that supervises workers until all chunks of the job have a result.
 
-    SIGTERM and Ctrl-C stop the workers, which give their chunks back.
+    SIGTERM and Ctrl-C stop the workers, which release their chunks.
 
     Args:
         command: The arguments of Python for the process.
@@ -114,7 +115,7 @@ def _error_of(message: Mapping[str, Any]) -> HeadwayError:
 
 
 class _Outbox:
-    """Sends messages to the command. A message is short enough that those of several workers do not mix."""
+    """Sends messages to the command. Messages are so short that the messages of several workers do not mix."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -125,7 +126,7 @@ class _Outbox:
             os.write(self._descriptor, (json.dumps(message) + "\n").encode())
 
     def send_error(self, error: HeadwayError) -> None:
-        """Send an error, of which a very long message is cut."""
+        """Send an error. A very long message is truncated."""
         self.send({"error": str(error)[:1000], "kind": type(error).__name__})
 
 
@@ -141,8 +142,8 @@ def supervise(plan: Plan, load: Callable[[], LineMap], num_workers: int) -> NoRe
         num_workers: Number of workers.
     """
     outbox = _Outbox(os.dup(1))
-    os.dup2(2, 1)  # libraries may print
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command gets Ctrl-C, too, and decides
+    os.dup2(2, 1)  # keeps the output of libraries away from standard output
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command also receives Ctrl-C, and decides what to do
     try:
         line_map = load() if num_workers > 1 else None
     except HeadwayError as error:
@@ -163,8 +164,8 @@ class _Supervisor:
         self._num_workers, self._parent = num_workers, os.getppid()
         self._workers = set[int]()
         self._result, self._is_stopping, self._is_done = 0, False, False
-        self._deaths = 0  # since a chunk was finished
-        self._finished, self._count_finished = os.pipe()  # a byte for each finished chunk
+        self._deaths = 0  # number of deaths since a chunk was last finished
+        self._finished, self._count_finished = os.pipe()  # a pipe that contains one byte per finished chunk
         os.set_blocking(self._finished, False)
         os.set_blocking(self._count_finished, False)  # nobody reads while no worker dies
 
@@ -212,7 +213,7 @@ class _Supervisor:
                 continue
             if code == 0:
                 self._is_done = True
-            elif code == RELEASED:  # somebody has stopped this worker alone
+            elif code == RELEASED:  # a user has stopped only this worker
                 self._result = RELEASED
             elif code == _FAILED:
                 self._stop(_FAILED)
@@ -220,7 +221,7 @@ class _Supervisor:
                 how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
                 self._outbox.send_error(
                     HeadwayError(
-                        f"workers end again and again ({how}) without finishing a chunk; if the system killed them, "
+                        f"workers keep ending ({how}) without finishing a chunk; if the system killed them, "
                         "the machine may be out of memory: try fewer --workers, or smaller --chunk-lines"
                     )
                 )

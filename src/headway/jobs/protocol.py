@@ -24,7 +24,7 @@ higher generation, the owner has lost the chunk, and stops working on it.
 
 **Expire.** A lease has expired if two reads, each after opening the file anew, and at least ``expire_s`` seconds apart
 on the observer's monotonic clock, find the same content. Neither times of files nor clocks of other machines matter. On
-the machine of a dead owner, its lease has expired at once.
+the machine of a dead owner, the lease expires immediately.
 
 **Take over.** Create the lease of the next generation exclusively. Leases are never removed while the job runs: if
 takers removed an expired lease and created it again, one of them could remove the other's new lease, so that both would
@@ -37,10 +37,10 @@ deterministic, or two machines compute differently.
 
 **Release.** A worker that has to stop creates ``N.G.released``. The next owner creates generation G+1 at once.
 
-Workers prefer chunks that nobody has. They look at the leases of others only if there are no such chunks left. They
+Workers prefer chunks that nobody has. They look at the leases of other workers only if no such chunks are left. They
 choose randomly among the free chunks of one folder at a time, which they list again after a collision. A worker that
-leaves a folder skips those that are finished. So there are six to eight operations for each chunk, however many workers
-and chunks there are, and a worker remembers one folder.
+leaves a folder skips finished folders. So there are six to eight operations for each chunk, however many workers and
+chunks there are, and a worker remembers one folder.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ from headway.jobs.files import Files
 from headway.jobs.owner import Owner
 from headway.jobs.results import ChunkResult, DamagedResultError, read_header
 
-FOLDER_CHUNKS = 1000  # chunks of a folder
+FOLDER_CHUNKS = 1000  # number of chunks per folder
 STOPPED_FILE = "stopped.json"
 _FINISHED = "finished"
-_COUNTER_DIGITS = 12  # so that a renewed lease has as many bytes as before
-_MAX_WATCHED = 12  # leases that an idle worker watches
-_MAX_SURVEYED = 2  # folders that an idle worker lists at a time: hundreds of workers may be idle in the end
-_FIRST_POLL_S = 0.1  # chunks that are being done may soon be finished; each further time is twice as long
-_CAREFUL_AFTER = 2  # generations of a chunk that ended without being released
+_COUNTER_DIGITS = 12  # fixed width, so that renewing a lease does not change its size
+_MAX_WATCHED = 12  # maximum number of leases that an idle worker watches
+# Maximum number of folders that an idle worker lists at a time: near the end, hundreds of workers may be idle.
+_MAX_SURVEYED = 2
+_FIRST_POLL_S = 0.1  # first delay while other workers finish their chunks; each further delay is twice as long
+_CAREFUL_AFTER = 2  # a chunk is treated with care after this many leases that ended without being released
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class JobStoppedError(HeadwayError):
 
 
 class ChunkProtocol:
-    """What one worker does to get chunks and to make their results final.
+    """The operations of one worker: acquire chunks, and make their results final.
 
     Args:
         files: The folder of the job.
@@ -158,7 +159,7 @@ class ChunkProtocol:
         sleep: Waits for some seconds.
         has_died: Returns whether another worker is known to have died.
         seed: Seed of the order in which the worker takes chunks.
-        in_order: Whether the worker takes chunks in their order instead.
+        in_order: Whether the worker takes chunks in order instead.
     """
 
     def __init__(
@@ -181,11 +182,13 @@ class ChunkProtocol:
         self._random = random.Random(str(owner.id if seed is None else seed))
         folders = [f"{number:04d}" for number in range(-(-num_chunks // FOLDER_CHUNKS))]
         start = self._random.randrange(len(folders)) if folders and not in_order else 0
-        # Folders that may have free chunks, then folders whose chunks are all taken, with those that have no result.
+        # _open: folders that may have free chunks. _pending: folders whose chunks are all taken, with the chunks that
+        # have no result.
         self._open = deque(folders[start:] + folders[:start])
         self._pending: dict[str, dict[int, int]] = {}
-        self._candidates: list[tuple[int, int]] = []  # chunk and generation to create, all in the folder _open[0]
-        self._collisions: dict[int, int] = {}  # leases in that folder that exist, although a list may not show them yet
+        self._candidates: list[tuple[int, int]] = []  # leases to create in the folder _open[0], as (chunk, generation)
+        # Chunk -> generation of leases in that folder that exist, although a listing may not show them yet.
+        self._collisions: dict[int, int] = {}
         self._watched: dict[str, tuple[bytes, float]] = {}  # the content of a lease, and when it was first read
         self._num_temporary = self._num_attempts = 0
 
@@ -218,7 +221,7 @@ class ChunkProtocol:
         return not lease.is_lost
 
     def release(self, lease: Lease) -> None:
-        """Give a chunk back that is not done."""
+        """Release a chunk that is not finished."""
         self.files.create(f"{lease_name(lease.chunk, lease.generation)}.released", b"")
 
     def commit(self, lease: Lease, result: ChunkResult, about: dict[str, Any]) -> None:
@@ -304,10 +307,11 @@ class ChunkProtocol:
             self.files.remove(f"{_FINISHED}/{folder}")
 
     def _survey(self, folder: str) -> list[tuple[int, int]]:
-        """Return the free chunks of a folder in random order, each with its generation, and note those of others."""
+        """Return the free chunks of a folder in random order, with their generations, and record the taken chunks."""
         first = int(folder) * FOLDER_CHUNKS
         newest = newest_generations(self.files, folder)
-        done = finished_chunks(self.files, folder)  # listed later, so that no chunk seems to be neither taken nor done
+        # Listed after the leases, so that every chunk that lost its lease meanwhile counts as done.
+        done = finished_chunks(self.files, folder)
         free, taken = list[tuple[int, int]](), dict[int, int]()
         for chunk in range(first, min(first + FOLDER_CHUNKS, self._num_chunks)):
             if chunk not in done:
@@ -360,7 +364,7 @@ class ChunkProtocol:
         return None
 
     def _chunks_to_watch(self) -> Iterator[tuple[int, int]]:
-        """Yield some chunks of others, with their generations: first those that are watched already."""
+        """Yield some chunks of other workers, with their generations. Chunks that are already watched come first."""
         pending = [(chunk, number) for chunks in self._pending.values() for chunk, number in chunks.items()]
         names = {lease_name(chunk, number): (chunk, number) for chunk, number in pending}
         self._watched = {name: seen for name, seen in self._watched.items() if name in names}

@@ -22,9 +22,9 @@ class ChunkResult:
     """The result of a chunk, which depends on nothing but the job and the chunk.
 
     Attributes:
-        output: The output of all of its lines.
+        output: The output for all lines of the chunk.
         num_lines: Number of lines of the chunk.
-        failures: For each line that could not be done, its number in its file and the reason.
+        failures: For each failed line, its number in its file and the reason.
         counts: What the operation has counted, such as lines to look at.
     """
 

@@ -1,4 +1,4 @@
-"""Results of earlier jobs: chunks with the same lines need not be done again."""
+"""Results of earlier jobs: chunks with the same lines need not be processed again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.storage import atomic_write
 
 
 def finished(plan: Plan, *, are: bool = True) -> Iterator[JobChunk]:
-    """Yield the chunks that have a result, or if ``are`` is not set, those that have none."""
+    """Yield the chunks that have a result or, if ``are`` is False, the chunks that have none."""
     files, folder, done = LocalFiles(plan.folder), "", set[int]()
     for chunk in plan.chunks():
         if folder_name(chunk.index) != folder:
@@ -31,7 +31,7 @@ def unfinished(plan: Plan) -> Iterator[JobChunk]:
 
 
 def take_over_results(plan: Plan, earlier: Plan) -> None:
-    """Give chunks the results of an earlier job that has done the same operation on the same lines.
+    """Give chunks the results of an earlier job with the same operation on the same lines.
 
     This is for operations whose results do not depend on the numbers of lines. Nothing happens if the operation, its
     options or its models differ.
@@ -45,7 +45,7 @@ def take_over_results(plan: Plan, earlier: Plan) -> None:
             new.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(old, new)
-            except OSError:  # no hard links
+            except OSError:  # the file system does not support hard links
                 shutil.copyfile(old, new)
 
 

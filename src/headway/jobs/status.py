@@ -1,6 +1,6 @@
-"""What of a job is done, running and failed, by lists of its folders.
+"""Determine how much of a job is done, running and failed, by listing its folders.
 
-A list of all results takes about a second for a billion lines, and memory for one folder.
+Listing all results takes about a second for a billion lines, and memory for one folder.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headway.jobs.protocol import (
     newest_generations,
 )
 
-_MAX_FAILURES = 1000  # failed lines to read
-_MAX_RUNNING = 1000  # leases to read
+_MAX_FAILURES = 1000  # maximum number of failed lines to read
+_MAX_RUNNING = 1000  # maximum number of leases to read
 _ACTIVE_S = 600.0  # a worker whose report is older is not counted in the rate
-_SLOW = 3.0  # a chunk is a straggler if it was taken this many times as long ago as chunks take
+_SLOW = 3.0  # a chunk that takes this many times as long as usual is a straggler
 
 
 @dataclass(frozen=True)
 class FailedLine:
-    """A line that could not be done."""
+    """A failed line."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class FailedLine:
 
 @dataclass(frozen=True)
 class MachineStatus:
-    """What the workers of a machine have done."""
+    """The work of the workers of a machine."""
 
     host: str
     num_workers: int
@@ -75,9 +75,9 @@ class JobStatus:
         failed_chunks: Number of chunks with failed lines.
         failures: The first failed lines.
         running: Some of the running chunks.
-        machines: What each machine has done.
+        machines: The work of each machine.
         lines_per_s: The rate of all workers that have finished a chunk in the last ten minutes.
-        seconds_left: The time left, or None if nothing runs.
+        seconds_left: The remaining time, or None if no chunk is running.
         stopped: Why the job was stopped, or None.
     """
 
@@ -174,7 +174,8 @@ def _running(plan: Plan, files: LocalFiles, running: list[tuple[int, int]], usua
         with suppress(OSError, ValueError, KeyError):
             counter, _, description = (files.read(lease_name(chunk, generation)) or b"").partition(b" ")
             owner = json.loads(description)
-            age = int(counter) * plan.timing.renew_s  # renewals show the age without a comparison of clocks
+            # The number of renewals gives the age without comparing the clocks of two machines.
+            age = int(counter) * plan.timing.renew_s
             is_straggler = usual_s > 0 and age > _SLOW * usual_s + plan.timing.renew_s
             chunks.append(RunningChunk(chunk, owner["host"], owner["pid"], generation, age, is_straggler))
     return chunks

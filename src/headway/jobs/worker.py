@@ -98,7 +98,7 @@ class Worker:
             self._on_chunk(chunk)
 
     def stop(self) -> NoReturn:
-        """Give the chunk back, and end this process at once. This is called by a handler of signals."""
+        """Release the chunk, and end this process immediately. This is called by a handler of signals."""
         end_children()
         self._release()
         os._exit(RELEASED)
@@ -141,7 +141,7 @@ class Worker:
             ) from None
 
     def _check_processor(self) -> None:
-        """Check that this machine computes like the first one of the job.
+        """Check that this machine computes in the same way as the first machine of the job.
 
         Raises:
             ConfigError: It does not.
@@ -158,14 +158,14 @@ class Worker:
                 f"{name}: {json.dumps(first.get(name))} there, {json.dumps(processor.get(name))} here" for name in names
             )
             raise ConfigError(
-                f"{self._plan.folder}: {self._owner.host} computes differently from {host}, which began the job "
+                f"{self._plan.folder}: {self._owner.host} computes different results than {host}, which began the job "
                 f"({differences})",
-                hint="set HEADWAY_CPU_FEATURES to features that all machines have, or allow the mix with "
+                hint="set HEADWAY_CPU_FEATURES to features that all machines have, or allow different processors with "
                 "--mixed-processors when you make the job",
             )
 
     def _count(self, chunk: JobChunk) -> None:
-        """Write what this worker has done, for the status. Only the worker's own counts are lost if it dies."""
+        """Write the progress of this worker, for the status. Only the worker's own counts are lost if it dies."""
         self._num_lines += chunk.num_lines
         self._num_chunks += 1
         report = {

@@ -27,7 +27,7 @@ from headway.kernels.llvm import Builder, intrinsic
 
 KINDS = ("gelu", "gelu_tanh", "silu")
 CHUNK = 8192  # elements that a thread processes at a time
-_ROWS = 64  # rows whose gradients are summed first; then these partial sums are added
+_ROWS = 64  # gradients are summed over this many rows at a time, and then these partial sums are added
 
 
 def gelu_tanh(x: Float32[Array, "R K"]) -> Float32[Array, "R K"]:

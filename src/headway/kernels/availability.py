@@ -43,7 +43,7 @@ class _Obstacle:
 
 @functools.cache
 def _obstacle() -> _Obstacle | None:
-    """Return what keeps the kernels from running, after trying a small one."""
+    """Return the reason why the kernels cannot run, after trying a small one."""
     obstacle = _obstacle_to_compiling()
     if obstacle is None:
         from headway.kernels import probe
@@ -56,7 +56,7 @@ def _obstacle() -> _Obstacle | None:
 
 
 def _obstacle_to_compiling() -> _Obstacle | None:
-    """Return what keeps the kernels from being compiled, as far as it is known without compiling."""
+    """Return the reason why the kernels cannot be compiled, as far as it is known without compiling."""
     machine = platform.machine()
     if machine.lower() not in ("x86_64", "amd64"):
         return _Obstacle(f"the compiled kernels need an x86 processor, not {machine or 'an unknown one'}")

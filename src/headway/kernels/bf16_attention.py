@@ -2,9 +2,9 @@
 
 The forward pass is equation 1 of Vaswani et al. 2017. A typical head of a sentence is small: 14 queries and 14 keys of
 64 elements. If products are computed for a whole batch, all intermediate results are rearranged, multiplied, stored and
-read again. Here queries, keys and values are read where the projections wrote them, and intermediate results stay in
-the first-level cache. Scores and the gradients of the weights are float32. Only the results of the softmax and of its
-gradient are rounded to bfloat16.
+read again. Here, queries, keys and values are read from the outputs of the projections, and intermediate results stay
+in the first-level cache. Scores and the gradients of the weights are float32. Only the results of the softmax and of
+its gradient are rounded to bfloat16.
 
 ``queries`` (B, T, .) contains the queries of all heads, starting at column ``columns[0]``. ``memory`` (B, S, .)
 contains the keys, starting at column ``columns[1]``, and the values, starting at column ``columns[2]``. Both may be the

@@ -36,9 +36,10 @@ from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
 from headway.kernels.threads import host_threads
 
 _CHUNK = 64  # rows that are multiplied with all panels at a time; they fit the second-level cache
-_SUMMED = 256  # rows that are summed at a time; their pairs fit a cache
+_SUMMED = 256  # number of rows (terms) to sum at a time, so that their pairs fit a cache
 _PANEL_PAIRS = _SUMMED // 2 + 1  # distance of panels in pairs; panels a power of two apart would share cache sets
-_SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4  # number of blocks of sums that fit a cache, and the minimum side by side
+# Number of blocks of sums that fit a cache, and the minimum number of blocks side by side.
+_SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4
 _LINE_BYTES = BLOCK * PAIR_BYTES  # size of BLOCK pairs of a panel, or of BLOCK float32 sums
 _NAN = np.uint16(0x7FC0)  # the bits of every NaN after conversion
 

@@ -32,7 +32,7 @@ _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.p
 _FEATURES = ",".join(sorted(cpu_features())).encode()
 # Compiled code contains the functions that it calls and depends on the chosen processor features, so it is valid only
 # for one version of all kernels and one set of features. Function names contain this hash, and files their function's
-# name, so that also Numba's own cache finds nothing else.
+# name, so that Numba's own cache cannot confuse them with others either.
 VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
 
 _POLL_S = 0.01
@@ -78,7 +78,7 @@ def _cache_class(folder: Path) -> Any:
 
 
 class CodeCache:
-    """The compiled code of one function in all folders, in the form in which Numba uses its cache of a function."""
+    """The compiled code of one function in all folders, with the interface of Numba's cache of a function."""
 
     def __init__(self, function: FunctionType) -> None:
         self._name = function.__qualname__

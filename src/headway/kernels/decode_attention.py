@@ -5,8 +5,8 @@ result of a row does not depend on what is stored between them.
 
 Rows are float32 and contain the output of one matrix product: the queries of all heads side by side, in some cases
 followed by their keys and values. The rows of a sentence are adjacent: ``spans`` (B, 2) contains the first row of each
-sentence and the one after its last. The cache contains keys and values as 16-bit floats by slot and head, padded with
-zeros to whole vectors (:func:`padded_width`). ``slots`` (B,) contains the slot of each sentence.
+sentence and the row after its last one. The cache contains keys and values as 16-bit floats by slot and head, padded
+with zeros to whole vectors (:func:`padded_width`). ``slots`` (B,) contains the slot of each sentence.
 
 Dimensions: B sentences, R rows, T positions, P slots, H heads, C entries of a slot, K width of a key, U width of a
 value; K2 and U2 include the padding.
@@ -79,9 +79,9 @@ def attend(
 
     ``keys`` (P * G, C, K2) and ``values`` (P * G, C, U2) are contiguous and were written by :func:`write_kv` to these
     ``slots``. Each of their G = ``kv_heads`` heads serves H / G neighboring heads of queries. Queries attend to the
-    ``positions`` (B, 2) of their sentence: the first one and the one after the last. ``entries`` (R or 1, T) contains
-    the entry of each position, for each row or the same for all. KEYS_PER_DOT - 1 additional columns must contain valid
-    but arbitrary entry numbers.
+    ``positions`` (B, 2) of their sentence: the first one and the one after the last. ``entries`` (R or 1, T) maps each
+    position to its entry, separately for each row or for all rows alike. KEYS_PER_DOT - 1 additional columns must
+    contain valid but arbitrary entry numbers.
     """
     value_width = out.shape[1] // heads
     key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry

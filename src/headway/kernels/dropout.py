@@ -19,7 +19,7 @@ from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 
 _CHUNK = 8192  # elements that are processed at a time; their random bits fit a cache
-_ROWS = 64  # rows whose gradients are summed first; then these partial sums are added
+_ROWS = 64  # gradients are summed over this many rows at a time, and then these partial sums are added
 _STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _ZERO = np.float32(0)

@@ -31,7 +31,7 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 def to_float16(builder: Builder, count: ir.Value, x: ir.Value, out: ir.Value) -> None:
     """Convert ``count`` float32 numbers at ``x`` to float16 at ``out``, followed by zeros up to a whole vector.
 
-    Numbers that are too large become NaN: the score of an infinite key could be -inf, which nobody would notice.
+    Numbers that are too large become NaN: the score of an infinite key could be -inf, and would go unnoticed.
     """
     with builder.loop(_vectors(builder, count)) as i:
         number = builder.read_masked(x, i, count)

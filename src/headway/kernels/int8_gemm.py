@@ -74,14 +74,14 @@ from headway.kernels.llvm import (
 _HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 HAS_AMX = LANES == 16 and "amx-int8" in FEATURES
 _VECTORS = 2  # vectors of sums side by side
-BLOCK = _VECTORS * LANES  # outputs in a block
+BLOCK = _VECTORS * LANES  # number of outputs per block
 
 INPUT_OFFSET = np.int32(128)
 MAX_LEVEL = 127  # the largest magnitude of a quantized weight or input
 TINY_SCALE = np.float32(1e-30)  # keeps the scale of a row of zeros positive
-_FOUR = 4  # inputs in a lane
-_FOURS = 2  # fours in a group; a 16-bit sum adds two products from each four
-_GROUP = _FOURS * _FOUR  # inputs in a group
+_FOUR = 4  # number of inputs per 32-bit lane
+_FOURS = 2  # number of lanes per group; a 16-bit sum adds two products from each lane
+_GROUP = _FOURS * _FOUR  # number of inputs per group
 _MAX_SUM = (2**15 - 1) // 255  # the largest sum of the weights of one sign in a 16-bit sum
 
 _BYTES, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
@@ -313,7 +313,7 @@ def _amx_tile(row_tiles: int) -> _AmxTile:
 
 
 # AVX-512 has 32 registers, and vpdpbusd needs no registers for 16-bit sums.
-_MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # rows in a tile
+_MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # number of rows per tile
 _LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)

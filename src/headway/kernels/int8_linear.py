@@ -48,7 +48,7 @@ _LEVEL = np.float32(1 / MAX_LEVEL)
 # Number of inputs that are multiplied at a time, small enough for the second-level cache. AMX is faster with more.
 _CHUNK = 1 << 19 if HAS_AMX else 1 << 17
 
-MIN_PARALLEL = 1 << 16  # inputs; quantizing fewer takes hardly longer than starting threads
+MIN_PARALLEL = 1 << 16  # minimum number of inputs: quantizing fewer takes hardly longer than starting threads
 _MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 

@@ -52,7 +52,7 @@ def mean_gains(
         row_tokens: The target tokens that each source token generates, ascending within a row, int32 (K,).
         gains: The gain of each of these pairs, float32 (K,).
         unseen_gains: The gain of all other target tokens, for each source token, float32.
-        empty_word: The source token that stands for no word.
+        empty_word: The source token that represents the empty word.
         out: The results, float32, as long as ``targets``.
     """
     for sentence in range(len(source_starts) - 1):

@@ -1,4 +1,4 @@
-"""Rotation of queries and keys to their positions (Su et al. 2021, "RoFormer"), where a projection wrote them."""
+"""Rotate queries and keys to their positions (Su et al. 2021, "RoFormer"), in place in a projection's output."""
 
 from __future__ import annotations
 

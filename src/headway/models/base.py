@@ -1,4 +1,4 @@
-"""Base classes of the configurations and models of all architectures: what the rest of Headway needs of them.
+"""Base classes of the configurations and models of all architectures: the interface that the rest of Headway uses.
 
 :mod:`headway.models.registry` lists the architectures. A model has one of the four capabilities of
 :mod:`headway.kinds`, each with a base class here. An architecture of another package derives its classes from these.
@@ -45,7 +45,7 @@ class ArchitectureConfig(Config):
         """
         return cls.parse({"preset": name, **changes}, f"preset {name}")
 
-    if TYPE_CHECKING:  # the subclasses declare the fields, in their order
+    if TYPE_CHECKING:  # the subclasses declare these fields, each in its own field order
 
         @property
         def kind(self) -> str:
@@ -93,7 +93,7 @@ class _SearchedModel(Model):
         raise NotImplementedError
 
     def admit(self, state: Any, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
+        """Encode more sources and append them to ``state``, with the same number of rows per source."""
         raise NotImplementedError
 
     def step(self, state: Any, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
@@ -118,7 +118,7 @@ class ContinuationModel(_SearchedModel):
 
     @property
     def carries_state(self) -> bool:
-        """Whether the model reads texts of any length, with a state in place of the tokens before a block."""
+        """Whether the model reads texts of any length, and replaces the tokens before a block by a state."""
         return False
 
     def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
@@ -143,7 +143,7 @@ class ClassificationModel(Model):
         raise NotImplementedError
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
-        """Return the token of each vector of :meth:`embed_source`, with BOS if the model adds it."""
+        """Return the tokens that :meth:`embed_source` embeds, including BOS if the model adds it."""
         raise NotImplementedError
 
     def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:

@@ -111,7 +111,7 @@ class PrefixState:
 
 
 class DecoderOnly(ContinuationModel):
-    """Tokens in, logits of the token after each of them out.
+    """Maps tokens to the logits of the token after each of them.
 
     Weights are initialized as in GPT-2: from a normal distribution with standard deviation 0.02, which is divided by
     sqrt(2 N) in the layers that end a sub-layer, because the residual path adds up 2 N of them (Radford et al. 2019,
@@ -194,7 +194,7 @@ class DecoderOnly(ContinuationModel):
         return state
 
     def admit(self, state: PrefixState, sources: Sequence[Sequence[int]]) -> None:
-        """Read more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Read more sources and append them to ``state``, with the same number of rows per source."""
         self._admit(state, sources, self._prefill(sources), state.prefix_kv.beams)
 
     def _prefill(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:

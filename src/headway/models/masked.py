@@ -136,7 +136,7 @@ class PredictionHead(nn.Module):
 
 
 class MaskedTransformer(FillingModel):
-    """Tokens in, some of them hidden; logits of the original token at each position out.
+    """Maps tokens, some of which are hidden, to the logits of the original token at each position.
 
     Weights are initialized from a normal distribution with standard deviation 0.02, as in BERT. In pre-norm models the
     deviation is divided by sqrt(2 N) in the layers that end a sub-layer, as in ModernBERT (Shoeybi et al. 2019,

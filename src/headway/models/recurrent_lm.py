@@ -12,9 +12,9 @@ AWD-LSTM (Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"
 
 Not included are its optimizer (NT-ASGD), its random block lengths, and its activation regularization.
 
-The state, which contains everything that the model knows about the text so far, is carried from one block of a text to
-the next (``carry_state``): see :meth:`RecurrentLM.continue_from`. Gradients end where a block begins (truncated
-backpropagation through time). To a search the model's source is the prompt, as in :mod:`headway.models.decoder_only`.
+The state, which summarizes the text so far, is carried from one block of a text to the next (``carry_state``): see
+:meth:`RecurrentLM.continue_from`. Gradients end where a block begins (truncated backpropagation through time). To a
+search the model's source is the prompt, as in :mod:`headway.models.decoder_only`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SearchState:
 
 
 class RecurrentLM(ContinuationModel):
-    """Tokens in, logits of the token after each of them out.
+    """Maps tokens to the logits of the token after each of them.
 
     Embeddings have unit variance, an untied projection is Xavier-uniform, and the initialization of the layers is
     documented in :class:`~headway.nn.recurrent.RecurrentLayer`. With the smaller uniform ranges of Merity et al.,
@@ -169,7 +169,7 @@ class RecurrentLM(ContinuationModel):
         return self.output_dropout(x), tuple(after)
 
     def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the hidden states from which :attr:`projection` computes logits, for texts without any before them.
+        """Return the hidden states from which :attr:`projection` computes logits. The texts have no context.
 
         Padding belongs on the right.
         """
@@ -186,7 +186,7 @@ class RecurrentLM(ContinuationModel):
         return SearchState(_select(self._read(sources), rows), beams)
 
     def admit(self, state: SearchState, sources: Sequence[Sequence[int]]) -> None:
-        """Read more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Read more sources and append them to ``state``, with the same number of rows per source."""
         more = self.start(sources, beams=state.beams).layers
         state.layers = tuple(
             tuple(torch.cat(parts) for parts in zip(*layers, strict=True))

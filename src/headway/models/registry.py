@@ -41,7 +41,7 @@ ModelConfig = Annotated[
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """The way in which training for another task starts from a model.
+    """Describes how training for another task starts from a model.
 
     Attributes:
         config: Function that returns the options that the other model must have, given the configuration of this one.

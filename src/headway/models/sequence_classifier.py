@@ -4,8 +4,8 @@
 
 The body reads BOS, the text and EOS, as in its pretraining. A masked body (Devlin et al. 2019, section 3.2) is usually
 pooled at BOS, "first", or by the mean of all positions; a decoder-only body (Radford et al. 2018, section 3.2) at EOS,
-"last", the only position that has seen the whole text, or by the mean. Published models have a dense layer before the
-projection: BERT and RoBERTa with tanh, DistilBERT with ReLU, ModernBERT with GELU and a norm.
+"last", the only position that has attended to the whole text, or by the mean. Published models have a dense layer
+before the projection: BERT and RoBERTa with tanh, DistilBERT with ReLU, ModernBERT with GELU and a norm.
 
 Training usually starts from a language model (``training.start_from``), whose weights become those of the body.
 """

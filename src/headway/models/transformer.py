@@ -270,7 +270,7 @@ def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
     normed_once = masked["embedding_norm"] and masked["norm"] == "pre"
     missing = {
         f"global_every = {masked.get('global_every')}": masked.get("global_every") is not None,
-        "embedding_norm = true with norm = 'pre'": normed_once,  # its first block has no norm before the attention
+        "embedding_norm = true with norm = 'pre'": normed_once,  # the first block has no norm before its attention
         f"num_segments = {masked['num_segments']} without positions = 'learned'": (
             masked["num_segments"] and masked["positions"] != "learned"
         ),

@@ -1,4 +1,4 @@
-"""Errors for tensors of the wrong shape or type, where layers and models are called by hand.
+"""Errors for tensors of the wrong shape or type, for users who call layers and models directly.
 
 PyTorch's message about a matrix product ("mat1 and mat2 shapes cannot be multiplied") names neither the argument nor
 what the layer expects, and some wrong masks broadcast to a wrong result without any message. The functions here read
@@ -36,7 +36,7 @@ def check_integers(name: str, x: Tensor, *sizes: Size | EllipsisType) -> None:
 
 
 def input_width(layer: nn.Module) -> Size:
-    """Return the width that a linear layer expects. A layer of another class in its place may expect any."""
+    """Return the width that a linear layer expects. A replacement of another class may expect any number."""
     return layer.in_features if isinstance(layer, nn.Linear) else "width"
 
 

@@ -332,7 +332,7 @@ def restrict_to_window(mask: Mask | None, window: tuple[int, int] | None, x: Flo
 
 
 def add_head_dim(mask: Mask, query: Float[Tensor, "*b T K"]) -> Bool[Tensor, "..."]:
-    """Return the mask of ``query``, which broadcasts to (B, T, S), as a tensor with the head dimension H."""
+    """Return a mask that broadcasts to (B, T, S) as a tensor with the additional head dimension H."""
     if isinstance(mask, Causal):
         mask = mask.to_tensor(query.size(-2), query.device)
     elif isinstance(mask, DocumentMask):

@@ -330,7 +330,7 @@ def _causal_window(config: BlockConfig) -> tuple[int, int] | None:
 def _attend_to_prefix(
     attention: MultiHeadAttention, prefix_kv: KVCache, layer: int, x: Float[Tensor, "B W D"]
 ) -> Float[Tensor, "B W D"]:
-    """Attend from the newest position of each beam, which is added to ``prefix_kv``, to all positions there."""
+    """Add the newest position of each beam to ``prefix_kv``, and attend from it to all positions of the beam."""
     if attention.rotary is not None:
         attention.rotary.reserve(prefix_kv.current_max_length)
     query, new = attention.project(x, prefix_kv.lengths - 1)
@@ -419,7 +419,8 @@ class _Stack(nn.Module):
 class EncoderStack(_Stack):
     """N encoder blocks (6 in the paper), with a final norm if the blocks are pre-norm.
 
-    ``block_config`` returns the options of a block, counted from 0. By default all blocks have those of ``config``.
+    ``block_config`` returns the options of a block, counted from 0. By default, all blocks use the options of
+    ``config``.
     """
 
     def __init__(
@@ -496,7 +497,7 @@ class CausalStack(_Stack):
         return _cache_for(stored, self.window)
 
     def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache) -> Float[Tensor, "B W D"]:
-        """Return the hidden states of one more position of each beam, which ``prefix_kv`` then contains."""
+        """Return the hidden states of one more position of each beam, and add the position to ``prefix_kv``."""
         prefix_kv.advance()
         for layer, block in enumerate(self._blocks()):
             x = block.step(x, prefix_kv, layer)

@@ -29,9 +29,9 @@ from torch.nn import functional as F
 
 T = TypeVar("T")
 
-_FREE_STEPS = 32  # decoding steps for which there are free entries after the buffers have been replaced
-SLACK = 8  # columns of the table after the last position, which kernels may read
-_WASTE = 4  # buffers are replaced by smaller ones if they have this many times as many entries as necessary
+_FREE_STEPS = 32  # number of decoding steps for which newly allocated buffers have free entries
+SLACK = 8  # number of extra columns after the last position of the table, which kernels may read
+_WASTE = 4  # the buffers shrink if they have more than this many times the number of entries needed
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class KVCache:
         self._has_advanced = False
         self._in_order = True  # whether sequence b has slot b
         self._free: Int[Tensor, "B F"] = nothing.view(0, 0)  # each sequence's free entries, in order
-        self._num_taken = 0  # how many of them are in use by now
+        self._num_taken = 0  # number of these entries that are in use by now
         self._has_same_free = True  # whether all sequences have the same free entries, after all that are in use
         self._num_used_before = 0  # largest number of entries in use by a sequence when the free entries were listed
         self._mask: Bool[Tensor, "B W C"] | None = None
@@ -253,7 +253,7 @@ class KVCache:
             self.slots, self.lengths, self._free = (x[sequences] for x in (self.slots, self.lengths, self._free))
             self.current_max_length = int(self.lengths.max()) if count else 0
             self._in_order = False
-            self.num_new = 0  # the new ones may no longer be the last ones
+            self.num_new = 0  # the newest sequences may no longer be the last ones
             if not self._has_advanced:  # entry p still holds position p
                 self.num_entries = self.current_max_length
 
@@ -310,7 +310,8 @@ class KVCache:
     def _find_free(self) -> None:
         """List the entries of each sequence that no beam can reach, and replace the buffers if there are too few.
 
-        Buffers with far too many entries are replaced, too, so that one long sequence takes no memory later.
+        Buffers with far too many entries are replaced, too, so that a long sequence does not occupy memory after it has
+        left.
         """
         in_use = self._reachable(self._num_reserved).any(1)
         most = int(in_use.sum(1).max()) if in_use.numel() else 0

@@ -64,7 +64,7 @@ def token_embeddings(
     """Return the embeddings of source and target, which are the same module if ``tie`` is "all" or "inputs".
 
     Raises:
-        ConfigError: They are the same, but the vocabularies differ in size.
+        ConfigError: The embeddings are shared, but the vocabularies differ in size.
     """
     if (shared := tie in ("all", "inputs")) and source_vocab_size != target_vocab_size:
         raise ConfigError(

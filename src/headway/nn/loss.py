@@ -74,7 +74,7 @@ def distillation_loss(
 ) -> Float[Tensor, " N"]:
     """Return T^2 KL(q || p) in nats for each of N positions, where q and p are the softmax of the logits divided by T.
 
-    A temperature T > 1 gives more weight to what the teacher knows about improbable tokens. The factor T^2 keeps the
+    A temperature T > 1 gives more weight to the teacher's predictions for improbable tokens. The factor T^2 keeps the
     gradients' size (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2).
     """
     log_p, log_q = ((_at_least_float32(tensor) / temperature).log_softmax(-1) for tensor in (logits, teacher_logits))

@@ -50,7 +50,8 @@ class DocumentMask:
     """A causal mask for sequences of several documents: a position attends to the earlier ones of its own document.
 
     Attributes:
-        first_keys: For each query, the position of the first key that it may attend to. The last one is its own.
+        first_keys: For each query, the position of the first key that it may attend to. Its last key is at its own
+            position.
         tensor: The same mask as a tensor, if it has been computed already; see :meth:`with_tensor`.
     """
 

@@ -75,14 +75,14 @@ class _GrowingTable(nn.Module):
     def __init__(self, rows: Callable[[int], Tensor]) -> None:
         super().__init__()
         self._rows = rows
-        # On the meta device only the shapes of weights are wanted, and the width may be absurd. (In PyTorch 2.6
-        # torch.get_default_device does not know a device that is set by a context.)
+        # On the meta device, only the shapes of weights are needed, and the width may be too large for a real table.
+        # (In PyTorch 2.6 torch.get_default_device does not know a device that is set by a context.)
         empty = torch.empty(0)
         self.register_buffer("table", empty if empty.is_meta else rows(256), persistent=False)
 
     @property
     def width(self) -> Size:
-        """The width of a row. A table on the meta device does not know it before it grows."""
+        """The width of a row. A table on the meta device has no such width before it grows."""
         return self.table.size(-1) if self.table.dim() > 1 else "width"
 
     def reserve(self, length: int) -> None:
@@ -177,7 +177,7 @@ def make_positions(
     offset: int = 0,
     last_exponent: bool = False,
 ) -> SinusoidalPositions | LearnedPositions | NoPositions:
-    """Return the module that adds positions to embeddings. For the other kinds of positions, it adds nothing.
+    """Return the module that adds positions to embeddings. For kinds that do not do so, it adds nothing.
 
     ``max_length`` is used only by learned positions. For the other options, see :func:`sinusoids`.
     """
@@ -316,9 +316,9 @@ class RelativeBias(nn.Module):
     Args:
         num_heads: Number of heads, H.
         num_buckets: Number of buckets; even, and at least 4.
-        max_distance: Distance from which on there is only one bucket; more than half of ``num_buckets``.
-        bidirectional: Whether keys after the query have buckets of their own, half of them. Otherwise they have the
-            bucket of distance 0, for attention that masks them.
+        max_distance: All distances from this one on share a bucket. It is more than half of ``num_buckets``.
+        bidirectional: Whether half of the buckets are for keys after the query. Otherwise they have the bucket of
+            distance 0, for attention that masks them.
     """
 
     starts: Int[Tensor, " N"]
@@ -354,7 +354,7 @@ class RelativeBias(nn.Module):
 
 
 def check_buckets(num_buckets: int, max_distance: int) -> None:
-    """Raise :class:`ConfigError` unless there can be so many buckets of distances up to ``max_distance``."""
+    """Raise :class:`ConfigError` unless ``num_buckets`` buckets of distances up to ``max_distance`` are possible."""
     if num_buckets < 4 or num_buckets % 2:
         raise ConfigError(f"relative_buckets = {num_buckets}: expected an even number of at least 4")
     if max_distance <= num_buckets // 2:
@@ -365,7 +365,7 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
 
 
 def _bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
-    """Return the first distance of each bucket but the first, which begins at 0.
+    """Return the first distance of each bucket, without the first bucket, which begins at 0.
 
     The distance d has the bucket m + floor(ln(d / m) / ln(max_distance / m) * (num_buckets - m)), where m buckets
     contain one distance each. So bucket m + k begins with the first d for which (d / m)^(num_buckets - m) is at least

@@ -1,7 +1,7 @@
 """Decoding step by step, as tokens: the input of the decoder, the token chosen, and the most probable tokens.
 
-The lines of a trace say the same as the page of ``headway inspect``: a *step* reads the *decoder input*, which begins
-with <bos>, and predicts the next token.
+The lines of a trace contain the same information as the page of ``headway inspect``: a *step* reads the *decoder
+input*, which begins with <bos>, and predicts the next token.
 
     Encoder input: Elle ␣est ␣jolie <eos>
     Step 1: <bos> → She | She 91.3 %, It 4.1 %, ...
@@ -78,7 +78,8 @@ class DecodedText:
         text: Its text.
         log_probability: The log-probability of its tokens, in nats.
         score: The score that ranks it: in beam search, the log-probability divided by the length penalty.
-        finished: Whether the text ends by itself. Otherwise its maximum length ended it.
+        finished: Whether the text ended with EOS or a stop string, instead of at the length limit. Otherwise its
+            maximum length ended it.
     """
 
     text: str

@@ -33,7 +33,7 @@ _SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
 
 @dataclass(frozen=True)
 class WordPhrase:
-    """A phrase in normal form, and whether a word must begin where it starts and end where it ends."""
+    """A normalized phrase, and whether it must start at the start of a word and end at the end of a word."""
 
     text: str
     at_word_start: bool = True

@@ -9,7 +9,7 @@ import torch
 from headway.bundle import AnyBundle
 from headway.notebook_html import details, page, paragraph, table, text
 
-_SHOWN = 6  # languages or labels in one line
+_SHOWN = 6  # maximum number of languages or labels to show in a line
 
 
 class PresentedModel:

@@ -13,7 +13,7 @@ from headway.notebook_html import DOUBT, badge, page, paragraph, shaded, table, 
 
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
-_SHOWN = 60  # characters of a text in one line
+_SHOWN = 60  # maximum number of characters of a text shown in a line
 Flag = Literal["truncated", "repeated", "copied", "unknown_source", "forced", "fell_back", "split"]
 
 
@@ -63,8 +63,8 @@ class Alignment:
         source_tokens: The tokens of the source as displayed, without language tag and EOS.
         pairs: One pair (source token, target token) of indices for each target token, counted from 0.
         attention: The attention of each target token to each source token. Attention to the language tag and to EOS is
-            left out, so a row sums to at most 1. For a text of several parts, it is empty where the candidates have
-            more than a million pairs of tokens, because its memory grows with the square of the length.
+            left out, so a row sums to at most 1. For a text of several parts, it is empty if the candidates have more
+            than a million pairs of tokens, because its size grows with the square of the length.
     """
 
     source_tokens: tuple[str, ...]
@@ -109,7 +109,7 @@ class Candidate:
         part_lengths: Numbers of tokens of the parts of a text that was translated in several. None means one part.
         pivot: The text in a third language from which this was translated, if no model translates the pair directly
             (:mod:`headway.predict.translation.pivot`). Then ``log_probability`` and ``score`` are log P(target, pivot |
-            source), but the probabilities of tokens are those of the second step.
+            source), but the probabilities of tokens come from the second model.
 
     If a text was translated in several parts, scores are summed and tokens concatenated, and
     ``token_log_probabilities`` contains the EOS of each part.
@@ -248,7 +248,7 @@ def process_lines(
     """Yield the result of each line of a stream, in order. ``lines_ahead`` lines are processed at a time.
 
     Raises:
-        HeadwayError: The result of a line is an error. The message contains the line number.
+        HeadwayError: A line could not be translated. The message contains the line number.
     """
     remaining, first = iter(lines), 1
     while chunk := list(islice(remaining, lines_ahead)):

@@ -2,8 +2,8 @@
 
 Predictors replace the layers of a model with fast layers, turn off dropout, and may compute on another device. None of
 this may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
-object. Parameters and buffers are the same objects in both. Hooks are the same functions, but each has its own list of
-them, so that a hook that is added to one or removed from it later does not change the other.
+object. Parameters and buffers are the same objects in both. Both models have the same hook functions but separate lists
+of them, so adding a hook to one model or removing it later does not change the other.
 
 The forms into which the copy is converted, such as the one for searches, are made when they are first needed
 (:class:`Once`).
@@ -44,14 +44,14 @@ def with_own_model(bundle: BundleT, device: str | torch.device | None, *, needs_
 
 
 def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
-    """Return a copy of ``model`` on ``device``, which shares the weights if all of them are there, or if it is None."""
+    """Return a copy of ``model`` on ``device``. It shares the weights if all are there, or if ``device`` is None."""
     copied = share_weights(model)
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied
     if isinstance(copied, Model) and copied.int8_weights is not None:
         from headway.engine.int8_weights import with_float_weights
 
-        with_float_weights(copied)  # integers compute only on a CPU
+        with_float_weights(copied)  # int8 weights can be used only on a CPU
     # Module.to would change the caller's parameters in place, so they are replaced first. Tied parameters stay tied.
     moved = {
         parameter: nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
@@ -64,7 +64,7 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
 
 
 def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
-    if tensor.is_meta:  # only the shape of a weight in integers, which are on a CPU
+    if tensor.is_meta:  # a placeholder without data for an int8 weight, which stays on the CPU
         return device.type == "cpu"
     return tensor.device.type == device.type and device.index in (None, tensor.device.index)
 
@@ -112,5 +112,5 @@ class Once:
             with self._lock:
                 if self._make is not None:
                     self._made.append(self._make())
-                    self._make = None  # it may refer to the owner of this object: no cycle is left
+                    self._make = None  # it may refer to the owner of this object, which would be a reference cycle
         return self._made[0]

@@ -1,11 +1,11 @@
 """Admission control: a request queue that is bounded in tokens and in seconds.
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
-request is refused before any work is done. What the workers can decode at once is never refused for the time that it
-takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots``
-jobs are with the workers at a time; the others wait. Interactive requests enter before bulk ones, and among these each
-key gets the same number of tokens. So a key with little work waits only briefly, and is not refused because another one
-has much. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
+request is refused before any work is done. Work that fits into the workers' batches is never refused because of its
+estimated time: a slow model takes long for a few texts, but hardly longer for a full batch. At most ``slots`` jobs are
+with the workers at a time; the others wait. Interactive requests enter before bulk requests. Within a priority, each
+key gets the same number of tokens. So a key with little work waits only briefly, and is not refused because another key
+has much work. Work that no client waits for does not enter the queue, and starts when the queue is short.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dataclasses import dataclass, field
 from headway.serve.errors import OverloadedError
 
 _BYTES_PER_TOKEN = 4.0
-EXTRA_TOKENS = 4  # added to the estimate of each sentence that is translated separately
+EXTRA_TOKENS = 4  # tokens added to the estimate of each sentence that is translated separately
 _SHORT_CHARACTERS = 200  # shorter texts are not split into sentences
 _LINE_END, _SENTENCE_ENDS, _OTHER_SENTENCE_ENDS = "\n", (". ", "! ", "? "), ("\u3002", "\uff01", "\uff1f")
 _WINDOW_S = 10.0  # time constant of the measured speed
 _LEAST_BUSY_S = 1.0  # shorter measurements are too inaccurate
-_HALF_LIFE_S = 20.0  # half-life of an earlier, higher speed
-_QUIET_S = 0.5  # a shorter queue leaves time for other work
+_HALF_LIFE_S = 20.0  # half-life with which an earlier, higher speed decays
+_QUIET_S = 0.5  # with a shorter queue, there is time for other work
 _QUIET_CHECK_S = 0.05
 
 
 def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text has. A character of several bytes counts as that many characters."""
+    """Estimate the number of tokens of a text. A character of several bytes counts as that many characters."""
     return EXTRA_TOKENS * num_sentences(text) + math.ceil(_num_bytes(text) / _BYTES_PER_TOKEN)
 
 
 def num_sentences(text: str) -> int:
-    """Return about how many lines and sentences of a text are translated separately, at least 1."""
+    """Estimate the number of lines and sentences of a text that are translated separately; at least 1."""
     count = 1 + text.count(_LINE_END)
     if len(text) > _SHORT_CHARACTERS:
         count += sum(map(text.count, _SENTENCE_ENDS))
@@ -67,7 +67,7 @@ class _Caller:
 
     Attributes:
         priority: The priority of its jobs.
-        served: Tokens of its jobs that have entered or wait, by which callers share the slots.
+        served: Tokens of its jobs that are running or waiting, which determine the caller's share of the slots.
         num_jobs: Number of its unfinished jobs.
         tokens: Size of these jobs.
     """
@@ -84,9 +84,10 @@ class Admission:
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        leaves_room: Whether a caller may only take as much of ``max_tokens`` as it leaves for others, so at most half.
-        max_seconds: Maximum time that those before a new job may still take, in estimated seconds. It does not count
-            while they have at most ``batch_tokens``.
+        leaves_room: Whether a caller may use only as much of ``max_tokens`` as it leaves for others, which is at most
+            half.
+        max_seconds: Maximum estimated time, in seconds, that the jobs before a new job may still take. It does not
+            count while they have at most ``batch_tokens``.
         batch_tokens: Size of the jobs that fit into the batches of all workers together, in estimated tokens.
         first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
@@ -115,7 +116,8 @@ class Admission:
         # caller starts at this value, because it has no claim on earlier time (start-time fair queueing).
         self._served_last: dict[int, float] = {}
         self._arrivals = itertools.count()
-        # Seconds with jobs, and the tokens that were completed in them. Older values count less.
+        # Number of seconds in which there were jobs, and number of tokens that were completed in this time. Older
+        # values count less.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
         self._earlier_rate = first_rate
 
@@ -123,8 +125,8 @@ class Admission:
     def rate(self) -> float:
         """Estimated tokens per second at full load.
 
-        It is the speed of the last busy seconds, or, because few jobs do not use the whole machine, an earlier higher
-        one that is halved every 20 busy seconds.
+        It is the speed of the last busy seconds, or an earlier, higher speed, which is halved every 20 busy seconds,
+        because a few jobs do not use the whole machine.
         """
         self._measure()
         return max(self._busy_tokens / self._busy_s if self._busy_s >= _LEAST_BUSY_S else 0.0, self._earlier_rate)
@@ -157,9 +159,10 @@ class Admission:
             raise OverloadedError(max(1, math.ceil(excess)))
 
     def _tokens_before(self, caller: str, priority: int) -> int:
-        """Return how many tokens are decoded before a new job of a caller.
+        """Return the number of tokens that are decoded before a new job of a caller.
 
-        These are the caller's own tokens, all of higher priority, and at most as many of each other caller as its own.
+        These are the caller's own tokens, all tokens of higher priority, and, of each other caller, at most as many
+        tokens as its own.
         """
         caller_tokens = self._tokens_of(caller)
         return sum(
@@ -167,7 +170,7 @@ class Admission:
         )
 
     def _tokens_beyond_maximum(self, tokens: int, caller: str | None) -> int:
-        """Return how many tokens a new job of a caller is too large for the maximum of all jobs.
+        """Return the number of tokens by which a new job of a caller would exceed the maximum of all jobs.
 
         An empty queue accepts a job of any size, so that of another caller may be larger than its share. Such a job
         counts as half of the maximum.
@@ -183,11 +186,11 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it inside the context.
+        """Context that waits for a slot and occupies it until the end.
 
         Args:
             tokens: The size of the job.
-            caller: Jobs with the same name share one caller's share of the tokens.
+            caller: Name of the caller. All jobs of a caller together get one share of the tokens.
             priority: Lower numbers come first.
             has_room: Whether :meth:`check_capacity` has found room for the job already.
 
@@ -208,10 +211,10 @@ class Admission:
 
     @contextlib.contextmanager
     def reserve(self, tokens: int, caller: str, priority: int) -> Iterator[Callable[[int], None]]:
-        """Count tokens as those of an unfinished job of a caller inside the context.
+        """Context in which tokens count as an unfinished job of a caller.
 
         This keeps room for a request whose jobs enter one after the other, with ``has_room``. Yields a function that
-        gives back the room of a number of tokens, when the job that needs them enters.
+        releases the room for a number of tokens, to be called when the job that needs them enters.
         """
         state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
         left = 0
@@ -223,7 +226,7 @@ class Admission:
             self.tokens += count
             state.tokens += count
 
-        add(tokens)  # the time before belongs to the jobs before
+        add(tokens)  # the time until now belongs to the earlier jobs
         self.num_jobs += 1
         state.num_jobs += 1
         try:
@@ -236,7 +239,7 @@ class Admission:
                 del self._callers[caller]
 
     async def wait_until_quiet(self) -> None:
-        """Wait until the queue is so short that work outside of it delays nobody."""
+        """Wait until the queue is so short that other work delays no job in it."""
         while self.seconds > _QUIET_S:
             await asyncio.sleep(_QUIET_CHECK_S)
 

@@ -1,4 +1,4 @@
-"""The APIs of the service: their routes, the places of their keys, and the forms of their errors."""
+"""The APIs of the service: their routes, where their requests contain keys, and their error formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.serve.apis import (
     open_inference,
     openai,
 )
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.fields import KEYS as NATIVE_KEYS
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head
@@ -48,7 +48,7 @@ class Api:
     """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
-    keys: KeyPlace
+    keys: KeyLocation
     routes: Callable[[Service], Sequence[Route]] | None
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
     queued: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def error_reply(api: str, message: str, status: int, headers: dict[str, str] | N
 
 
 def error_for_url(url: bytes, message: str, status: int) -> Response:
-    """Return an error in the form of the API that a URL, which may be invalid, belongs to."""
+    """Return an error in the format of the API of a URL, which may be invalid."""
     path, _, query = url.partition(b"?")
     return error_reply(
         api_of_head({"method": "", "path": path.decode("latin-1"), "query_string": query, "headers": []}),
@@ -116,6 +116,6 @@ def reply_to(error: Exception, api: str) -> Response:
         return error.response
     reply = http_error(error)
     status, headers = APIS[api].statuses.get(reply.kind, reply.status), reply.headers
-    if status == 401:  # RFC 9110, section 15.5.2, demands it
+    if status == 401:  # required by RFC 9110, section 15.5.2
         headers = {**headers, "WWW-Authenticate": "Bearer"}
     return error_reply(api, reply.message, status, headers)

@@ -1,4 +1,4 @@
-"""The HTTP application: the routes of all APIs, and what is common to them: limits, errors, metrics and logs."""
+"""The HTTP application: the routes of all APIs, and their common limits, errors, metrics and logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         reports.loop_watch.start()
-        description()  # now, because it takes about a second
+        description()  # computed now, because it takes about a second
         yield
         reports.loop_watch.stop()
         reports.flush()
@@ -121,7 +121,7 @@ class _SafeCorsMiddleware(CORSMiddleware):
         return response
 
 
-# Errors, in the form of the API that the request is meant for.
+# Errors, in the format of the API that the request is meant for.
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
@@ -129,7 +129,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer an unknown path or method, or a body that does not fit the native API."""
+    """Answer an unknown path or method, or a body that is not valid for the native API."""
     if isinstance(error, RequestValidationError):
         problems = [
             f"{'.'.join(map(str, problem['loc'][1:])) or 'body'}: {problem['msg']}" for problem in error.errors()

@@ -2,7 +2,7 @@
 
 The texts of a job are given to the workers in small groups, and a group starts only when little other work waits. So
 jobs use the time that requests leave, and do not delay them. Each key gets the same number of tokens, and the jobs of a
-key are done in the order of their arrival. Jobs are kept in memory: they end with the service.
+key are processed in order of arrival. Jobs are kept in memory: they end with the service.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class BulkJob:
     Attributes:
         id: Identifies the job.
         owner: The name of the key that created it. Only this key can use it.
-        work: What is done with its texts.
-        limits: The limits at the time of its creation.
+        work: The operation on its texts.
+        limits: The limits at the time when the job was created.
         items: For each text, the text until its result arrives, and then the result as JSON.
         num_bytes: The memory of the items.
-        scale: How many times as long as with the default options each text takes.
+        scale: The time of each text, relative to the default options.
         num_started: Number of texts that were given to workers.
         num_done: Number of results.
         created: Time of its creation, in seconds since 1970.
@@ -128,13 +128,13 @@ class BulkJobs:
     """The jobs of a service.
 
     Args:
-        admission: The queue of the other work.
+        admission: The queue of all other work.
         max_groups: Maximum number of groups of texts that the workers have at a time.
     """
 
     def __init__(self, admission: Admission, max_groups: int) -> None:
         self._admission, self._max_groups = admission, max_groups
-        self._jobs: dict[str, BulkJob] = {}  # in the order of their arrival
+        self._jobs: dict[str, BulkJob] = {}  # in order of arrival
         self._served: dict[str, float] = {}  # number of tokens processed for each key with waiting texts
         self._num_runners = 0
         self._runners: set[asyncio.Task[None]] = set()
@@ -152,7 +152,7 @@ class BulkJobs:
     def add(
         self, owner: str, texts: Sequence[str], work: BulkWork, limits: LimitsConfig, scale: float = 1.0
     ) -> BulkJob:
-        """Add a job, of which each text takes ``scale`` times as long as with the default options.
+        """Add a job. Each of its texts takes ``scale`` times as long as with the default options.
 
         Raises:
             JobsFullError: The owner has too many jobs, or they are too large.
@@ -195,7 +195,7 @@ class BulkJobs:
         job.finished.set()
 
     async def _run(self) -> None:
-        """Give groups of texts to the workers, one at a time, until no texts are left."""
+        """Send groups of texts to the workers, one at a time, until no texts are left."""
         try:
             while True:
                 await self._admission.wait_until_quiet()
@@ -244,7 +244,7 @@ class BulkJobs:
         return await self._results(job, texts)
 
     async def _results(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
-        """Return the results of texts. A text that causes a failure fails alone."""
+        """Return the results of texts. If a text causes a failure, only this text fails."""
         try:
             async with asyncio.timeout(_TIME_LIMIT_FACTOR * job.limits.request_seconds):
                 return list(await job.work(texts))

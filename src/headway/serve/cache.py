@@ -1,4 +1,4 @@
-"""Results of earlier calls, the least recently used of which are forgotten first."""
+"""A least-recently-used cache of the results of earlier calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class ResultCache:
         self.num_hits = 0
 
     def keys(self, inputs: Sequence[Any], *shared: Any) -> list[bytes]:
-        """Return the key of each input, whose result also depends on what is shared. Without a cache, all are empty."""
+        """Return the cache key of each input.
+
+        The result also depends on the values that all inputs share. Without a cache, all keys are empty.
+        """
         if not self._max_bytes:
             return [b""] * len(inputs)
         beginning = hashlib.sha256(pickle.dumps(shared)).digest()

@@ -1,4 +1,4 @@
-"""Check what a start of the service needs, without loading models and without changing anything."""
+"""Check everything that the service needs to start, without loading models and without changing anything."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MEGABYTE = 1_000_000
 
 
 def check_start(config: ServeConfig) -> list[str]:
-    """Check a configuration, and return what an operator may want to know before the start.
+    """Check a configuration, and return remarks for the operator.
 
-    The files of the models are read except for their weights, of which only the headers are.
+    All files of the models are read, but only the headers of the weights.
 
     Raises:
-        HeadwayError: The service would not start; the message says why.
+        HeadwayError: The service would not start; the message gives the reason.
         ImportError: A package is missing.
     """
     importlib.import_module("headway.serve.app")
@@ -38,7 +38,7 @@ def check_start(config: ServeConfig) -> list[str]:
     _check_files(config)
     notes = _check_addresses(config)
     missing = [model.path for model in config.models if model not in present]
-    notes += [f"{name} is not converted yet; the start downloads it" for name in missing]
+    notes += [f"{name} has not been converted yet; starting the service downloads it" for name in missing]
     if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
         notes.append(f"models compute in bfloat16 or float32 ({reason})")
     return notes
@@ -99,11 +99,14 @@ def _check_writable(setting: str, folder: Path) -> None:
     if not existing.is_dir():
         raise ConfigError(f"{setting}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{setting}: {existing} cannot be written to")
+        raise ConfigError(f"{setting}: {existing} is not writable")
 
 
 def _check_addresses(config: ServeConfig) -> list[str]:
-    """Check that the service can listen. Another process may do so now, such as the service that is running."""
+    """Check that the service can listen.
+
+    If another process uses the address now, such as the running service, this is only a remark.
+    """
     try:
         with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)):
             return []

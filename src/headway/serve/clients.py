@@ -33,7 +33,7 @@ class PassedLimits(Enum):
 
 @dataclass
 class Client:
-    """Who makes a call: an API key, or anyone if there are no keys.
+    """The caller: an API key, or anyone if there are no keys.
 
     Attributes:
         name: The name of the key.
@@ -67,13 +67,13 @@ class Clients:
 
     def __init__(self, keys: Callable[[], Sequence[KeyConfig]], usage: Usage) -> None:
         self._keys, self._usage = keys, usage
-        self._request_times: dict[str, list[float]] = {}  # times within the last minute, by key name
+        self._request_times: dict[str, list[float]] = {}  # times of the requests in the last minute, by key name
 
     def authenticate(self, key: str | None) -> Client:
-        """Return the client that has this key, and count a request of it.
+        """Return the client with this key, and count a request for it.
 
         Raises:
-            BadKeyError: There are keys, and this is none of them.
+            BadKeyError: The service has keys, and this is not one of them.
             RateExceededError: The key has sent too many requests.
         """
         keys = self._keys()
@@ -112,7 +112,7 @@ class Clients:
             raise QuotaExceededError
 
     def count_characters(self, client: Client, characters: int) -> None:
-        """Count characters of a client. A negative number takes back what was counted."""
+        """Count characters of a client. A negative number undoes an earlier count."""
         self._usage.add(client.name, characters)
 
 
@@ -137,7 +137,10 @@ class RequestSizes:
         return characters
 
     def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
-        """Check the number of texts and of characters of a request. Each text counts as often as it is processed."""
+        """Check the number of texts and of characters of a request.
+
+        A text counts once for each time that it is processed.
+        """
         limits = self._limits()
         if texts > limits.texts:
             raise TooLargeError(f"{texts:,} texts in one request; at most {limits.texts:,} are accepted")
@@ -145,16 +148,16 @@ class RequestSizes:
             raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
 
     def check_cost(self, cost: Cost) -> None:
-        """Check what a request costs."""
+        """Check the cost of a request against the limits."""
         if (problem := problem_of(cost, self._limits())) is not None:
             raise TooLargeError(problem)
 
     def check_options(self, cost: Cost) -> None:
-        """Check what the options of a request or a job cost, whatever the number of its texts is."""
+        """Check the cost of the options of a request or a job, regardless of the number of texts."""
         self.check_cost(dataclasses.replace(cost, texts=0, characters=0, tokens=0, result_tokens=0))
 
     def check_job(self, texts: Sequence[str], characters: int) -> None:
-        """Check the texts of a job for bulk texts, of which ``characters`` are counted."""
+        """Check the texts of a bulk job with ``characters`` characters."""
         self.check_job_size(len(texts), characters, max(map(len, texts), default=0))
 
     def check_job_size(self, num_texts: int, characters: int = 0, longest: int = 0) -> None:

@@ -21,7 +21,7 @@ ANY_HOST = "*"  # all addresses of the machine
 UNIX_PREFIX = "unix:"  # a host that is the path of a Unix socket
 _PREFIX = "HEADWAY_"
 _SHA256 = 64  # hexadecimal digits
-# Inputs whose digest is useless: nothing (the command got no key), or a key that everyone knows.
+# Inputs whose digest must not be used: an empty input (the command got no key), and a key that everyone knows.
 _KNOWN_KEYS = {"": "nothing", "\n": "a line break", "foo": "foo", "foo\n": "foo and a line break"}
 _KNOWN_DIGESTS = {sha256(key.encode()).hexdigest(): name for key, name in _KNOWN_KEYS.items()}
 
@@ -31,11 +31,15 @@ class ModelConfig(Config):
 
     path: str = Field(
         description="The model folder, or hf:NAME for a model of the Hugging Face Hub, which the first start downloads "
-        "and converts. A relative path begins at the folder of serve.toml."
+        "and converts. A relative path is relative to the folder of serve.toml."
     )
     name: str | None = Field(None, description="The model's name in the APIs. Default: the last parts of the path.")
-    source: tuple[str, ...] = Field((), description="Languages that it translates from. Default: those of the model.")
-    target: tuple[str, ...] = Field((), description="Languages that it translates into. Default: those of the model.")
+    source: tuple[str, ...] = Field(
+        (), description="Languages to translate from. Default: the model's source languages."
+    )
+    target: tuple[str, ...] = Field(
+        (), description="Languages to translate into. Default: the model's target languages."
+    )
     precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
         "auto",
         description="Precision of decoding. auto: int8 if the processor and the model support it, and if it hardly "
@@ -44,8 +48,8 @@ class ModelConfig(Config):
     )
     load: Literal["start", "demand"] = Field(
         "start",
-        description="When to load the model: at the start of the service, or when a request needs it. A model that is "
-        "loaded on demand is unloaded again when others need its memory (limits.memory_mb).",
+        description="When to load the model: at the start of the service, or when a request needs it. A model that "
+        "was loaded on demand is unloaded when other models need its memory (limits.memory_mb).",
     )
 
 
@@ -55,48 +59,48 @@ class LimitsConfig(Config):
     queue_seconds: float = Field(
         0.8,
         gt=0,
-        description="How long a request may have to wait for the work before it, in estimated seconds. Requests "
-        "beyond it get 429 with Retry-After, unless the waiting work fits into the workers' batches. Work of another "
+        description="Maximum estimated time that a request may have to wait for earlier work, in seconds. Other "
+        "requests get 429 with Retry-After, unless the waiting work fits into the workers' batches. Work of another "
         "key counts at most as much as the unfinished work of the request's own key.",
     )
     queue_tokens: int = Field(
         200_000,
         ge=1,
-        description="Work that may wait, in estimated tokens. With several keys, a key may take as much as it leaves "
-        "for the others, so at most half.",
+        description="Maximum amount of waiting work, in estimated tokens. With several keys, a key may use as much "
+        "as it leaves for the others, which is at most half.",
     )
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")
     receive_seconds: float = Field(
-        30.0, gt=0, description="Time in which a client must send a request, and receive a reply that is ready."
+        30.0, gt=0, description="Time within which a client must send its request, and receive a reply that is ready."
     )
     connections: int = Field(2000, ge=1, description="Maximum number of open connections.")
-    header_bytes: int = Field(65_536, ge=1024, description="Maximum size of a request's headers, with its URL.")
+    header_bytes: int = Field(65_536, ge=1024, description="Maximum size of a request's headers, including its URL.")
     body_bytes: int = Field(4 << 20, ge=1024, description="Maximum size of a request's body.")
     receiving_mb: float = Field(
         256.0,
         gt=0,
-        description="Memory for all requests that are not answered yet, in megabytes: for the lengths that their "
-        "clients announce, or for what has arrived. Beyond it requests get 429. A key may take as much as is left for "
-        "others, so at most half; so may an address, if there are no keys. Requests whose key is not known yet share "
-        "an eighth in the same way by their addresses. The first 8 kB of each request do not count, and a single "
-        "request is always accepted.",
+        description="Memory for all unanswered requests in megabytes, counted by the lengths that clients announce "
+        "or by the bytes that have arrived. Requests that exceed it get 429. A key may use as much as it leaves for "
+        "the others, which is at most half. Without keys, the same applies to an address. An eighth of the memory "
+        "is for requests whose key is not known yet, and is shared by their addresses in the same way. The first 8 "
+        "kB of each request do not count, and a single request is always accepted.",
     )
     texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
-    jobs: int = Field(8, ge=0, description="Maximum number of jobs for bulk texts that are kept for a key.")
+    jobs: int = Field(8, ge=0, description="Maximum number of bulk jobs to keep for a key.")
     job_mb: float = Field(64.0, gt=0, description="Memory for the jobs of a key, in megabytes.")
     job_texts: int = Field(100_000, ge=1, description="Maximum number of texts of a job.")
     job_characters: int = Field(1_000_000, ge=1, description="Maximum number of characters of a job.")
     job_bytes: int = Field(8 << 20, ge=1024, description="Maximum size of the body of a request that creates a job.")
     job_seconds: float = Field(3600.0, gt=0, description="Time for which the result of a job or a document is kept.")
-    documents: int = Field(8, ge=0, description="Maximum number of documents that are kept for a key.")
-    document_bytes: int = Field(16 << 20, ge=1024, description="Maximum size of a document that is uploaded.")
+    documents: int = Field(8, ge=0, description="Maximum number of documents to keep for a key.")
+    document_bytes: int = Field(16 << 20, ge=1024, description="Maximum size of an uploaded document.")
     hypotheses: int = Field(128, ge=1, description="Maximum beam size, and number of results or samples of a text.")
-    new_tokens: int = Field(100_000, ge=1, description="Maximum number of tokens that a request may ask for.")
+    new_tokens: int = Field(100_000, ge=1, description="Maximum number of tokens that a request may ask to generate.")
     phrase_characters: int = Field(
-        2000, ge=0, description="Maximum number of characters of all phrases to include and to ban of a request."
+        2000, ge=0, description="Maximum number of characters of all phrases to include and to ban in a request."
     )
-    glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that a key creates.")
+    glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that a key may create.")
     glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all glossaries of a key.")
     glossary_entries: int = Field(
         100_000, ge=1, description="Maximum number of entries of a glossary for a pair of languages."
@@ -104,8 +108,8 @@ class LimitsConfig(Config):
     memory_mb: float | None = Field(
         None,
         gt=0,
-        description="Memory for the weights of all models, in megabytes. Before it is exceeded, models that were "
-        "loaded on demand are unloaded, the least recently used one first. Default: no limit.",
+        description="Memory for the weights of all models, in megabytes. Models that were loaded on demand are "
+        "unloaded before it is exceeded, the least recently used model first. Default: no limit.",
     )
     load_seconds: float = Field(
         60.0, gt=0, description="Time limit for loading a model on demand, and for a request that waits for it."
@@ -120,9 +124,11 @@ class KeyConfig(Config):
     sha256: Annotated[
         str, Field(pattern=rf"^[0-9a-f]{{{_SHA256}}}$", description="SHA-256 of the key, in hexadecimal.")
     ]
-    characters_per_month: int | None = Field(None, ge=0, description="Quota of characters for a calendar month.")
+    characters_per_month: int | None = Field(None, ge=0, description="Quota of characters per calendar month.")
     requests_per_minute: int | None = Field(None, ge=1, description="Maximum rate.")
-    priority: Literal["interactive", "bulk"] = Field("interactive", description="Bulk requests wait for all others.")
+    priority: Literal["interactive", "bulk"] = Field(
+        "interactive", description="Bulk requests wait until no other requests are waiting."
+    )
 
     @field_validator("sha256")
     @classmethod
@@ -141,8 +147,8 @@ class ServeConfig(Config):
     models: tuple[ModelConfig, ...] = Field((), description="The models, at least one.")
     host: Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Address to listen on, or a list of them. The default is reached from this machine only; * and :: "
-        "mean all addresses, of IPv4 and IPv6; unix:PATH is a Unix socket.",
+        description="Address to listen on, or a list of them. The default can be reached only from this machine; * "
+        "and :: mean all addresses, of IPv4 and IPv6; unix:PATH is a Unix socket.",
     )
     port: int = Field(5000, ge=0, le=65535, description="Port to listen on; 0 means any free one.")
     unix_mode: str = Field(
@@ -152,7 +158,8 @@ class ServeConfig(Config):
     )
     workers: int | None = Field(None, ge=1, description="Worker processes. Default: one for each core.")
     device: Literal["cpu"] = Field(
-        "cpu", description="Device to compute on. There is only one choice: worker processes are forked, without GPUs."
+        "cpu",
+        description="Device to compute on. Only cpu is possible: worker processes are forked, and cannot use GPUs.",
     )
     allowed_hosts: tuple[str, ...] = Field(
         (), description="Values of the Host header that are accepted besides those of the loopback interface."
@@ -160,10 +167,12 @@ class ServeConfig(Config):
     allowed_origins: tuple[str, ...] = Field((), description="Origins of pages that may call the service (CORS).")
     root_path: str = Field("", description="Path prefix behind a reverse proxy.")
     pivot: bool = Field(
-        True, description="Whether two models translate a pair of languages through a third one, if no model has it."
+        True,
+        description="Whether two models may translate through a third language if no model translates a pair of "
+        "languages directly.",
     )
     pivot_candidates: int = Field(
-        1, ge=1, description="Translations into the third language that are considered for each text; 1 is fastest."
+        1, ge=1, description="Number of translations into the third language to consider for each text; 1 is fastest."
     )
     glossary_folder: str | None = Field(
         None,
@@ -173,7 +182,7 @@ class ServeConfig(Config):
         None, description="File that stores the character count of each key. Default: counts are lost at a restart."
     )
     limits: LimitsConfig = LimitsConfig()
-    keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without any, every request is accepted.")
+    keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without keys, every request is accepted.")
 
     @field_validator("device", mode="before")
     @classmethod
@@ -214,7 +223,7 @@ class ServeConfig(Config):
         return tuple(f"[{host.strip('[]')}]" if ":" in host else host for host in named)
 
     def specs(self) -> list[ModelSpec]:
-        """Return the models to load. Names of models on the Hub become folders, which may take long.
+        """Return the models to load. Names of models on the Hub are converted to folders, which may take long.
 
         Raises:
             HeadwayError: A model of the Hub cannot be downloaded or converted.

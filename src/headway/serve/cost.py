@@ -1,6 +1,6 @@
-"""What a request costs: one function for its size check, its place in the queue, its caller's share and its quota.
+"""The cost of a request, for its size check, the queue, the caller's share and the quota.
 
-Every field of a request that makes work is an argument here, or has a small bound of its own; a test walks all fields
+Every field of a request that causes work is an argument here, or has a separate small limit. A test checks all fields
 of all APIs. Tokens are estimated from characters, so that a request is refused before any work is done.
 """
 
@@ -20,14 +20,14 @@ from headway.serve.admission import EXTRA_TOKENS, estimated_tokens, num_sentence
 from headway.serve.model_info import ModelInfo
 from headway.text.base import MASK
 
-_USUAL_ROWS = 4  # rows of a batch for each text with the default options
+_USUAL_ROWS = 4  # number of rows in a batch per text with the default options
 _USUAL_LONGER = 50  # a translation may have this many tokens more than its source if no maximum is given
 _PART_CHARACTERS = 500  # a longer text may be translated in parts, each with the options for a text
-_PART_TOKENS = 100  # of the maximum number of tokens, so many count for each part of a text
+_PART_TOKENS = 100  # number of tokens of the given maximum that count for each part of a text
 # A step with phrases to include, a glossary, a prefix or a coverage penalty takes as long as this many usual steps.
 _STEPS_WITH_RULES = 4
-_STEPS_ALONE = 4  # a step of a single sequence, which shares no batch, takes as long as so many usual ones
-_INSPECTION_STEPS = 6  # an inspection takes as long as so many translations
+_STEPS_ALONE = 4  # a step of a sequence that is decoded alone takes as long as this many usual steps
+_INSPECTION_STEPS = 6  # an inspection takes as long as this many translations
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases, which extend each hypothesis
 _MAX_ENTRIES = 2000  # maximum number of entries of a glossary that a request contains
 _MAX_TOKENS = 1_000_000  # maximum work of a request; most requests with more take longer than limits.request_seconds
@@ -35,8 +35,9 @@ _RESULTS_PER_NEW_TOKEN = 2  # a reply may have this many times limits.new_tokens
 _CHARACTERS_PER_TOKEN = 4
 _READ_TOKENS = 16  # reading this many tokens takes about as long as decoding one
 _DETECTED_CHARACTERS_PER_TOKEN = 100  # detecting a language is much faster than translating
-_SPLIT_CHARACTERS_PER_TOKEN = 25  # so is splitting into sentences
-_PREPARED_CHARACTERS_PER_TOKEN = 100  # so is preparing a glossary, which workers do for the first request with it
+_SPLIT_CHARACTERS_PER_TOKEN = 25  # splitting into sentences is much faster, too
+# Preparing a glossary is much faster, too; workers do it for the first request with the glossary.
+_PREPARED_CHARACTERS_PER_TOKEN = 100
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Cost:
 
     Attributes:
         texts: Number of texts.
-        characters: Characters of all texts and of what is read with each of them, for the limit and the quota.
-        tokens: Estimated tokens that are decoded, as many as would take as long with the default options.
+        characters: Number of characters of all texts, and of everything that is read with each text, for the limit and
+            the quota.
+        tokens: Estimated work: the number of tokens that would take the same time to decode with the default options.
         new_tokens: The number of tokens that the request asks for, beyond what its texts need.
         hypotheses: Number of hypotheses of each text.
         length: The largest number of tokens of a text that the request asks for.
@@ -126,7 +128,7 @@ def cost_of_translation(
     tokens, results = max(tokens, _STEPS_ALONE * decoding.min_length), results * decoding.n_best
     if options.alignment:
         tokens += results / rows / _USUAL_ROWS  # one pass through the model for each candidate
-    listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # more are refused
+    listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # longer glossaries are refused
     return Cost(
         texts=len(sources),
         characters=characters + listed,
@@ -149,8 +151,8 @@ def cost_of_generation(
     Args:
         prompts: The prompts.
         options: The options.
-        alternatives: The number of tokens that are listed for each place. None: the reply has no probabilities.
-        has_prompts: Whether the reply has the tokens of the prompts, too.
+        alternatives: The number of tokens to list at each position. None means that the reply has no probabilities.
+        has_prompts: Whether the reply also contains the tokens of the prompts.
     """
     phrases = sum(map(len, (*options.include, *options.ban, *options.stop)))
     asked = len(prompts) * options.n * options.max_new_tokens
@@ -188,13 +190,14 @@ def cost_of_inspection(texts: Sequence[str]) -> Cost:
 def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] = ()) -> Cost:
     """Return the cost of filling the masks of texts.
 
-    The text is read once for the first mask, and for each other one once with each filling of those before it. If there
-    are candidates, it is read for each length of them, and for each of their tokens but the first.
+    The text is read once for the first mask. For each further mask, it is read once with each way to fill in the
+    earlier masks. If there are candidates, it is read once for each length of a candidate, and once for each of their
+    tokens except the first.
 
     Args:
         texts: The texts.
         top: The number of fillings of each.
-        candidates: The only fillings to consider, each of which is tokenized for each text.
+        candidates: The words or phrases to choose from. They are tokenized for each text.
     """
     cost, considered = cost_of_texts(texts), sum(map(len, candidates))
     lengths = [max(1, len(candidate) // _CHARACTERS_PER_TOKEN) for candidate in candidates] or [1]
@@ -213,7 +216,7 @@ def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] =
 
 
 def cost_of_scores(texts: Sequence[str], model: ModelInfo) -> Cost:
-    """Return the cost of measuring how probable texts are; a masked model reads a text once for each of its tokens."""
+    """Return the cost of scoring texts; a masked model reads a text once for each of its tokens."""
     cost = cost_of_texts(texts)
     if model.capability != "fills":
         return cost
@@ -221,7 +224,7 @@ def cost_of_scores(texts: Sequence[str], model: ModelInfo) -> Cost:
 
 
 def cost_of_perplexity(texts: Sequence[str], times: float) -> Cost:
-    """Return the cost of measuring a model on texts, each token of which is read a number of times."""
+    """Return the cost of measuring a model on texts if each token is read ``times`` times."""
     cost = cost_of_texts(texts)
     return replace(cost, tokens=math.ceil(cost.tokens * max(1.0, times)))
 
@@ -264,7 +267,7 @@ def problem_of(cost: Cost, limits: Any) -> str | None:
 
 
 def _decoded_tokens(usual: int, parts: int, longest: int, decoding: DecodingOptions) -> int:
-    """Return about how many tokens are decoded for a text that is translated in a number of parts.
+    """Estimate the number of tokens that are decoded for a text that is translated in a number of parts.
 
     Args:
         usual: The estimated number of tokens of the text.

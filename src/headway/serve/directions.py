@@ -1,4 +1,4 @@
-"""Choose the model that translates a pair of languages, or the two that do it through a third language."""
+"""Choose the model that translates a pair of languages, or two models that do so through a third language."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Direction:
 
     @property
     def name(self) -> str:
-        """The name of the model, or those of both."""
+        """The name of the model, or the names of both models."""
         return self.model.name if isinstance(self.model, ModelInfo) else f"{self.model.first}, {self.model.second}"
 
 
@@ -71,7 +71,7 @@ class Directions:
         self._models, self._candidates = list(models), pivot_candidates
 
     def pairs(self) -> list[LanguagePair]:
-        """Return all pairs: those of each model, in the order of the models, and then those of two models."""
+        """Return all pairs: first those of single models, in the order of the models, then those of two models."""
         pairs = [
             LanguagePair(source, target, model)
             for model in self._models
@@ -93,7 +93,8 @@ class Directions:
         Args:
             source: The source language, as a client writes it.
             target: The target language.
-            model: The only model to consider. None means all, and, if none has the pair, two of them.
+            model: The only model to consider. None means all models, and two of them if no single model translates the
+                pair.
             direct: Whether a single model must translate the pair.
 
         Raises:

@@ -1,7 +1,7 @@
 """Route each request to its API or to the page. The query, headers or body decide between APIs that share a path.
 
-This is the only place that decides it: routes, errors, metrics and the refusals before a route use its result. Every
-API but the native one also has its own prefix, such as ``/deepl/v2/translate``, which its routes do not contain.
+The API is decided only here: routes, errors, metrics and early refusals use the result. Every API but the native one
+also has its own prefix, such as ``/deepl/v2/translate``, which its routes do not contain.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def likely_api_of_body(body: bytes) -> str:
 
 
 def api_of_head(scope: Scope) -> str:
-    """Return the name of the API that a request is meant for, as far as its body need not be known."""
+    """Return the name of the API that a request is meant for, if it can be determined without the body."""
     path: str = scope["path"]
     for name in _PREFIXED:
         if f"{path}/".startswith(f"/{name}/"):
@@ -99,7 +99,7 @@ async def _is_deeplx(body: bytes) -> bool:
 
 
 def split_prefix(path: str, api: str) -> tuple[str, str]:
-    """Return the prefix of its API with which a path begins, or "", and the rest, which the API's routes match."""
+    """Split a path into the prefix of its API, or "", and the rest, which the API's routes match."""
     prefix = f"/{api}"
     return (prefix, path[len(prefix) :] or "/") if f"{path}/".startswith(f"{prefix}/") else ("", path)
 

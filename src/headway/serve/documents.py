@@ -1,7 +1,7 @@
 """Documents that clients upload: they are translated as jobs for bulk texts, and their results are fetched later.
 
 A document is read and written by a separate process, so that a broken document can crash only this process. Documents
-are in a temporary folder, belong to the key that uploaded them, and are deleted after a while.
+are stored in a temporary folder, belong to the key that uploaded them, and are deleted after some time.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from headway.text.languages import base_language
 _log = logging.getLogger("headway.serve")
 _FOLDER = "headway-documents-"
 _DETECTED_CHARACTERS = 10_000
-_MAX_PROCESSES = 2  # processes that read or write documents at a time
-_PROCESSOR_S = 20  # processor time of one of them
+_MAX_PROCESSES = 2  # maximum number of processes that read or write documents at a time
+_PROCESSOR_S = 20  # processor time limit of each of these processes
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
 _MAX_EXAMPLES = 20
@@ -60,14 +60,14 @@ _SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # each text of a job
 
 @dataclass
 class DocumentWarning:
-    """A kind of warning about the translation of a document, and the texts that it concerns.
+    """A kind of warning about the translation of a document, and the affected texts.
 
     Attributes:
         kind: A flag (see :mod:`headway.predict.translation.quality`), "unlikely" (see
             :mod:`headway.predict.translation.calibration`),
             "glossary" (an entry is not met), or "failed" (the text is not translated).
         num_texts: The number of these texts.
-        examples: The beginnings of the first of them.
+        examples: The beginnings of the first affected texts.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class ServedDocument:
         created: Time of the upload, in seconds since 1970.
         ended: Time of the end of the translation.
         error: Why it has failed.
-        warnings: What may be wrong with its translation, when it is done.
+        warnings: Possible errors of the finished translation.
         was_fetched: Whether the client has got the result.
     """
 
@@ -177,11 +177,12 @@ class ServedDocuments:
     ) -> ServedDocument:
         """Read a document, and begin to translate it. All its characters are counted now.
 
-        If the client has as many documents as the service keeps, the oldest one whose result was fetched makes room.
+        If the client already has the maximum number of documents, the oldest document whose result was fetched is
+        deleted.
 
         Args:
             client: Who uploads it.
-            name: The name of the file, whose extension tells the format.
+            name: The name of the file. Its extension determines the format.
             data: The content of the file.
             source: The language of the document, or "auto".
             target: The language to translate into.
@@ -189,7 +190,8 @@ class ServedDocuments:
             glossary: A glossary. If the language is detected and there is no dictionary for it, the glossary has no
                 effect.
             encoding: The encoding of a text file that does not declare it.
-            text_syntax: XLIFF: "html" if its texts are HTML as text, "plain" if not. None: what the file declares.
+            text_syntax: XLIFF: "html" if its texts are HTML as text, "plain" if not. None means that the file declares
+                it.
 
         Raises:
             ConfigError: There is no such encoding or syntax.
@@ -224,7 +226,7 @@ class ServedDocuments:
         return document
 
     def _turn(self, document: ServedDocument) -> AbstractAsyncContextManager[None]:
-        """Wait until a process may read or write a document. With keys, one process is left for other keys."""
+        """Wait until a process may read or write a document. With keys, one process is reserved for other keys."""
         most = _MAX_PROCESSES - 1 if self._service.config.keys else _MAX_PROCESSES
         return self._turns.take(document.owner, most)
 
@@ -241,7 +243,10 @@ class ServedDocuments:
         *,
         is_detected: bool,
     ) -> BulkWork:
-        """Return what is done with the texts of a document, if it can be done. Raises the errors of :meth:`add`."""
+        """Return the function that translates the texts of a document, if there is a suitable model.
+
+        Raises the errors of :meth:`add`.
+        """
         source, target = languages
         if is_detected and base_language(target) == base_language(source):
             return _unchanged
@@ -345,7 +350,10 @@ class ServedDocuments:
     def _work(
         self, client: Client, source: str, target: str, model: str | None, glossary: StoredGlossary | None
     ) -> BulkWork:
-        """Return the function that translates the texts of a document, each of which begins with its syntax."""
+        """Return the function that translates the texts of a document.
+
+        Each text begins with the letter of its syntax.
+        """
         background = client.for_background_job()
 
         async def work(encoded: Sequence[str]) -> list[bytes]:
@@ -402,7 +410,7 @@ async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
 
 
 def _summarize_translation(translation: Translation | HeadwayError) -> dict[str, Any]:
-    """Return a dictionary with a translation's text and the kinds of its warnings, which is empty for an error."""
+    """Return a dictionary with a translation's text and the kinds of its warnings. It is empty for an error."""
     if isinstance(translation, HeadwayError):
         return {}
     kinds: list[str] = [*(["unlikely"] if translation.unlikely else []), *translation.flags]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # workers import this file, but no HTTP library
 
 
 class RetryLaterError(Exception):
-    """The request is refused for now. ``retry_after`` says when to send it again, in whole seconds."""
+    """The request is refused for now. ``retry_after`` is the delay before sending it again, in whole seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(retry_after)
@@ -45,7 +45,7 @@ class QuotaExceededError(Exception):
 
 
 class TooLargeError(Exception):
-    """The request has more texts or characters than the service accepts. The message says how many it accepts."""
+    """The request has more texts or characters than the service accepts. The message contains the maximum number."""
 
 
 class OverloadedError(RetryLaterError):
@@ -97,7 +97,7 @@ class UnknownDictionaryError(Exception):
 
 
 class GlossariesFullError(Exception):
-    """The service does not store more glossaries. The message says how much it stores."""
+    """The service does not store more glossaries. The message contains the limit."""
 
 
 class UnknownJobError(Exception):
@@ -109,7 +109,7 @@ class JobNotDoneError(Exception):
 
 
 class JobsFullError(RetryLaterError):
-    """The key has as many jobs as the service keeps, or they use as much memory as it has for them."""
+    """The key has the maximum number of jobs, or its jobs use the maximum amount of memory."""
 
 
 class UnknownDocumentError(Exception):
@@ -121,11 +121,14 @@ class DocumentNotDoneError(Exception):
 
 
 class DocumentsFullError(RetryLaterError):
-    """The key has as many documents as the service keeps."""
+    """The key has the maximum number of documents."""
 
 
 class ModelNotReadyError(RetryLaterError):
-    """A model is not loaded: it takes too long, has failed, or does not fit into memory. The message says which."""
+    """A model is not loaded: it takes too long, has failed, or does not fit into memory.
+
+    The message gives the reason.
+    """
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(max(1, math.ceil(retry_after)))

@@ -1,8 +1,9 @@
 """The gateway to all APIs: a request reaches its API when its key is known and its body has arrived.
 
-Whatever a request costs before is bounded: a request whose key belongs into its head is refused before the first byte
-of its body. If the key may be in the body, this is received up to its size limit, and searched for the key before
-anything else of it is interpreted. All requests that are being received share one bound, ``limits.receiving_mb``.
+The cost of a request before this check is bounded. If the API sends its key in the head, the request is refused before
+the first byte of its body. If the key may be in the body, the body is received up to its size limit and searched for
+the key before anything else in it is interpreted. All requests that are being received share one bound,
+``limits.receiving_mb``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway.serve.api_table import APIS, error_reply, reply_to
 from headway.serve.apis import deeplx, libretranslate
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.jobs import JOBS_PATH
@@ -43,19 +44,29 @@ _GLOSSARIES_PATH = "/api/v1/glossaries"
 _UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
 _FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
-_ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
-_PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # answered before others without a key
+_ALWAYS_ANSWERED = (
+    "/health",
+    "/ready",
+    "/metrics",
+    "/v2/health/live",
+)  # paths that are answered even while the service shuts down
+_PROBES = (
+    "/health",
+    "/ready",
+    "/v2/health/live",
+    "/v2/health/ready",
+)  # paths that are answered before other requests without a key
 _PER_ITERATION = 25  # requests without a known key to process in each iteration of the event loop
 _REFUSED = 400  # the lowest status of an error
-_PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
+_PIECE = 16_384  # number of bytes of a reply to pass to a slow client at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
-_SHARED_KEYS = KeyPlace(
+_SHARED_KEYS = KeyLocation(
     lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
 )
 
 
 class Gateway:
-    """Gives each request to the application of its API, with the client whose key it has.
+    """Passes each request to the application of its API, together with the client whose key it contains.
 
     Refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service ends; counts
     and logs.
@@ -64,7 +75,7 @@ class Gateway:
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
         self._apps, self._service, self._reports = apps, service, reports
         self._root_path = service.config.root_path
-        self._turns = LoopTurns(_PER_ITERATION)  # for requests without a known key
+        self._turns = LoopTurns(_PER_ITERATION)  # limits requests without a known key
         self._metrics_turns = LoopTurns(1)  # each reply takes some milliseconds
         self._refusal_pace = RefusalPace()
 
@@ -90,7 +101,7 @@ class Gateway:
                 if pivots:
                     headers.append((b"x-pivot-language", ", ".join(pivots).encode()))
                 if not request.is_complete and "expect" in request.head.headers:
-                    headers.append((b"connection", b"close"))  # the client may send the body, or not
+                    headers.append((b"connection", b"close"))  # the client may or may not send the body
                 message["headers"] = [*message.get("headers", ()), *headers]
             elif len(body := message.get("body", b"")) > _PIECE:
                 for position in range(0, len(body) - _PIECE, _PIECE):
@@ -125,7 +136,10 @@ class Gateway:
             )
 
     async def _admit(self, request: _Request) -> Client | None:
-        """Return who sends a request, after receiving it; None if it needs no key. Raises what it is refused with."""
+        """Return who sends a request, after receiving it; None if it needs no key.
+
+        Raises the error with which the request is refused.
+        """
         service, shared = self._service, is_shared(request.scope, request.api)
         limit = self._body_limit(request.path)
         keys = _SHARED_KEYS if shared else APIS[request.api].keys
@@ -144,7 +158,7 @@ class Gateway:
         if has_keys and not (key and service.clients.has_key(key)):
             await self._turns.take()  # so that requests with a known key do not wait for these
         if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
-            request.api = "deeplx"  # decides the form of a refusal
+            request.api = "deeplx"  # determines the format of a refusal
         if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
             body = await request.receive_body(limit, self._turns if has_keys else None)
             candidates = list(keys.in_body(request.head.headers.get("content-type", ""), body))
@@ -175,7 +189,7 @@ class Gateway:
         return client
 
     def _has_route(self, request: _Request) -> bool:
-        """Return whether an API has a route for a request. Without one, its application reads nothing of it."""
+        """Return whether an API has a route for a request. Without a client, its application reads nothing of it."""
         app = self._apps[request.api]
         scope = {**request.scope, "path": request.path, "root_path": ""}
         return (
@@ -200,12 +214,16 @@ class Gateway:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if name.lower() not in _LOCAL_HOSTS and not _is_allowed(name, config):
-            raise refused(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
+            raise refused(
+                f"The Host header '{host}' is not accepted; the setting allowed_hosts lists the accepted values", 421
+            )
         if not is_public and is_from_foreign_page(headers, config.allowed_origins):
-            raise refused("Pages of other sites are not accepted; the setting allowed_origins lists exceptions", 403)
+            raise refused(
+                "Requests from pages of other sites are not accepted; the setting allowed_origins lists exceptions", 403
+            )
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > config.limits.header_bytes:
-            raise refused("The headers are too large", 431)
+            raise refused("The request headers are too large", 431)
         if request.length > limit:
             raise TooLargeError(_TOO_LARGE.format(limit))
 
@@ -235,8 +253,8 @@ class _Request:
 
     Attributes:
         scope: The head.
-        api: The name of the API that it is meant for, as far as it is known.
-        prefix: The prefix of the API with which its path begins, or "".
+        api: The name of the API that the request is meant for, or "" while it is not known.
+        prefix: The API's prefix at the beginning of the path, or "".
         path: The rest of the path, which the API's routes match.
         head: The headers and the query.
         length: The length of the body as announced by the client, or 0.
@@ -256,7 +274,7 @@ class _Request:
         self.body, self.is_complete = b"", False
 
     async def receive_body(self, limit: int, turns: LoopTurns | None = None) -> bytes:
-        """Return the body. If there are ``turns``, each part of it waits for one.
+        """Return the body. If ``turns`` are given, each part of the body waits for a turn.
 
         Raises:
             TooLargeError: It has more than ``limit`` bytes.
@@ -278,7 +296,7 @@ class _Request:
                 self.received.add(len(part))
                 parts += part
                 self.is_complete = not message.get("more_body", False)
-                del message, part  # while the next part is awaited, memory holds one copy
+                del message, part  # only one copy is in memory while the next part is awaited
             self.body = bytes(parts)
             self.receive = replay([{"type": "http.request", "body": self.body}], self._receive)
         return self.body

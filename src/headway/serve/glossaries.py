@@ -33,13 +33,13 @@ from headway.text.languages import base_language
 BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
-# What a worker keeps at most: glossaries, their entries and their characters.
+# Maximum number of glossaries, of their entries and of their characters in a worker.
 _MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 200_000, 20_000_000
 
 
 @dataclass(frozen=True)
 class GlossaryDigest:
-    """What identifies a glossary in a worker: a digest of its lines."""
+    """Identifies a glossary in a worker: a digest of its lines."""
 
     value: bytes
 
@@ -74,7 +74,7 @@ class GlossaryLines:
 
     @property
     def is_built(self) -> bool:
-        """Whether :meth:`build` returns at once."""
+        """Whether :meth:`build` returns immediately."""
         return self._glossary.is_made
 
     @cached_property
@@ -96,20 +96,20 @@ class RecentGlossaries:
 
     def __init__(self) -> None:
         self._glossaries: dict[GlossaryDigest, GlossaryLines] = {}
-        self._entries = self._characters = 0  # of all of them
+        self._entries = self._characters = 0  # totals over all glossaries
 
     def __contains__(self, digest: GlossaryDigest) -> bool:
         return digest in self._glossaries
 
     def get(self, digest: GlossaryDigest) -> GlossaryLines:
-        """Return a glossary, which is then the one that was used last."""
+        """Return a glossary, and mark it as the most recently used one."""
         lines = self._glossaries[digest]
         self.add(lines)
         return lines
 
     def add(self, lines: GlossaryLines) -> None:
-        """Add a glossary, or use it again. Those that were not used for the longest time make room for it."""
-        kept = self._remove(lines.digest) or lines  # one that is kept may have been built
+        """Add a glossary, or use it again. The least recently used glossaries are removed to make room for it."""
+        kept = self._remove(lines.digest) or lines  # a stored glossary may already have been built
         self._glossaries[kept.digest] = kept
         self._entries += kept.num_entries
         self._characters += len(kept.text)
@@ -244,7 +244,7 @@ class StoredGlossary(Config):
         return self.model_copy(update={"name": name})
 
     def with_entries(self, dictionary: Dictionary) -> StoredGlossary:
-        """Return the glossary with the entries of a dictionary, which replace those with the same source phrases."""
+        """Return the glossary with the entries of a dictionary, which replace entries with the same source phrases."""
         try:
             rows = self.dictionary(dictionary.source, dictionary.target).rows
         except UnknownDictionaryError:
@@ -273,7 +273,7 @@ class GlossaryStore:
     """The glossaries of a service.
 
     Args:
-        folder: Folder in which glossaries are kept, one file each. None means that they end with the service.
+        folder: Folder in which glossaries are stored, one file each. None means that they end with the service.
         max_glossaries: Maximum number of glossaries of an owner.
         max_characters: Maximum size of all glossaries of an owner.
         max_entries: Maximum number of entries of a dictionary.

@@ -26,11 +26,11 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """An HTTP connection with limits on the size of headers and on the time that the client takes.
 
     The client must send each request, and receive each piece of a reply, within ``receive_seconds``. Time in which the
-    service works does not count.
+    service is working does not count.
 
-    Requests are answered one after the other. What a client sends of the next ones meanwhile is stored, but not parsed,
-    and reading goes on, because only then it is noticed when the client closes the connection. If it sends more than is
-    stored, the connection is closed after the present reply.
+    Requests are answered one after the other. Data of further requests that arrives in the meantime is stored, but not
+    parsed. Reading continues, because otherwise the service would not notice that the client has closed the connection.
+    If it sends more than is stored, the connection is closed after the present reply.
 
     Args:
         limits: Returns the present limits.
@@ -56,7 +56,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
         self._in_head, self._head_tail = True, b""
-        self._head_bytes = 0  # of the head, or of what a chunked body has besides its content
+        self._head_bytes = 0  # size of the head, or of everything in a chunked body except its content
         self._head = ReceivedRequest(received, "", is_known=False)
         self._body_left: int | None = 0  # None: chunked
         self._waiting = bytearray()  # bytes of the next requests
@@ -67,7 +67,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._head = ReceivedRequest(self._received, sender_at(self.client[0] if self.client else None), is_known=False)
-        transport.set_write_buffer_limits(0)  # pause_writing is then called whenever the client is slower than we are
+        # pause_writing is then called whenever the client reads more slowly than the service writes
+        transport.set_write_buffer_limits(0)
         if len(self.connections) > self._limits().connections:
             self._refuse(503, "Too many connections")
         self._expect_data()
@@ -103,7 +104,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self.cycle.keep_alive = False
 
     def _part_size(self, data: bytes) -> int:
-        """Return how much of the data certainly belongs to the present request, or to its head."""
+        """Return how much of the data certainly belongs to the current request or its head."""
         if self._in_head:
             seen = self._head_tail + data
             end = seen.find(_HEAD_END)
@@ -134,9 +135,9 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         if self._head_bytes > self._limits().header_bytes:
-            self._refuse(431, "The headers are too large")
+            self._refuse(431, "The request headers are too large")
         elif len(self.headers or ()) > _MAX_HEADERS:
-            self._refuse(431, "The headers are too many")
+            self._refuse(431, "Too many request headers")
 
     # The parser's callbacks.
 
@@ -159,7 +160,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._is_ignoring or self.transport.is_closing():
             return
         if len(self.headers) > _MAX_HEADERS:
-            self._refuse(431, "The headers are too many")
+            self._refuse(431, "Too many request headers")
             return
         names = {name: value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")}
         length = names.get(b"content-length", b"0")
@@ -189,7 +190,8 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Forget the request, and begin with the next one if the client has sent it already."""
         self._head.release()
         self.headers, self.url = [], b""
-        self.cycle.body = bytearray()  # the rest is read, so that the client can send it, and dropped
+        # The rest of the body is read and discarded, so that the client can finish sending it.
+        self.cycle.body = bytearray()
         self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]
         super().on_response_complete()
         if self._waiting:
@@ -237,7 +239,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         is_answered = not self._in_head and self.cycle is not None and self.cycle.response_complete
-        if self._is_answering or self.flow.read_paused:  # the client waits, or this side does not read
+        if self._is_answering or self.flow.read_paused:  # the client is waiting for a reply, or reading is paused
             self._expect_data()
         elif is_answered or (self._in_head and not self._head_bytes):
             self.transport.close()

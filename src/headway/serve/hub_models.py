@@ -12,7 +12,7 @@ from headway.interop.hub.names import parse_model
 
 
 def folder_to_serve(source: str) -> Path:
-    """Return the folder of a model, which another process downloads and converts if it is a name and has not been yet.
+    """Return the folder of a model. If necessary, another process downloads and converts a model name.
 
     The service itself never imports PyTorch or the client of the Hub for this, and no request waits for it.
 
@@ -27,7 +27,9 @@ def folder_to_serve(source: str) -> Path:
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
         known = find_converted(model)
         if known is None:
-            message = (done.stderr.strip() or f"{model}: the import ended with code {done.returncode}").splitlines()[-1]
+            message = (
+                done.stderr.strip() or f"{model}: the import failed with exit code {done.returncode}"
+            ).splitlines()[-1]
             raise HubError(message.removeprefix("headway: "))
     return known.folder
 

@@ -14,7 +14,7 @@ _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
 }  # fmt: skip
 # An unsupported language is reported only if it has at least this probability and is this many times as probable as the
-# supported ones. Sentences of four words reach this; single words and numbers do not.
+# supported ones. Sentences of four words reach these values; single words and numbers do not.
 _CLEAR, _MUCH_MORE = 0.3, 20
 _ENGLISH_NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
@@ -73,7 +73,7 @@ def english_name(code: str) -> str:
 
 
 def native_name(code: str) -> str:
-    """Return the name that a language gives itself, or its English name if that is not known."""
+    """Return the name of a language in that language, or its English name if this is not known."""
     return _NATIVE_NAMES.get(base_language(code), english_name(code))
 
 
@@ -85,8 +85,9 @@ def is_right_to_left(code: str) -> bool:
 def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage:
     """Return the most probable language of a text, among all that the detector knows.
 
-    A short text is rarely certain, so a language that is not in ``served`` must be clearly more probable than the most
-    probable one that is. The confidence is the probability among all languages in any case.
+    The language of a short text is rarely certain, so a language that is not in ``served`` must be clearly more
+    probable than the most probable language in ``served``. The confidence is always the probability among all
+    languages.
     """
     codes = {base_language(code): code for code in served}
     ranked = _identifier().rank(text)

@@ -16,7 +16,8 @@ from headway.errors import ConfigError
 from headway.serve.config import ANY_HOST, UNIX_PREFIX
 
 BACKLOG = 2048
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the machine does not have the address, such as any of IPv6
+# The machine does not have this address, for example because it has no IPv6.
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def open_sockets(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[li
 def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
     """Yield a listening socket for each address of a host.
 
-    A name may have addresses of both families of which the machine supports only one. Others must all be usable.
+    A name may have addresses of both families, but the machine may support only one of them. Others must all be usable.
     """
     num_opened, missing = 0, None
     try:
@@ -69,8 +70,8 @@ def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
                     raise
                 missing = error
                 continue
-            # Connections inherit it. Otherwise the body of a reply waits until the client acknowledges the head, for up
-            # to 40 ms.
+            # Connections inherit this option. Otherwise the body of a reply waits until the client acknowledges the
+            # head, for up to 40 ms.
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             num_opened += 1
             port = opened.getsockname()[1]
@@ -102,7 +103,10 @@ def _internet_listener(opened: socket.socket) -> ServerSocket:
 
 @contextmanager
 def _unix_socket(path: Path, mode: int) -> Iterator[ServerSocket]:
-    """Listen on a Unix socket, whose file is removed afterwards. A file that a killed service has left is replaced."""
+    """Listen on a Unix socket, whose file is removed afterwards.
+
+    A file that a killed service left behind is replaced.
+    """
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_abandoned(path)

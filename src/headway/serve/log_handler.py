@@ -9,7 +9,7 @@ import sys
 
 
 class LoopLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error. Lines of other threads, and from outside an event loop, are written at once."""
+    """Writes to standard error. Lines of other threads, and from outside an event loop, are written immediately."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)

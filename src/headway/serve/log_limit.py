@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 
-ANONYMOUS_LOG = "headway.serve.anonymous"  # requests that anyone can send
+ANONYMOUS_LOG = "headway.serve.anonymous"  # logger for requests that need no key
 LINES_PER_MINUTE = 100
 _MINUTE_S = 60.0
 
@@ -20,14 +20,14 @@ class LogLimit(logging.Filter):
         self._num_lines = Counter[int]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is to be written."""
+        """Return whether to write a line."""
         minute = int(time.monotonic() / _MINUTE_S)
         if minute != self._minute:
             self._minute = minute
             self._num_lines.clear()
         self._num_lines[record.levelno] += 1
         if self._num_lines[record.levelno] == LINES_PER_MINUTE + 1:
-            record.msg, record.args = "further lines of this kind are left out in this minute", ()
+            record.msg, record.args = "further lines of this kind are omitted for the rest of this minute", ()
             record.exc_info = None
         return self._num_lines[record.levelno] <= LINES_PER_MINUTE + 1
 

@@ -1,4 +1,4 @@
-"""Tasks that take turns, so that many of them do not stop the event loop together."""
+"""Let tasks take turns, so that many tasks together do not block the event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class LoopTurns:
-    """Lets a limited number of tasks go on in each iteration of the event loop; the others wait in their order.
+    """Lets a limited number of tasks continue in each iteration of the event loop. The others wait in order.
 
     Args:
         per_iteration: The number of tasks.
@@ -19,7 +19,7 @@ class LoopTurns:
         self._is_scheduled = False
 
     async def take(self) -> None:
-        """Wait until it is this task's turn. Without other tasks it is at once."""
+        """Wait until it is this task's turn. Without other tasks it comes immediately."""
         if not self._is_scheduled:
             self._schedule()
         if self._left:

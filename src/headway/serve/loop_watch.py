@@ -1,4 +1,4 @@
-"""Measure for how long the event loop stands still: work that belongs into a worker or a thread holds up everybody."""
+"""Measure how long the event loop is blocked by work that belongs in a worker or a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LoopWatch:
 
     @property
     def longest_s(self) -> float:
-        """The longest time for which the loop has stood still, in seconds."""
+        """The longest time in seconds for which the loop was blocked."""
         return max(self._longest, self._longest_before)
 
     def start(self) -> None:
@@ -28,7 +28,7 @@ class LoopWatch:
         self._wait()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 

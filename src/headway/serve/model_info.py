@@ -66,7 +66,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class PivotModels:
-    """Two models that translate one after the other; see :class:`headway.predict.PivotTranslator`.
+    """Two models that together translate through a third language; see :class:`headway.predict.PivotTranslator`.
 
     Attributes:
         first: The name of the first model.

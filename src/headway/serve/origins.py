@@ -1,8 +1,8 @@
 """Which requests are sent by pages of other sites, in the browser of a user who can reach the service.
 
-Browsers say so in ``Sec-Fetch-Site``, but only to servers that they trust (HTTPS and localhost), and old ones never do.
-``Origin`` names the site of the page in every request that may change something. Programs other than browsers send
-neither, and extensions and apps have origins of other schemes, which no page can have.
+Browsers report this in ``Sec-Fetch-Site``, but only to servers that they trust (HTTPS and localhost). Old browsers
+never do. ``Origin`` names the site of the page in every request that may change something. Programs other than browsers
+send neither, and extensions and apps have origins of other schemes, which no page can have.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
 
 The files in ``assets/`` are served under ``/page/`` as they are; there is no build step. The content security policy
-allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers ask
-with each visit whether a file has changed, so that a new version of Headway never meets an old script.
+allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers check
+on each visit whether a file has changed, so that a new version of Headway is never combined with an old script.
 
 The drawing of attention is shared with the page that ``headway inspect`` writes: ``/page/inspection/``.
 """
@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 
 import headway.inspection
 from headway.diagrams.svg import style_sheet
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.service import Service
 
 SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
@@ -30,8 +30,8 @@ _DRAWING_STYLE = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest(
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
-    "style-src": f"'self' 'sha256-{_DRAWING_STYLE}'",  # the style sheet inside drawings of models
-    "img-src": "'self' blob:",  # drawings of models, which need a key
+    "style-src": f"'self' 'sha256-{_DRAWING_STYLE}'",  # allows the style sheet inside drawings of models
+    "img-src": "'self' blob:",  # blob: for drawings of models, which the page fetches with a key
     "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",
@@ -43,7 +43,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-KEYS = KeyPlace(lambda _: None, public=re.compile(r".*", re.DOTALL))
+KEYS = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:

@@ -56,7 +56,9 @@ class RayArguments(Config):
     """The arguments of the application."""
 
     config: str = Field(description="Path of serve.toml, which must be the same on all machines.")
-    replicas: int = Field(2, ge=1, description="Replicas of the models. Each has `workers` processes, by default 1.")
+    replicas: int = Field(
+        2, ge=1, description="Number of replicas of the models. Each replica has `workers` processes, by default 1."
+    )
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class _ReplicaState:
         replica: The replica's id.
         num_ready: The number of its workers that can take jobs.
         workers: The last answers of its workers.
-        restarts: How many of its workers were replaced.
-        private_bytes: The memory of its workers that they do not share.
+        restarts: Number of its workers that were replaced.
+        private_bytes: The memory of its workers that is not shared between them.
     """
 
     replica: str
@@ -80,7 +82,7 @@ class _ReplicaState:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a replica sends back: the result of a job or a part of it, or the job's error."""
+    """A reply of a replica: the result of a job or a part of it, or the job's error."""
 
     value: Any = None
     error: Exception | None = None
@@ -172,7 +174,7 @@ class RayFleet(Fleet):
                 self._current = [state for state in states if isinstance(state, _ReplicaState)]
             except DeploymentUnavailableError:
                 self._current = []
-            except TimeoutError:  # the replica hangs; the other replicas do its work until Ray ends it
+            except TimeoutError:  # the replica hangs; other replicas do its work until Ray ends it
                 pass
             self._last |= {state.replica: state for state in self._current}
             self.restarts = sum(state.restarts for state in self._last.values())

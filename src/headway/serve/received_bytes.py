@@ -4,9 +4,9 @@ A body whose length the client announces counts as a whole from its start: two l
 would otherwise both be ended midway.
 
 The bound is shared by dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-packet switches", 1998): the requests of a sender may take as much as is left for others. A single sender gets at most
-half of the bound, a second one half of the rest, and so on, so that none shuts out the others. A sender is a key, or,
-while the key of a request is not known, the address that it comes from.
+packet switches", 1998): the requests of a sender may use as much as they leave for others. A single sender gets at most
+half of the bound, a second one half of the rest, and so on, so that no sender can shut out the others. A sender is a
+key or, while the key of a request is not known, the address from which it comes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FREE = 8192  # bytes of each request that do not count, so that short requests 
 _UNKNOWN_SHARE = 1 / 8  # share of the limit for requests whose key is not known yet
 _RETRY_S = 1
 _MEGABYTE = 1_000_000
-_IPV6_NETWORK_BITS = 64  # what a host of IPv6 has for itself
+_IPV6_NETWORK_BITS = 64  # network prefix length of a single IPv6 host
 
 
 class ReceivedBytes:
@@ -55,12 +55,13 @@ class ReceivedBytes:
             request.release()
 
     def check(self, num_bytes: int, num_counted: int, sender: str, *, is_known: bool) -> None:
-        """Check that there is room for more bytes of a request, of which ``num_counted`` are counted already.
+        """Check that there is room for more bytes of a request, ``num_counted`` of which are already counted.
 
         However large, the only request with a known key is accepted, and so is the only request without one.
 
         Raises:
-            OverloadedError: All requests together would exceed the bound, or those of the sender its share.
+            OverloadedError: All requests together would exceed the bound, or the sender's requests would exceed its
+                share.
         """
         bound = self._limits().receiving_mb * _MEGABYTE
         left = bound - self.num_bytes
@@ -73,7 +74,7 @@ class ReceivedBytes:
             raise OverloadedError(_RETRY_S)
 
     def count(self, num_bytes: int, sender: str, *, is_known: bool) -> None:
-        """Count bytes of a request. A negative number takes back what was counted."""
+        """Count bytes of a request. A negative number undoes an earlier count."""
         self.num_bytes += num_bytes
         if not is_known:
             self.num_unknown_bytes += num_bytes
@@ -83,10 +84,10 @@ class ReceivedBytes:
 
 
 class ReceivedRequest:
-    """The bytes of a request that count: those that have arrived, or as many as its client has announced.
+    """The counted bytes of a request: the bytes that have arrived, or the length that its client has announced.
 
     Attributes:
-        sender: Who sends the request, as far as it is known.
+        sender: The sender of the request, if it is known.
     """
 
     def __init__(self, received: ReceivedBytes, sender: str, *, is_known: bool) -> None:
@@ -94,7 +95,7 @@ class ReceivedRequest:
         self._size = self._announced = self._counted = 0
 
     def announce(self, num_bytes: int) -> None:
-        """Count the bytes that a client says it will send, so that a request is refused at its start or not at all.
+        """Count the bytes that a client says it will send, so that a request is refused either at its start or never.
 
         Raises:
             OverloadedError: There is no room for them.
@@ -112,7 +113,7 @@ class ReceivedRequest:
             self._counted += new
 
     def identify(self, sender: str) -> None:
-        """Note that the key of the request is known now, and with it who sends it."""
+        """Record that the key of the request, and thereby its sender, is known now."""
         self._received.count(-self._counted, self.sender, is_known=self._is_known)
         self.sender, self._is_known = sender, True
         self._received.count(self._counted, self.sender, is_known=True)
@@ -125,7 +126,10 @@ class ReceivedRequest:
 
 @lru_cache(maxsize=1024)
 def sender_at(address: str | None) -> str:
-    """Return the sender of requests from an address, for IPv6 from its network. None is the peer of a Unix socket."""
+    """Return the sender of requests from an address, for IPv6 from its network.
+
+    None means the peer of a Unix socket.
+    """
     try:
         parsed = ipaddress.ip_address(address or "")
     except ValueError:

@@ -1,8 +1,8 @@
-"""Slow replies for those who are refused again and again.
+"""Delay the refusals of senders that are refused again and again.
 
-A client that repeats a refused request at once costs the event loop's time, which all share. What it is refused with is
-therefore sent late once it has been refused often: clients that wait for their replies then send less. No request that
-is answered waits. Without keys refusals never wait: then nobody can be told from the others.
+A client that immediately repeats a refused request costs time of the event loop, which all clients share. What it is
+refused with is therefore sent late once it has been refused often: clients that wait for their replies then send less.
+No request that is answered waits. Without keys, refusals are never delayed, because senders cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_SENDERS = 10_000
 
 
 class RefusalPace:
-    """Decides how long refusals wait.
+    """Decides how long to delay refusals.
 
     Args:
         clock: A monotonic clock in seconds.
@@ -28,7 +28,7 @@ class RefusalPace:
         self._next: dict[str, float] = {}  # when the next refusal of each sender is due
 
     def delay(self, sender: str) -> float:
-        """Count a refusal and return how long it is to wait, in seconds."""
+        """Count a refusal, and return its delay in seconds."""
         now = self._clock()
         due = max(self._next.get(sender, 0.0), now - _BURST / _PER_SECOND)
         if len(self._next) >= _MAX_SENDERS and sender not in self._next:

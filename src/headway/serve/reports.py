@@ -76,10 +76,10 @@ class _ServiceCounters(Collector):
         for name, text, value in (
             ("headway_worker_restarts", "Workers that were replaced.", pool.restarts),
             ("headway_model_loads", "Loads of models on demand.", pool.loads),
-            ("headway_model_loads_failed", "Loads that have failed.", pool.failed_loads),
-            ("headway_model_load_seconds", "Time that loads on demand took.", pool.load_seconds),
+            ("headway_model_loads_failed", "Loads that failed.", pool.failed_loads),
+            ("headway_model_load_seconds", "Time spent on loading models on demand.", pool.load_seconds),
             ("headway_model_unloads", "Models that were unloaded.", pool.unloads),
-            ("headway_cache_hits", "Translations taken from the cache.", cache.num_hits),
+            ("headway_cache_hits", "Translations served from the cache.", cache.num_hits),
         ):
             yield CounterMetricFamily(name, text, value)
 
@@ -88,7 +88,8 @@ class RequestReports:
     """The metrics and the log of a service.
 
     Requests are counted and logged about 2 ms after they have ended, so that this work does not delay the client: the
-    kernel often wakes it on the core of the process that has sent the reply, where it waits until that process is idle.
+    kernel often wakes the client on the core of the process that has sent the reply, where it must wait until that
+    process is idle.
     """
 
     def __init__(self, service: Service) -> None:
@@ -107,14 +108,18 @@ class RequestReports:
         )
         self._first_seconds = prometheus_client.Histogram(
             "headway_first_byte_seconds",
-            "Time from a request to the beginning of its reply: to the first token of a stream.",
+            "Time from a request to the beginning of its reply; for a stream, to its first token.",
             ["api"],
             registry=self._registry,
         )
         admission = service.admission
         for name, text, value in (
             ("headway_open_requests", "Requests without a reply.", lambda: self.open_requests),
-            ("headway_queue_tokens", "Estimated tokens of accepted work that is not done.", lambda: admission.tokens),
+            (
+                "headway_queue_tokens",
+                "Estimated tokens of accepted work that is not done yet.",
+                lambda: admission.tokens,
+            ),
             ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
             ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
             ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
@@ -123,11 +128,11 @@ class RequestReports:
                 "Sequences in batches.",
                 lambda: sum(x.num_sequences for x in service.pool.states),
             ),
-            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: self._private_bytes),
+            ("headway_memory_bytes", "Memory that is not shared between workers.", lambda: self._private_bytes),
             ("headway_models_loaded", "Models that are loaded.", lambda: service.pool.num_loaded),
             ("headway_model_memory_bytes", "Memory of the loaded models.", lambda: service.pool.num_bytes),
-            ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
-            ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
+            ("headway_jobs", "Bulk jobs that are not finished.", lambda: service.jobs.num_unfinished),
+            ("headway_job_bytes", "Memory used by the texts and results of jobs.", lambda: service.jobs.num_bytes),
             ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
             (
                 "headway_loop_stop_seconds",

@@ -42,16 +42,18 @@ _SAVE_S = 5.0  # how often to save character counts; a killed service loses the 
 
 
 def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
-    """Serve until SIGTERM or SIGINT. The first signal lets accepted requests end, and a second one ends at once.
+    """Serve until SIGTERM or SIGINT.
+
+    After the first signal, accepted requests are still answered; a second signal ends the service immediately.
 
     SIGHUP loads the models again, as the configuration names them then. Keys and limits for single requests take effect
-    as soon as the file changes. The number of workers, the address and the queue's limits stay as they are. Models that
+    as soon as the file changes. The number of workers, the address and the queue's limits do not change. Models that
     are loaded on demand are cold after it.
 
     Args:
         config: The configuration.
         path: Path of the configuration file.
-        reread: Returns the configuration as it is when it is called.
+        reread: Returns the current configuration.
 
     Raises:
         HeadwayError: A model cannot be loaded, or the process that loads the models has ended unexpectedly.
@@ -141,13 +143,13 @@ class _Server(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections, of which many more may wait than asyncio accepts in one iteration."""
+        """Begin to accept connections. Many more may wait than asyncio accepts in one iteration."""
         await super().startup(sockets)
         for opened in sockets or ():
             opened.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """Begin to end the service; the second time, end it at once."""
+        """Begin to end the service; the second time, end it immediately."""
         if self._service.is_draining:
             for pid in self._service.pool.pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -181,7 +183,7 @@ class _Reloader:
         self._ending: set[asyncio.Task[None]] = set()
 
     def request(self) -> None:
-        """Have the models loaded, now or after those that are being loaded."""
+        """Load the models again, after the current load if there is one."""
         self._requested.set()
 
     async def serve_requests(self, service: Service) -> None:
@@ -201,7 +203,7 @@ class _Reloader:
             pool = ModelPool.of_config(config, self._workers)
             await pool.start()
         except HeadwayError as error:
-            _log.error("the models stay as they are: %s", error)
+            _log.error("the models are unchanged: %s", error)
             return
         except Exception:  # a bug must not prevent the handling of later signals
             _log.exception("the models stay as they are")
@@ -225,7 +227,7 @@ class _Reloader:
             try:
                 changed = self._reread()
             except HeadwayError as error:
-                _log.error("the keys stay as they are: %s", error)
+                _log.error("the keys are unchanged: %s", error)
                 continue
             config = service.config
             if (changed.keys, changed.limits, changed.models) == (config.keys, config.limits, config.models):

@@ -60,7 +60,7 @@ _MODEL_TITLES: dict[Capability, str] = {
     "fills": "masked language model",
 }
 T = TypeVar("T")
-_GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
+_GROUPS_PER_WORKER = 2  # number of text groups of bulk jobs per worker
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
 _DETECTED_CHARACTERS = 10_000  # number of characters of each text that are used to detect its language
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
@@ -93,7 +93,7 @@ class Service:
         self.is_draining = False
         self._preparing = Counter[GlossaryDigest]()  # unfinished calls that count the preparation of a glossary
         self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
-        self._reading = Turns(1)  # so are replies with all entries of a glossary
+        self._reading = Turns(1)  # one thread for replies with all entries of a glossary, for the same reason
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
@@ -161,7 +161,7 @@ class Service:
         return lists[name]
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
-        """Return the language of each text; one that no model translates from must be clearly more probable.
+        """Return the language of each text. A language that no model translates from must be clearly more probable.
 
         Of each text, the first 10,000 characters are read, and count for the quota, unless the text ``is_counted``
         as one that is translated.
@@ -280,12 +280,12 @@ class Service:
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
 
-        ``entries`` are those of the glossary if the request contains it. ``function``, which is called with
+        ``entries`` are the entries of the glossary if the request contains them. ``function``, which is called with
         ``keywords``, may return the translations in another form. A text that is not translated is a
         :class:`Translation` in any case.
 
-        ``has_errors_of_texts``: whether a text in a detected language from which no model translates has an error of
-        its own. Otherwise, all texts are refused.
+        ``has_errors_of_texts`` means that a text in a detected language that no model translates gets its own error.
+        Otherwise, all texts are refused.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
         None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
@@ -400,9 +400,9 @@ class Service:
         cost: Cost | None = None,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, or a function of it, for work of the size of ``texts``.
+        """Call a method of a model, or a function with the model, for work of the size of ``texts``.
 
-        ``cost`` is the cost if it is another one. Raises the errors of :meth:`translate`.
+        ``cost`` is the cost, if it differs from that of ``texts``. Raises the errors of :meth:`translate`.
         """
         if cost is None:
             if client.passed_limits is not PassedLimits.BACKGROUND:
@@ -454,7 +454,7 @@ class Service:
     def checked_client(self, client: Client, cost: Cost) -> Client:
         """Return the client for the calls of a request that makes several at a time.
 
-        Each call waits for its own place and is counted, but is not refused because of the others.
+        Each call waits for its own slot and is counted, but is not refused because of the other calls.
 
         Raises:
             OverloadedError: The queue has no room for all texts together.
@@ -487,7 +487,7 @@ class Service:
         Args:
             client: Who sends it.
             texts: The texts.
-            work: What is done with them. It calls this service for ``client.for_background_job()``.
+            work: The operation on the texts. It calls this service for ``client.for_background_job()``.
             characters: The number of characters that are counted. None means all of the texts.
             cost: The cost of the whole job. None means that of its texts.
 
@@ -523,7 +523,7 @@ class Service:
     async def _admitted(
         self, client: Client, model: ModelInfo | PivotModels, cost: Cost, glossary: GlossaryLines | None = None
     ) -> AsyncIterator[Fleet]:
-        """Load the model, wait for a place in the queue, count the characters, and keep the time limit.
+        """Load the model, wait for a slot, count the characters, and enforce the time limit.
 
         Yields the processes that do the work.
         """
@@ -544,10 +544,10 @@ class Service:
         # checked before the model is loaded, and again afterwards, because other requests may have arrived
         if not has_room:
             self.admission.check_capacity(tokens, client.name, client.priority)
-        # Now, so that requests that wait do not exceed the quota together.
+        # Count now, so that waiting requests cannot exceed the quota together.
         self.clients.count_characters(client, characters)
         try:
-            # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
+            # Loading time must not count as time in the queue, so a request waits for its model first.
             async with self.pool.using(*_names(model)) as fleet:
                 with self._preparation(fleet, glossary) as preparation:
                     tokens += preparation
@@ -571,7 +571,7 @@ def _largest_cost(
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
-    """Return what a service keeps on disk, if the configuration says where.
+    """Return the stores of a service for which the configuration specifies files.
 
     Raises:
         HeadwayError: A file or folder cannot be used.
@@ -607,6 +607,6 @@ def _unchanged(text: str) -> Translation:
 
 
 def _configured(model: ModelInfo, config: ModelConfig) -> ModelInfo:
-    """Return a model with the languages that the configuration gives it."""
+    """Return a model with the languages that the configuration specifies."""
     sources, targets = config.source or model.source_languages, config.target or model.target_languages
     return dataclasses.replace(model, source_languages=sources, target_languages=targets)

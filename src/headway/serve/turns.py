@@ -1,4 +1,4 @@
-"""Turns at a limited resource: those who wait are served one after the other, however much each of them asks for."""
+"""Share a limited resource in turns: owners are served one after another, no matter how much each asks for."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Places for a number of tasks at a time, which belong to owners. The owners take turns.
+    """Slots for a limited number of tasks at a time. Tasks belong to owners, which take turns.
 
     Args:
-        places: The number of tasks that may hold a place at a time.
+        slots: The number of tasks that may run at a time.
     """
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, slots: int) -> None:
+        self._free = slots
         self._held: Counter[str] = Counter()
         self._num_served = 0
-        self._served: dict[str, int] = {}  # number of each owner's last turn
+        self._served: dict[str, int] = {}  # sequence number of each owner's last turn
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
 
     @asynccontextmanager
     async def take(self, owner: str, most: int) -> AsyncIterator[None]:
-        """Wait for a place, and hold it. An owner holds at most ``most`` places at a time."""
+        """Context that waits for a slot and occupies it until the end.
+
+        An owner occupies at most ``most`` slots at a time.
+        """
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append((turn, most))
         self._serve()
@@ -38,7 +41,7 @@ class Turns:
             self._serve()
 
     def _serve(self) -> None:
-        """Give the free places to the owners that wait, first to the one whose last turn was the longest ago."""
+        """Give the free slots to the waiting owners, starting with the owner whose last turn was the longest ago."""
         for owner in sorted(self._waiting, key=lambda owner: self._served.get(owner, 0)):
             queue = self._waiting[owner]
             while queue and queue[0][0].done():  # canceled

@@ -43,7 +43,7 @@ class Usage:
         return self._characters.get(key, 0) if self._month == self._present_month() else 0
 
     def add(self, key: str, characters: int) -> None:
-        """Count characters. A negative number takes back what was counted, but not in an earlier month."""
+        """Count characters. A negative number undoes an earlier count, except in an earlier month."""
         total = max(0, self.characters(key) + characters)
         if self._month != self._present_month():
             self._month, self._characters = self._present_month(), {}

@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 1024  # rows of logits to compute at a time in validation
 
 
 class MaskedTextConfig(TextDataConfig):
-    """The documents to train and validate on, and what is hidden in them."""
+    """The documents to train and validate on, and how to hide tokens in them."""
 
     masking: MaskingConfig = Field(default_factory=MaskingConfig, description="Which tokens are hidden, and how.")
 

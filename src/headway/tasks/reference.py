@@ -67,7 +67,7 @@ def table_of_keys(name: str, model: type[BaseModel]) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """Return a default as TOML. Of a table with a kind, the page has a section, so only the kind is shown."""
+    """Return a default as TOML. The page has a section for each kind, so only the kind is shown here."""
     match value:
         case BaseModel():
             plain = value.model_dump(exclude_none=True)

@@ -1,8 +1,8 @@
 """The prior of label smoothing that a recipe asks for: the way to spread probability over all tokens or labels.
 
-With ``label_smoothing_prior = "unigram"``, token k gets the share u(k) of this probability, where u(k) is the
-number of times that k is a target in an epoch, divided by the number of all targets. A token that is no target gets
-none. :mod:`headway.nn.loss` has the equation.
+With ``label_smoothing_prior = "unigram"``, token k gets the share u(k) of this probability, where u(k) is the number of
+times that k is a target in an epoch, divided by the number of all targets. A token that is never a target gets no
+share. :mod:`headway.nn.loss` has the equation.
 """
 
 from __future__ import annotations

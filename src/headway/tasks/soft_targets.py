@@ -57,7 +57,7 @@ class SoftTargets:
 
 
 def check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int, data: TextDataConfig) -> None:
-    """Refuse a teacher that is no language model, has another tokenizer, or has too few positions."""
+    """Refuse a teacher that is not a language model, has another tokenizer, or has too few positions."""
     config = read_config(folder)
     if config.capability != "continues":
         raise ConfigError(f"training.teacher = {str(folder)!r}: not a language model")

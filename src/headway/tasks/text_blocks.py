@@ -1,4 +1,4 @@
-"""Plain text in blocks: what the tasks of language models and masked language models share.
+"""Plain text in blocks: the common parts of language modeling and masked language modeling.
 
 Documents are joined by EOS and divided into blocks. The recipe's base class refuses the options that text without a
 target side does not have, and :func:`prepare_blocks` makes the tokenizer and the data sets of blocks.
@@ -191,7 +191,7 @@ def _too_small(fraction: float) -> ConfigError:
 
 
 def _border(store: TokenStore, tokenizer: TextTokenizer, kept: float) -> tuple[int, int]:
-    """Return where the development part of a corpus begins: the number of a piece, and of a character in it.
+    """Return the start of the development part of a corpus: the index of a piece, and of a character in it.
 
     The character is about right if the tokenizer changes the text.
     """

@@ -27,9 +27,10 @@ class AddedToken:
 def added_token_splitter(tokens: Iterable[AddedToken]) -> Callable[[str], list[tuple[str, bool]]]:
     """Return a function that splits a text into added tokens and the texts between them.
 
-    It returns the parts that are not empty, and whether each is an added token. Of the tokens that begin at the first
-    possible place, the longest is found. The flags mean what ``PreTrainedTokenizer.tokenize`` of `transformers` does:
-    each sees the part before it as earlier flags have left it, and the part after it as it is in the text.
+    It returns the parts that are not empty, and whether each is an added token. The leftmost match wins, and among
+    matches at the same position, the longest token. The flags mean what ``PreTrainedTokenizer.tokenize`` of
+    `transformers` does: each applies to the text before it as modified by earlier flags, and to the unmodified text
+    after it.
     """
     by_content = {token.content: token for token in tokens}
     longest_first = sorted(by_content, key=len, reverse=True)

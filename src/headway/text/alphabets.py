@@ -1,7 +1,7 @@
-"""The letters that a language is written with, by which ``headway export --keep-languages`` chooses tokens.
+"""The letters of each language, which ``headway export --keep-languages`` uses to choose tokens.
 
-A language has the basic Latin letters, which names and loan words need, and either more Latin letters or one or several
-scripts. The letters are the main exemplar characters of the Unicode CLDR.
+Every language has the basic Latin letters, which names and loan words need, and in addition either other Latin letters
+or the letters of one or several scripts. The letters are the main exemplar characters of the Unicode CLDR.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LETTERS_AND_MARKS = ("L", "M")  # Unicode categories; digits, punctuation and s
 
 
 def letters_of(languages: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a text has only characters of these languages.
+    """Return a function that returns whether a text has only characters of these languages.
 
     Digits, punctuation and symbols belong to all languages. A code may have a region or script, such as de-AT.
 

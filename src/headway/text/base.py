@@ -117,7 +117,7 @@ class TextTokenizer(ABC):
         return self.display(self.encode(text))
 
     def display(self, ids: Sequence[int]) -> list[str]:
-        """Return each id in readable form: the text of its token, or the name of a special token or a tag.
+        """Return each id in readable form: the text of its token, or the name of a special token or tag.
 
         If a character is split between tokens, its bytes are shown in the form "<0xF0>". Without such bytes and without
         <unk>, the tokens of a "bpe", "characters" or "words" tokenizer, joined together, are the text.
@@ -178,7 +178,7 @@ class ContinuationDecoder:
         # Tokens to decode again with the next ones: the tokens of an incomplete character, and the token before them,
         # because a space may depend on it.
         self._ids: list[int] = []
-        self._length = 0  # characters of their text
+        self._length = 0  # number of characters in the text of these tokens
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text that ``ids`` add to the tokens before, without an incomplete character at the end."""

@@ -3,7 +3,7 @@
 Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, algorithm 1: each word of the
 corpus is a sequence of symbols. A step counts all pairs of neighboring symbols, weighted by the frequencies of the
 words, and replaces every occurrence of the most frequent pair by a new symbol. As in :mod:`headway.text.tokenizer`, the
-first symbols are bytes, and words have the space before them.
+initial symbols are bytes, and a word includes the space before it.
 
 The merges are those of Hugging Face `tokenizers`, which learns the vocabularies of models: of equally frequent pairs,
 the one with the lowest ids is merged (bytes in the order of their spelling, then merged symbols in the order of
@@ -110,7 +110,7 @@ class _Corpus:
         self._frequencies = list(words.values())
         self._ids = {symbol: index for index, symbol in enumerate(sorted(set().union(*words)))}
         self._counts: Counter[_Pair] = Counter()
-        self._places: defaultdict[_Pair, set[int]] = defaultdict(set)  # the words in which a pair has occurred
+        self._places: defaultdict[_Pair, set[int]] = defaultdict(set)  # words in which a pair has occurred
         for index in range(len(self._words)):
             self._count(index, 1)
         # The smallest entry is the most frequent pair with the lowest ids, if its count is up to date.

@@ -35,7 +35,7 @@ class PackedIds:
 
 
 def pack_id_bytes(rows: Sequence[bytes]) -> PackedIds:
-    """Concatenate texts, each of which is given as the bytes of a uint32 array of its ids."""
+    """Concatenate texts, given as the bytes of uint32 arrays of their ids."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
     return PackedIds(np.frombuffer(b"".join(rows), np.uint32), lengths)
 
@@ -125,7 +125,7 @@ class _Chunks(dict[str, bytes]):
         self._older: dict[str, bytes] = {}
 
     def add_words(self, words: set[str]) -> None:
-        """Add the ids of all new ``words`` at once, which is many times faster than adding them one by one."""
+        """Add the ids of all new ``words`` in one call, which is many times faster than adding them one by one."""
         older = self._older  # read only once, because other threads may replace it
         new = [word for word in words if len(word) <= _MAX_CACHED_LENGTH and word not in self and word not in older]
         for word, ids in zip(new, self._segment([self._prefix + word for word in new]), strict=True):

@@ -1,11 +1,12 @@
 """Fast tokenizers of Hugging Face models (``tokenizer.json``), in Headway's order of ids.
 
-The file of the library `tokenizers` describes normalizer, pre-tokenizer, model and decoder. All of it is kept, except
-what breaks the rule that encoding a text returns no special ids. There are two ways to break it: *added tokens* are
-found in text before the model reads it, and a Unigram model finds any piece of its vocabulary, including "</s>". So in
-the file, special tokens get names that cannot occur in text (they start and end with a space, and every pre-tokenizer
-replaces or removes spaces). Any special tokens that are still found become ``UNK``. Templates that put tokens around a
-text are removed, because the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate` replaces them.
+The file of the library `tokenizers` describes normalizer, pre-tokenizer, model and decoder. Everything is kept, except
+for features that would make the encoding of a text contain special ids. There are two ways to break it: *added tokens*
+are found in text before the model reads it, and a Unigram model finds any piece of its vocabulary, including "</s>". So
+in the file, special tokens get names that cannot occur in text (they start and end with a space, and every
+pre-tokenizer replaces or removes spaces). Any special tokens that are still found become ``UNK``. Templates that put
+tokens around a text are removed, because the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`
+replaces them.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ class FastTokenizer(ImportedTokenizer):
     def needed_for(self, ids: Iterable[int]) -> set[int]:
         """Return ``ids`` and the ids of all tokens without which encoding could not yield these.
 
-        They are the tokens that merges make on the way to others, and in a unigram model the token with the least
-        score, on which the score of unknown characters depends.
+        They are the intermediate results of merges and, in a unigram model, the token with the lowest score, which
+        determines the score of unknown characters.
         """
         needed, model, spelled = set(ids), self.library_json["model"], self._spelled()
         index_of = {token: index for index, token in enumerate(spelled) if token and index not in self.reserved_ids}
@@ -182,7 +183,10 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _symbols(token: str, suffix: str) -> list[str]:
-    """Return the symbols from which merges make a token. The last one has the ``suffix`` of the end of a word."""
+    """Return the initial symbols of a token, before any merges.
+
+    The last one has the ``suffix`` of the end of a word.
+    """
     if not suffix or not token.endswith(suffix):
         return list(token)
     *symbols, last = list(token.removesuffix(suffix)) or [""]
@@ -213,7 +217,7 @@ def tokens_by_id(library: dict[str, Any], origin: str) -> dict[int, str]:
 
 
 def library_ids(library: dict[str, Any], texts: list[str], origin: str) -> list[list[int]]:
-    """Return the ids that a ``tokenizer.json`` itself gives each text. Texts may contain special tokens."""
+    """Return the ids of each text according to ``tokenizer.json`` itself. Texts may contain special tokens."""
     with _library_errors(f"{origin}: the library `tokenizers` cannot read it"):
         read = tokenizers.Tokenizer.from_str(json.dumps({**library, "padding": None, "truncation": None}))
         encodings = read.encode_batch_fast(texts, add_special_tokens=False)

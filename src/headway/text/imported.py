@@ -29,8 +29,8 @@ class ImportedTokenizer(TextTokenizer):
         names: The displayed text of each id.
         reserved_ids: Ids that encoding a text never returns. The four special ids are always reserved.
         pieces: The token of each id, as the tokenizer's library spells it.
-        byte_tokens: The bytes of the ids that stand for bytes, which may be a part of a character: those of byte-level
-            vocabularies, and those of single bytes in other vocabularies.
+        byte_tokens: Maps ids to bytes, which may be part of a character: all ids of byte-level vocabularies, and the
+            ids of single bytes in other vocabularies.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class ImportedTokenizer(TextTokenizer):
         """Return the text that ``ids`` add to a text before them; unless ``final``, without an incomplete character at
         the end.
 
-        The libraries remove a space at the beginning of a text, so they decode ids after those of a letter. They do not
-        decode bytes, because some libraries lose complete characters that an incomplete one follows.
+        The libraries remove a space at the beginning of a text, so ids are decoded after the ids of a letter. They do
+        not decode bytes, because some libraries lose complete characters that an incomplete one follows.
         """
         before = self.encode("a")
         start, parts = len(self._joined(before)), list[str]()

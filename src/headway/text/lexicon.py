@@ -18,7 +18,7 @@ from headway import kernels
 
 _MAX_PAIRS = 32_000_000  # pairs of tokens, which take 2 GB; only a part of a longer text is used
 _MAX_SENTENCE_PAIRS = 250_000  # pairs of tokens in one sentence (500 by 500); longer sentences are skipped
-ITERATIONS = 5  # the table hardly changes after these
+ITERATIONS = 5  # further iterations hardly change the table
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ Rank = Callable[[str, str], float | None]
 
 
 def symbols_of_merges(symbols: Sequence[str], rank: Rank) -> list[str]:
-    """Return the symbols, and every token that byte-pair encoding makes of them, in the order of the merges."""
+    """Return the symbols, and all tokens that byte-pair encoding merges them into, in the order of the merges."""
     current, made = list(symbols), list(symbols)
     while True:
         ranks = ((rank(*pair), place) for place, pair in enumerate(pairwise(current)))

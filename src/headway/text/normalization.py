@@ -12,9 +12,9 @@ Three steps, in this order:
    become equal. Compatibility forms, such as full-width letters, stay as they are.
 3. Runs of spaces in a line become one space, and so do tabs and wide spaces, such as the em space. A run of no-break,
    thin or ideographic spaces only becomes its first character, so single ones stay as they are. White space at both
-   ends is removed. Line breaks inside stay.
+   ends is removed. Line breaks inside are kept.
 
-Language models write white space as it stands in their text, so for them the third step is left out
+Language models must reproduce the white space of their text, so the third step is omitted for them
 (:func:`normalize_characters`).
 
 Most texts are in this form. A check, which costs less than a microsecond for a sentence, finds these, and returns them
@@ -72,7 +72,9 @@ _JOINING = (
 _WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
 
 _NEVER_NEEDED = frozenset(map(chr, (*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))))
-_NEVER_NEEDED |= frozenset("\u00ad\u200e\u200f\u2060\ufeff")  # frequent ones, so that the pattern need not be tried
+_NEVER_NEEDED |= frozenset(
+    "\u00ad\u200e\u200f\u2060\ufeff"
+)  # frequent characters, for which the slower pattern is not needed
 _VISIBLE = _run_without(_INVISIBLE_RANGES)
 _VISIBLE_WITHOUT_OTHER_SPACE = _run_without((*_INVISIBLE_RANGES, *_OTHER_SPACE_RANGES))
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
@@ -96,7 +98,7 @@ def normalize(text: str) -> str:
 
 
 def normalize_characters(text: str) -> str:
-    """Return a text with its characters in normal form, and its white space as it is: steps 1 and 2."""
+    """Return a text with normalized characters and unchanged white space (steps 1 and 2)."""
     if text.isascii() and text.isprintable():
         return text
     return unicodedata.normalize("NFC", remove_invisible(text))
@@ -141,7 +143,7 @@ def is_blank(text: str) -> bool:
 def surrounding_space(text: str) -> tuple[str, str, str]:
     """Return the white space before a text, the text without it, and the white space after the text.
 
-    Invisible characters at the ends are in none of them.
+    No span contains invisible characters at the ends.
     """
     core = text.strip()
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
@@ -160,11 +162,11 @@ def surrounding_space(text: str) -> tuple[str, str, str]:
 
 
 def original_pieces(text: str, pieces: Sequence[str]) -> list[str]:
-    """Return the parts of a text that pieces of its normal form come from. The parts concatenate to the text.
+    """Return the parts of a text that correspond to pieces of its normal form. The parts concatenate to the text.
 
     Args:
         text: The text.
-        pieces: Strings that concatenate to the normal form of ``text``. Other pieces are returned as they are.
+        pieces: Strings that concatenate to the normal form of ``text``. Other pieces are returned unchanged.
     """
     form, origins = text, list(range(len(text) + 1))
     for pattern, replacement in (
@@ -198,7 +200,7 @@ def _rewrite(text: str, origins: list[int], pattern: Any, replacement: Any) -> t
 
 
 def _needed_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span of a text without invisible characters at its ends, of which those that are needed stay."""
+    """Return the span of a text without the unnecessary invisible characters at its ends."""
     kept = [match.span() for match in _needed_or_invisible().finditer(text) if match[1]]
     return min([start, *(span[0] for span in kept)]), max([end, *(span[1] for span in kept)])
 
@@ -226,7 +228,7 @@ def _nothing(match: Any) -> str:
 
 @cache
 def _needed_or_invisible() -> Any:
-    """Return a pattern of invisible characters, of which group 1 contains those that are needed where they stand."""
+    """Return a pattern of invisible characters. Group 1 contains those that are needed at their position."""
     joining, unspaced = _letters_of(_JOINING.split()), _letters_of(_WITHOUT_SPACES.split())
     pictograph, tags = r"\p{Extended_Pictographic}", "[\U000e0020-\U000e007e]+\U000e007f"
     needed = (
@@ -243,7 +245,8 @@ def _needed_or_invisible() -> Any:
 
 
 def _letters_of(scripts: Iterable[str]) -> str:
-    # Marks such as Arabic vowels belong to several scripts (Script_Extensions), those of Latin letters to too many.
+    # Marks such as Arabic vowels belong to several scripts (Script_Extensions). Marks of Latin letters belong to so
+    # many scripts that they are excluded.
     classes = "".join(map(r"\p{{scx={}}}".format, scripts))
     return rf"[[\p{{L}}\p{{M}}]&&[{classes}]--[\u0300-\u036f{_INVISIBLE}]]"
 

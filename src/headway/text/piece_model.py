@@ -42,7 +42,7 @@ class PieceModel:
 
     def __init__(self, model_proto: bytes) -> None:
         self._fields = list(_fields(model_proto))
-        self._scores: dict[str, float] = {}  # of normal pieces
+        self._scores: dict[str, float] = {}  # scores of normal pieces
         self.is_bpe = False
         for field in self._fields:
             if field.number == _PIECES:

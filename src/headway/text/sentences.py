@@ -10,7 +10,7 @@ are joined again, by three rules:
 - after a number before a word in lower case ("den 6. januar", "1999. godine"); in languages that write ordinal numbers
   with a period, also before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
 
-A sentence too few is split later if it is too long; one too many tears a phrase apart.
+If a boundary is missed, a sentence that is too long is split later; a wrong boundary tears a phrase apart.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _TITLES = {
 }
 _TITLES["nn"] = _TITLES["no"] = _TITLES["nb"]
 _TITLES["bs"] = _TITLES["hr"]
-# Those of them that are abbreviations only before a number.
+# Entries of _TITLES that are abbreviations only before a number.
 _BEFORE_NUMBERS = _words("abb abs art bd br ca chap env fig kap kb kl n no nr nro núm os tab č čl рис ст стор стр табл")
 # Words before a number that is an ordinal, so that the word after it belongs to the same sentence.
 _BEFORE_ORDINALS = {
@@ -81,7 +81,8 @@ _FIRST = re.compile(r"\W*(\w)")
 
 
 _MAX_PIECE = 10_000  # maximum number of characters to segment at a time
-_PIECE_ENDS = (("\n",), (". ", "! ", "? ", "。", "！", "？"), (" ",))  # where a piece ends, the best places first
+# Texts after which a piece may end, in order of preference.
+_PIECE_ENDS = (("\n",), (". ", "! ", "? ", "。", "！", "？"), (" ",))
 
 
 def split_sentences(text: str, language: str) -> list[str]:
@@ -131,7 +132,8 @@ def _is_one_sentence(before: str, after: str, language: str) -> bool:
     if word.isdecimal():
         if letter.islower() and language != "ka":  # Georgian has letters in lower case only
             return True
-        if language not in _ORDINALS or letter.isdecimal() or len(word) > 3:  # a year is rarely one before a name
+        # A year before a name is rarely an ordinal.
+        if language not in _ORDINALS or letter.isdecimal() or len(word) > 3:
             return False
         begins_text = end.start() == 0 and not previous and len(before) <= 80
         return begins_text or previous in _BEFORE_ORDINALS.get(language, ())

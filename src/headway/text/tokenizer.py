@@ -43,7 +43,7 @@ from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
 from headway.text.merge_closure import symbols_of_merges
 
-SAMPLE_BYTES = 200  # size of an example up to which ``TokenizerConfig.sample_lines`` counts it as one
+SAMPLE_BYTES = 200  # ``TokenizerConfig.sample_lines`` counts an example of up to this size as one line
 
 TokenizerKind = Literal["bpe", "characters", "whitespace", "words"]
 
@@ -83,7 +83,7 @@ class Tokenizer(TextTokenizer):
     The kinds differ in what they preserve. "bpe" preserves every string. "characters" preserves the characters seen in
     training; other characters become ``UNK`` and are decoded as "�". "whitespace" preserves tokens between single
     spaces (U+0020): runs of spaces and spaces at the ends are lost, and unseen tokens become ``UNK``. "words" preserves
-    the words of its vocabulary and all spaces: another word becomes ``UNK``, with a token for each space before it.
+    the words of its vocabulary and all spaces: any other word becomes ``UNK``, with one token for each space before it.
 
     Args:
         kind: The kind of tokens; see :class:`TokenizerConfig`.

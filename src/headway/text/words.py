@@ -17,8 +17,8 @@ import re
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-# Bits of the edges: _SPACED for words that a letter of a script with spaces continues, _ANY for words that a mark
-# continues.
+# Bits for the edges of words. _SPACED: a letter of a script with spaces would continue the word. _ANY: a combining mark
+# would continue it.
 _SPACED, _ANY = 1, 2
 _UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}"
 _MARK = r"[\p{M}\p{Join_Control}]"

@@ -100,6 +100,6 @@ def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
     steps = ", ".join(path.name for path in newest)
     card = (template / "README.md").read_text(encoding="utf-8")
     bundle.save(output, f"{card}\nWeights: the mean of {steps}; the scores above are those of `{template.name}`.\n")
-    if (drawing := template / DRAWING_FILE).is_file():  # which the card shows
+    if (drawing := template / DRAWING_FILE).is_file():  # the model card shows the drawing
         atomic_write_text(output / DRAWING_FILE, drawing.read_text(encoding="utf-8"))
     return len(newest)

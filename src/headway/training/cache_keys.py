@@ -30,7 +30,8 @@ _VERSION_1_OPTIONS: dict[type[Config], tuple[str, ...]] = {
     Corpus: ("files", "fields", "source_language", "target_language", "weight"),
     TextCorpus: ("files", "fields", "source_language", "target_language", "weight", "documents"),
 }
-_FILES_AND_ORDER = {"files", "weight"}  # options of a corpus: files are hashed, and weights change no store
+# Corpus options that are not part of the key: files are hashed, and weights do not affect stores.
+_FILES_AND_ORDER = {"files", "weight"}
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class CacheKey:
         files: The name and the hash of each file. The key does not depend on the names.
         options: Configs, and plain values for JSON, by name.
         version_1: The key of version 1, or None if there is none because of an option that did not exist then.
-        changes: For options that are lists of hashes or other values that users do not know, by name: what a message
-            says if an item has changed, for each item.
+        changes: For options that are lists of hashes or other values that users do not know, by name: for each item,
+            the text of a message if the item has changed.
     """
 
     files: Sequence[tuple[str, str]]
@@ -70,7 +71,7 @@ class CacheKey:
         return {"files": [digest for _, digest in self.files], "options": plain}
 
     def differences(self, saved: Any) -> list[str]:
-        """Return what differs from a saved :meth:`description`, in words. The list is empty if it is damaged."""
+        """Describe the differences from a saved :meth:`description`. The list is empty if it is damaged."""
         try:
             files, options = list(saved["files"]), dict(saved["options"])
             before = {name: self._as_now(name, value) for name, value in options.items()}

@@ -99,7 +99,7 @@ class Checkpoints:
                 continue
             for bad, reason in damaged.items():
                 warnings.warn(f"{bad} is damaged ({reason}); resuming from {path.name} instead", stacklevel=2)
-            self._remove(self._superseded(snapshot.progress.step))  # a killed process may not have removed them
+            self._remove(self._superseded(snapshot.progress.step))  # a process that was killed may have left some
             return path, snapshot
         if damaged:
             reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())

@@ -5,7 +5,8 @@ gradients over all processes during the last backward pass, and divides the sum 
 already divided by the number of target tokens in the whole step, so it is multiplied by the number of processes first.
 
 Process 0 does everything that happens once (preparing data, validating, writing), and the others wait for it. Every
-decision that affects training is made by process 0 or by all processes together, so that all of them act alike.
+decision that affects training is made by process 0 or by all processes together, so that all of them act in the same
+way.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class World:
     def wrap(self, objective: nn.Module, *, find_unused: bool) -> nn.Module:
         """Wrap ``objective`` in DDP, so that its gradients are averaged over all processes.
 
-        ``find_unused`` says whether a pass may leave some weights unused, for example with layer dropout.
+        ``find_unused`` must be True if a pass may leave some weights unused, for example with layer dropout.
         """
         if self._host is None:
             return objective

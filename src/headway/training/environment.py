@@ -40,8 +40,8 @@ def record_start(
 
     ``precision`` is the recipe's setting. If it is "auto", a resumed run keeps the precision that it began with, so
     that resuming on another machine does not silently change the results. A warning names all other changes that may
-    affect the last bits of the results. Another one says if the order of the data may have changed, which is possible
-    only in version 1 of the order. With several processes, only one calls this function.
+    affect the last bits of the results. Another warning reports if the order of the data may have changed, which is
+    possible only in version 1 of the order. With several processes, only one calls this function.
     """
     starts = _recorded_starts(run / _FILE)
     before = starts[-1] if step and starts else {}

@@ -37,7 +37,7 @@ def recipe_of_run(recipe: RecipeT, run: Path) -> RecipeT | None:
     if not path.exists() or not checkpoint_folders(run / "checkpoints"):
         return None
     data = read_toml(path)
-    data.get("training", {}).pop("sharding", None)  # older versions could change it when a run resumed
+    data.get("training", {}).pop("sharding", None)  # in older versions, a resumed run could change it
     return type(recipe).parse_saved(data, str(path))
 
 
@@ -132,7 +132,7 @@ def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None = None) -> None:
-    """Load the weights of the model in ``folder`` into ``model``, or into the part of it that they fit.
+    """Load the weights of the model in ``folder`` into ``model``, or into the matching part of it.
 
     With ``decoder_folder``, the decoder gets the weights of the decoder-only model in this folder.
 
@@ -198,7 +198,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
     matrix in training, so they can only be frozen together.
 
     Raises:
-        ConfigError: A pattern matches nothing or only a part of a matrix, or no weight is left to train.
+        ConfigError: A pattern matches nothing or only a part of a matrix, or no trainable weight is left.
     """
     names = _weight_names(model)
     known = [name for parameter_names in names.values() for name in parameter_names]

@@ -1,4 +1,4 @@
-"""A guest leaves the process of its host as it was: random numbers, warnings and environment variables."""
+"""Restore the state of the calling process: random numbers, warnings and environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 @contextmanager
 def kept_host_state() -> Iterator[None]:
-    """Restore at the end of the block what the process had at its beginning.
+    """Context that restores the state of the process at its end.
 
     These are the random states of Python, NumPy and PyTorch (on the CPU; training restores that of its GPU), the
     filters of warnings, and the environment. Importing PyTorch's compiler sets a variable, for example.

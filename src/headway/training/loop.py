@@ -103,7 +103,7 @@ def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
     limits = recipe.data.max_tokens, recipe.max_batch_examples
     shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan, *limits)
     objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
-    with torch.compiler.set_stance("force_eager"):  # compiling would double the compile time
+    with torch.compiler.set_stance("force_eager"):  # compiling for the estimate would double the compile time
         estimate = estimate_memory(objective, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
     check_memory(estimate, available_memory(trainer.world.device))
 
@@ -402,9 +402,9 @@ class _Trainer(Generic[RecipeT]):
         """Return how training has diverged, or None. Say it if the model is worse than the frequencies of the targets.
 
         Training has diverged if the last loss is clearly above that of the first step, whose text and smoothing may
-        differ, and above the entropy of the targets, which is the loss of a model that knows only how frequent each
-        is. (The loss of a pretrained model is far below that at first.) If the training loss is below it, the model has
-        learned, and is only overfitted.
+        differ, and above the entropy of the targets, which is the loss of a model that has learned only the frequency
+        of each target. (The loss of a pretrained model is far below that at first.) If the training loss is below it,
+        the model has learned, and is only overfitted.
         """
         progress, optimizer = self.state.progress, self.recipe.optimizer
         kind, last = ("dev", progress.dev_loss) if self.prepared.dev is not None else ("training", progress.train_loss)
@@ -429,8 +429,8 @@ class _Trainer(Generic[RecipeT]):
     def _check_skipped(self) -> None:
         """Save and raise :class:`DivergenceError` if too many consecutive steps were skipped.
 
-        The saved weights are those before the first skipped step. The host waits for the device here, so this is called
-        only before a report, a validation or a save.
+        The saved weights are the weights before the first skipped step. The host waits for the device here, so this is
+        called only before a report, a validation or a save.
         """
         start = time.perf_counter()
         skipped, step = self.state.skipped_in_a_row(), self.state.step

@@ -1,11 +1,11 @@
 """An estimate of the memory that training needs, made before the first step.
 
 Memory peaks in the backward pass of the largest batch. It then contains the weights, their gradients, the optimizer's
-moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. The
-sizes of all but the activations follow from the number of weights. The activations are measured: two forward passes,
-with two and with three rows of the largest shape, count the bytes that autograd saves. Each further row adds the
-difference between these two counts. A factor from measured peaks of whole steps accounts for temporaries of the
-backward pass and for fragmentation.
+moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. The number
+of weights determines the size of everything but the activations. The activations are measured: two forward passes, with
+two and with three rows of the largest shape, count the bytes that autograd saves. Each further row adds the difference
+between these two counts. A factor from measured peaks of whole steps accounts for temporaries of the backward pass and
+for fragmentation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headway.training.stream import TokenBatch, to_device
 from headway.training.task import Objective
 
 _GIB = 1 << 30
-_LOGIT_BYTES = 12  # per logit of a chunk that the loss processes at once: the logit, its softmax and its error
+_LOGIT_BYTES = 12  # bytes per logit of a chunk of the loss: the logit, its softmax and its error
 # Peak memory divided by saved activations. On a CPU, where the heap fragments, ratios of 1.9 to 2.8 were measured
 # (resident sizes of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU value is a guess.
 _PEAK_PER_SAVED = {"cpu": 2.2, "cuda": 1.3}
@@ -98,7 +98,7 @@ def largest_batch_shapes(
     """Return the shapes of the one or two batches of an epoch that may need the most memory.
 
     One is the batch with the most tokens (a target token costs about twice as much as a source token). The other is the
-    batch with the most pairs of tokens that attention compares. They may be the same batch. Of an epoch of several
+    batch with the most pairs of tokens that attention compares. They may be the same batch. If an epoch has several
     pools, only the batches of the first pool and batches of the longest examples are considered.
     """
     if not plan.num_pools:

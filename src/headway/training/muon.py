@@ -7,7 +7,7 @@ equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
 
 Queries, keys and values are three linear maps that share one matrix (see
 :class:`~headway.nn.attention.MultiHeadAttention`), and each gets a separate orthogonal update, except in runs that
-began before that was so.
+began before this was introduced.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
         self, groups: Iterable[dict[str, Any]], *, momentum: float, betas: tuple[float, float], epsilon: float
     ) -> None:
         defaults = {"lr": 0.0, "momentum": momentum, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
-        # "capturable": the counters of steps are on the device of the weights, also after they are restored.
+        # "capturable": the step counters are on the device of the weights, even after they are restored.
         super().__init__(groups, defaults | {"orthogonal": False, "heights": None, "capturable": True})
         self._others = [group for group in self.param_groups if not group["orthogonal"]]
         adam_groups = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in self._others]

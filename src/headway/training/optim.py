@@ -26,7 +26,7 @@ With ``layer_decay`` < 1, lower layers are trained with lower rates (Howard and 
 Adafactor (Shazeer and Stern 2018) stores one row and one column instead of each matrix's second moment, and no first
 moment. The implementation is PyTorch's. A step is at most min(learning rate, s^-0.5) times the root mean square of the
 weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. It does not use Adam's betas and epsilon. It saves
-memory, not time: PyTorch has no fused kernel for it, so a step on a CPU takes seven times as long as Adam's.
+memory, not time: PyTorch has no fused kernel for it, so a step on a CPU takes seven times as long as with Adam.
 
 Muon (:mod:`headway.training.muon`) trains the matrices of the blocks, and AdamW all other weights, at the same learning
 rate.
@@ -53,7 +53,7 @@ from headway.training.muon import Muon
 # of the other schedules.
 _DEFAULT_RATE = 7e-4
 _DEFAULT_FACTOR = 1.0
-_SENSIBLE_PEAK = (1e-6, 0.1)  # below, a Transformer learns next to nothing; above, it diverges
+_SENSIBLE_PEAK = (1e-6, 0.1)  # with a lower rate, a Transformer learns next to nothing; with a higher rate, it diverges
 
 
 def _default_rate(settings: dict[str, Any]) -> float:
@@ -205,7 +205,7 @@ def make_optimizer(
 
 
 def _orthogonal_parts(blocks: Sequence[nn.Module], splits_attention: bool) -> dict[nn.Parameter, tuple[int, ...]]:
-    """Return the matrices of the blocks, each with the numbers of rows of the parts that are updated separately.
+    """Map each matrix of the blocks to the heights of its parts, which are updated separately.
 
     An attention layer has one matrix for queries, keys and values, which are three linear maps. Without
     ``splits_attention``, the whole matrix gets one orthogonal update, which makes the three updates depend on each

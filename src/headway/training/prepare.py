@@ -174,7 +174,7 @@ class Preparation:
     def say_overlap(
         self, shown_dev: str, key: str, dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]]
     ) -> None:
-        """Say how many examples of the development set ``shown_dev`` are also in the training text.
+        """Report how many examples of the development set ``shown_dev`` also occur in the training text.
 
         The count is kept in tokens/overlap.json with ``key``, the hash of what it depends on. ``dev`` and ``train`` are
         read only if there is no such count yet.
@@ -219,7 +219,7 @@ class Preparation:
             **self._reading_options(),
         }
         configs = [corpus, filters] if filters else [corpus]
-        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # version 1 had only this one
+        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # version 1 supported only this order
         is_old = is_old and not self._reading_options()
         key = CacheKey(hashes, options, version_1 if is_old else None, {"encoding": encoding.side_changes})
         path = self.run / "tokens" / name
@@ -378,7 +378,7 @@ class Preparation:
         return Tokenizers(source, target, template)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
-        """Return ``template`` with a default language on each side where all corpora have the same language."""
+        """Return ``template`` with a default language for each side on which all corpora have the same language."""
         defaults = {}
         for side in get_args(LanguageSide):
             languages = {getattr(corpus, side) for corpus in self.recipe.data.train}
@@ -407,7 +407,7 @@ class Preparation:
         return sorted(language_tag(code) for code in codes if code)
 
     def _tokenizer_description(self) -> Any:
-        """Return the saved description of what the tokenizers were made from, or None if there is none."""
+        """Return the saved description of the inputs of the tokenizers, or None if there is none."""
         try:
             return json.loads((self.run / "tokenizer" / "made_from.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -282,7 +282,7 @@ class Recipe(Config):
 
     @property
     def normalization(self) -> Callable[[str], str] | None:
-        """The function that brings training texts into the form that the model reads. None keeps them as they are."""
+        """The function that brings training texts into the form that the model reads. None leaves them unchanged."""
         return normalize if self.data.normalize else None
 
     @property

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Scores = dict[str, float | str]  # development scores and their signatures
 
 _LARGE = 1e5
-_AT_THE_END = ("average", "ema")  # kinds of records that are written again each time a run reaches its end
+_AT_THE_END = ("average", "ema")  # kinds of records that are rewritten each time a run reaches its end
 
 
 def shown_number(value: float) -> str:
-    """Return a score for people: 12.34, or 1.6e6 for a large one."""
+    """Return a score as text: 12.34, or 1.6e6 for a large one."""
     if not abs(value) >= _LARGE:
         return f"{value:.2f}"
     mantissa, exponent = f"{value:.1e}".split("e") if math.isfinite(value) else (str(value), "")
@@ -42,13 +42,13 @@ class Listener:
         """Report that ``num_done`` items of ``activity``, such as "examples tokenized", are finished."""
 
     def started(self, step: int, total_steps: int) -> None:
-        """Report that the data are prepared, and that training goes on after ``step`` of ``total_steps``."""
+        """Report that the data are prepared, and that training continues after ``step`` of ``total_steps``."""
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Report that ``step`` of ``total_steps`` training steps are done; ``record`` is the newest line of metrics."""
 
     def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
-        """Report an estimate of the time left, when the first steps are long and the first report is far away."""
+        """Report an early estimate of the remaining time, if steps are long and the first report is far away."""
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""

@@ -22,8 +22,8 @@ class SlowdownNotice:
     Args:
         say: Shows one line to the user.
         processes: How many processes of this training job run on this machine. If there are several, their use of the
-            processors cannot be told from that of other programs, so only threads of theirs that are too many are
-            reported.
+            processors cannot be distinguished from that of other programs, so a report is made only if they have too
+            many threads.
     """
 
     def __init__(self, say: Callable[[str], None], processes: int = 1) -> None:
@@ -32,7 +32,7 @@ class SlowdownNotice:
         self._start, self._waited, self._others = time.monotonic(), seconds_waited(), OtherProcesses()
 
     def check(self) -> None:
-        """Report a slowdown if one is detected. Measures every ten seconds, and costs nothing in between."""
+        """Report a slowdown if one is detected. Measures every ten seconds, without any cost in between."""
         elapsed = time.monotonic() - self._start
         if self._is_done or elapsed < _INTERVAL_S:
             return

@@ -154,7 +154,7 @@ def write_header(folder: Path, snapshot: Snapshot) -> None:
 
 
 class DamageError(Exception):
-    """A checkpoint is damaged; the message says how."""
+    """A checkpoint is damaged; the message describes the damage."""
 
 
 @contextmanager

@@ -42,7 +42,8 @@ class TrainingState:
         self._restore(run)
         self.saved_step = self.progress.step
         progress, loss = self.progress, self.progress.loss if world.is_main else 0.0
-        # Sums since the last report (loss, targets, skipped steps), and the number of consecutive skipped steps.
+        # Sums since the last report (loss, targets, skipped steps), and the current number of consecutive skipped
+        # steps.
         sums = [loss, progress.loss_targets, progress.skipped, progress.skipped_in_a_row]
         self._sums = torch.tensor(sums, dtype=torch.float64, device=world.device)
         self._start_window()

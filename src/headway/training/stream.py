@@ -78,8 +78,8 @@ class StepBatches:
         num_target_tokens: Number of real target tokens in the whole step, over all processes.
         next_epoch: Epoch of the next step, counted from 0.
         next_batch: Position of the first batch of the next step in its epoch (:class:`EpochPlan`).
-        is_counted: Whether the numbers of tokens are those of the whole step. Otherwise they are those of
-            ``micro_batches``, because the number of targets in a batch is known only when it is read.
+        is_counted: Whether the numbers of tokens are those of the whole step. Otherwise they are the numbers of
+            ``micro_batches``, because the number of targets in a batch is unknown until it is read.
     """
 
     micro_batches: dict[int, TokenBatch]

@@ -93,8 +93,9 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def dev_sums(self, batch: TokenBatch) -> Mapping[str, Float[Tensor, ""]]:
-        """Return what validation sums over all targets and reports per target: the cross-entropy as "loss", and other
-        scores of the task.
+        """Return the values that validation sums over all targets and reports per target.
+
+        They are the cross-entropy, as "loss", and other scores of the task.
         """
         return {"loss": self.cross_entropy(batch)}
 
@@ -109,8 +110,8 @@ class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
 
     Attributes:
         kind: The task's name, as in ``task.kind`` of recipes and model folders.
-        recipe_type: The recipe class, which adds the task's defaults and checks. Its ``capability`` says what the
-            models do, and so which architectures, commands and routes of the service fit them.
+        recipe_type: The recipe class, which adds the task's defaults and checks. Its ``capability`` describes what the
+            models do, and therefore determines the suitable architectures, commands and routes.
         bundle_type: The class that reads and writes model folders.
         command: The ``headway`` command that uses a trained model.
         throughput_unit: Unit of throughput in progress reports.
@@ -158,7 +159,10 @@ class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
         """Return the content of the model folder."""
 
     def complete_model_folder(self, folder: Path, recipe: RecipeT) -> None:
-        """Add to the model folder of a finished run what its predictor needs beside the bundle; nothing by default."""
+        """Add files that the predictor needs, besides the bundle, to the model folder of a finished run.
+
+        Default: none.
+        """
 
     @abstractmethod
     def describe_for_model_card(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:

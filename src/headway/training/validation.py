@@ -57,7 +57,7 @@ def dev_scores(
 def target_entropy(train: TokenDataset, plan: EpochPlan) -> float:
     """Return the entropy, in nats, of the targets of a sample of the training batches.
 
-    It is the loss of a model that knows only how frequent each target is.
+    It is the loss of a model that has learned only the frequency of each target.
     """
     counts = np.zeros(1, np.int64)
     for rows in islice(plan, _SAMPLED_BATCHES):
@@ -77,7 +77,7 @@ class Selection(NamedTuple):
 
 
 def selection(metric: str, record: Mapping[str, float | str]) -> Selection:
-    """Return what orders a model with these scores among the models of its run."""
+    """Return a key that orders a model with these scores among the models of its run."""
     return Selection(selection_score(metric, record), selection_score("loss", record))
 
 

@@ -27,5 +27,5 @@ def curves(
     from headway.inspection.curves import draw_curves
 
     for run in draw_curves(runs, output, x_axis=x):
-        print(f"{run}: left out, because no training step is recorded yet", file=sys.stderr)
+        print(f"{run}: skipped, because no training step has been recorded yet", file=sys.stderr)
     print(f"written: {output}", file=sys.stderr)

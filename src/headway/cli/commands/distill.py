@@ -30,7 +30,7 @@ def distill(
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Also train on the original pairs.")] = False,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Train from scratch. An earlier run is moved aside; its translations are reused."),
+        typer.Option("--fresh", help="Train from scratch. An earlier run is renamed, and its translations are reused."),
     ] = False,
 ) -> None:
     """Train a student on a teacher's translations: sequence-level knowledge distillation.

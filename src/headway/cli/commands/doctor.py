@@ -15,7 +15,9 @@ GROUP = CommandGroup.UNDERSTAND
 def doctor(
     compile_ahead: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the int8 kernels now, so that the first translation starts at once."),
+        typer.Option(
+            "--compile", help="Compile the int8 kernels now, so that the first translation starts without delay."
+        ),
     ] = False,
 ) -> None:
     """Report versions, device, default precisions and the measured speed of matrix products on this machine."""

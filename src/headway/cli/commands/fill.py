@@ -35,10 +35,12 @@ def fill(
             "--format", help="text: probability, words and text, separated by tabs; json: one object per text."
         ),
     ] = "text",
-    top: Annotated[int, typer.Option(min=1, help="Number of fillings of each text.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of ways to fill in each text.")] = 5,
     candidates: Annotated[
         list[str] | None,
-        typer.Option("--candidate", help="A word or phrase to choose from, of any number of tokens; may be repeated."),
+        typer.Option(
+            "--candidate", help="A word or phrase that may be filled in, of any number of tokens; may be repeated."
+        ),
     ] = None,
     device: options.DeviceOption = "auto",
 ) -> None:

@@ -25,8 +25,8 @@ def import_(
         str,
         typer.Argument(
             help="hf:NAME, a model of the Hugging Face Hub; a folder of Hugging Face or CTranslate2, an .argosmodel "
-            "file, or Marian's .npz file or its folder. To choose the format of a path: huggingface: (or hf:), "
-            "ctranslate2:, argos: or marian: before it."
+            "file, or Marian's .npz file or its folder. A prefix of a path selects its format: huggingface: (or "
+            "hf:), ctranslate2:, argos: or marian:."
         ),
     ],
     output: Annotated[

@@ -30,8 +30,8 @@ def learn_bpe(
         list[str] | None,
         typer.Option(
             "--word",
-            help="A word whose symbols are shown after each merge; may be repeated. Inside a sentence, the space "
-            "before a word belongs to it: ' low'.",
+            help="A word whose symbols are shown after each merge; may be repeated. For a word inside a sentence, "
+            "include the space before it: ' low'.",
         ),
     ] = None,
     min_frequency: Annotated[

@@ -18,7 +18,7 @@ GROUP = CommandGroup.DEPLOY
 
 def models(
     update: Annotated[
-        bool, typer.Option("--update", help="Ask the Hub for newer versions, and download and convert those.")
+        bool, typer.Option("--update", help="Ask the Hub for newer versions, and download and convert them.")
     ] = False,
     remove: Annotated[
         list[str] | None,
@@ -28,15 +28,15 @@ def models(
 ) -> None:
     """List the models of the Hugging Face Hub that are converted, with their sizes, or update or remove them.
 
-    Each is a model folder, to which commands and Python convert a name such as hf:gpt2 once. It stays as it is until
-    --update: a name is loaded without asking the Hub. A commit (hf:NAME@COMMIT) never changes. The downloaded files in
-    the cache of the Hub's client stay when a model is removed.
+    Each is a model folder. Commands and Python convert a name such as hf:gpt2 once, and then load it without asking the
+    Hub. --update asks the Hub for newer versions. A commit (hf:NAME@COMMIT) never changes. Removing a model does not
+    remove the downloaded files in the cache of the Hub's client.
     """
     from headway.interop.hub.converted import converted_models, remove_converted
     from headway.interop.hub.names import HubName
 
     if update and remove:
-        raise ConfigError("--update and --remove exclude each other; leave one of them out")
+        raise ConfigError("--update and --remove cannot be combined; give one of them")
     if remove:
         for word in remove:
             print(f"removed: {remove_converted(HubName.parse(word)).folder}")
@@ -54,7 +54,7 @@ def models(
             size = f"{model.num_bytes / 1e6:>9,.1f} MB"
             print(f"{model.name!s:<{width}}  {size}  {model.commit[:8]}  {model.folder}")
     if not listed:
-        print("headway: no model of the Hub is converted; use one by its name (hf:NAME)", file=sys.stderr)
+        print("headway: no model of the Hub has been converted yet; use one by its name (hf:NAME)", file=sys.stderr)
 
 
 def _update() -> None:

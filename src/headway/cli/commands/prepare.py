@@ -20,14 +20,19 @@ def prepare(
     assignments: options.RecipeOverrides = None,
     run: options.RunFolder = None,
     shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Prepare part I of N. All parts share the run folder; any order.")
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Prepare part I of N. All parts share the run folder. They may be prepared in any order, or at the "
+            "same time.",
+        ),
     ] = "1/1",
 ) -> None:
     """Train the tokenizer and tokenize the corpora ahead of training, on all cores.
 
-    Training then starts at once, because a trial training step has also compiled the kernels that this machine needs.
-    Running the same command again resumes after an interruption. With --shard, several machines that share the run
-    folder prepare one part each. The machine that finishes last joins the parts; if none has, training joins them.
+    Training then starts without delay, because a trial training step has also compiled the kernels that this machine
+    needs. Running the same command again resumes after an interruption. With --shard, several machines that share the
+    run folder prepare one part each. The machine that finishes last joins the parts; otherwise training joins them.
     """
     from headway.calls.progress import ProgressListener
     from headway.calls.recipes import prepare_recipe

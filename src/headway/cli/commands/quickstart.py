@@ -26,7 +26,7 @@ def quickstart(
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/quickstart-SOURCE-TARGET.")] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Number of training steps. Default: 2,500; for a language model 1,200.", min=1)
+        int | None, typer.Option(help="Number of training steps. Default: 2,500, or 1,200 for a language model.", min=1)
     ] = None,
     size: Annotated[int, typer.Option(help="Number of training pairs to build.", min=1000)] = 40_000,
     language_model: Annotated[
@@ -37,7 +37,8 @@ def quickstart(
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations.
 
-    With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
+    With --language-model: train on a long poem, print text that the model writes, and compare its bits per byte with
+    compressors.
     """
     from headway.calls.progress import ProgressListener
     from headway.cli.training_runs import command_name, use_huge_pages

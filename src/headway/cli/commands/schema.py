@@ -94,7 +94,7 @@ def bundle_schema() -> JsonSchema:
 
     whole = _schema_of(ConfigFile, "Headway model folder: config.json", nullable=True)
     for name in ("labels", "framing"):
-        del whole["properties"][name]["default"]  # a file without the key has no value
+        del whole["properties"][name]["default"]  # if the key is missing in a file, there is no default
     return whole
 
 
@@ -149,7 +149,7 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSc
         name = architecture.config_class.__name__
         if presets := architecture.config_class.presets:
             whole["$defs"][name]["properties"]["preset"] = {
-                "enum": sorted(presets), "description": "Name of a known model, which sets the sizes."
+                "enum": sorted(presets), "description": "Name of a published model whose sizes become the defaults."
             }  # fmt: skip
         options.append({"$ref": f"#/$defs/{name}"} | ({} if kind in defaults else {"required": ["kind"]}))
     description = "The model: one architecture and its options."

@@ -61,7 +61,7 @@ def score(
 ) -> None:
     """Score given translations, log P(target | source), or texts, log P(text), in nats: one line for each.
 
-    Long texts are not split; a language model reads those that are longer than its context in overlapping windows. The
+    Long texts are not split. A language model reads texts that are longer than its context in overlapping windows. The
     probability of the EOS token is included; --tokens shows EOS last. A masked language model hides each token in turn,
     and does not predict EOS: the sum over the tokens is the pseudo-log-likelihood of the text.
     """
@@ -171,7 +171,7 @@ def _format(record: Mapping[str, Any], *, with_tokens: bool) -> str:
 
 
 def _pair_batches(source: Path, target: Path) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield the pairs of lines of two files. If one of them is standard input, its lines are used as they arrive.
+    """Yield the pairs of lines of two files. The lines of standard input are processed as they arrive.
 
     Raises:
         ConfigError: Both are standard input.

@@ -48,11 +48,11 @@ def serve(
     """
     from headway.serve.config import ServeConfig, read_config
 
-    given = [{"path": str(path)} for path in models or ()]
+    given_models = [{"path": str(path)} for path in models or ()]
 
     def read() -> ServeConfig:
         overrides = {"host": host, "port": port, "unix_mode": unix_mode, "workers": workers, "device": device}
-        return read_config(config, {"models": given, **overrides})
+        return read_config(config, {"models": given_models, **overrides})
 
     settings = read()
     if check:

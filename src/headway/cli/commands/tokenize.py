@@ -26,8 +26,10 @@ GROUP = CommandGroup.UNDERSTAND
 def tokenize(
     model: options.ModelFolder,
     text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of standard input.")] = None,
-    side: Annotated[Literal["source", "target"], typer.Option(help="Which vocabulary to use.")] = "source",
-    merges: Annotated[bool, typer.Option("--merges", help="Show the merges in the order they are applied.")] = False,
+    side: Annotated[Literal["source", "target"], typer.Option(help="The vocabulary to use.")] = "source",
+    merges: Annotated[
+        bool, typer.Option("--merges", help="Show the merges in the order in which they are applied.")
+    ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the token ids.")] = False,
 ) -> None:
     """Show how a text is tokenized.
@@ -40,7 +42,7 @@ def tokenize(
     from headway.calls.looking import tokenized
 
     bundle = load_bundle(model)
-    tokenized(bundle, "", side, str(model))  # refuses a side that the model does not have
+    tokenized(bundle, "", side, str(model))  # raises an error if the model does not have this side
 
     def shown(line: str) -> Iterator[str]:
         """Yield the lines of the output for a line of the input."""

@@ -1,4 +1,4 @@
-"""Texts from which bad pairs are made: what the scores of a corpus are compared with."""
+"""Make bad pairs from the texts of a corpus, to compare the scores of its pairs with."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from headway.text.words import word_spans
 
-_TRUNCATED_SHARES = (0.25, 0.65)  # of the words of a truncated text, of which the end is missing
-_SHARE_WITH_END = 0.5  # of the truncated texts end with the punctuation of the whole text
+_TRUNCATED_SHARES = (0.25, 0.65)  # minimum and maximum share of words that are cut from the end of a text
+_SHARE_WITH_END = 0.5  # share of truncated texts that keep the final punctuation of the whole text
 _END = re.compile(r"\W*\Z")
 
 
 def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
-    """Return, for each text, another one of nearly the same length."""
+    """Return, for each text, another text of nearly the same length."""
     order = np.lexsort((dice.random(len(texts)), np.array([len(text) for text in texts])))
     others: list[str] = [""] * len(texts)
     for index, other in zip(order.tolist(), np.roll(order, 1).tolist(), strict=True):
@@ -26,8 +26,8 @@ def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str
 def truncated_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
     """Return texts without their last words, half of them with the punctuation at the end of the whole text.
 
-    The first half is what a limit of the length leaves, the second what is left if a clause or a sentence is missing.
-    Texts of one word stay whole.
+    Without it, texts look as if a length limit has truncated them; with it, as if a clause or a sentence is missing.
+    Texts of one word are not truncated.
     """
     shares = dice.uniform(*_TRUNCATED_SHARES, len(texts)).tolist()
     keep_end = (dice.random(len(texts)) < _SHARE_WITH_END).tolist()

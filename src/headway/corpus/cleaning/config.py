@@ -63,47 +63,51 @@ RULES: tuple[RuleName, ...] = (
 class Thresholds(Config):
     """The thresholds of the rules."""
 
-    max_characters: int = Field(1000, ge=1, description="length: characters of the longer side.")
+    max_characters: int = Field(1000, ge=1, description="length: maximum number of characters of the longer side.")
     min_letter_share: float = Field(
-        0.3, ge=0, le=1, description="letters: share of letters among the visible characters of the side with fewer."
+        0.3, ge=0, le=1, description="letters: minimum share of letters among the visible characters of a side."
     )
     min_script_share: float = Field(
-        0.5, ge=0, le=1, description="script: share of letters that belong to a script of the side's language."
+        0.5, ge=0, le=1, description="script: minimum share of letters that belong to a script of the side's language."
     )
     max_copy_similarity: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="copy: similarity of source and target: the share of the shorter text's character trigrams that "
-        "the other one has.",
+        description="copy: maximum similarity of source and target: the share of the shorter text's character "
+        "trigrams that also occur in the other text.",
     )
     min_language_probability: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="language: probability of the side's language among all languages that py3langid knows.",
+        description="language: minimum probability of the side's language among all languages that py3langid detects.",
     )
     max_ratio_deviations: float = Field(
         6.0,
         gt=0,
-        description="ratio: distance of the logarithm of the ratio of characters from the corpus's median, in robust "
+        description="ratio: maximum deviation of the log ratio of characters from the corpus's median, in robust "
         "standard deviations of pairs of that length.",
     )
     max_fact_differences: int = Field(
         0,
         ge=0,
-        description="facts: numbers, URLs, e-mail addresses and placeholders of one side without a partner on the "
-        "other. Numbers count only where both sides have digits.",
+        description="facts: maximum number of numbers, URLs, e-mail addresses and placeholders on one side without a "
+        "counterpart on the other. Numbers count only if both sides have digits.",
     )
     max_repetition: float = Field(
-        0.5, ge=0, lt=1, description="repetition: share of a side's character 6-grams that occurred in it before."
+        0.5,
+        ge=0,
+        lt=1,
+        description="repetition: maximum share of a side's character 6-grams that repeat an earlier one.",
     )
     min_pair_posterior: float = Field(
         0.75,
         gt=0,
         lt=1,
-        description="misaligned, truncated, cross_entropy: probability that a pair with such a score is good, and "
-        "not a random or truncated one. The border is learned from the corpus.",
+        description="misaligned, truncated, cross_entropy: minimum probability that a pair with this score is a "
+        "good pair instead of a random or truncated one. The score at which it is reached is learned from the "
+        "corpus.",
     )
 
 
@@ -111,7 +115,7 @@ class CleaningConfig(Config):
     """What ``headway corpus clean`` does: the content of clean.toml."""
 
     repairs: tuple[RepairName, ...] = Field(
-        REPAIRS, description="Repairs of each text. Their order is fixed; one that is not listed is not made."
+        REPAIRS, description="Repairs of each text. Only the listed repairs are made. Their order is fixed."
     )
     rules: tuple[RuleName, ...] = Field(
         RULES,

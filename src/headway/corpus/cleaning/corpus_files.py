@@ -1,4 +1,4 @@
-"""The files of a corpus: what their names mean, and files with what is kept of them, in the same format."""
+"""The files of a corpus: detect their formats, and write the kept lines in the same format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.jobs.join import open_compressed
 from headway.jobs.plan import content_digest
 from headway.storage import atomic_write_folder
 
-_LOOKED_AT = 1 << 16  # bytes at the beginning of a file
+_LOOKED_AT = 1 << 16  # number of bytes to inspect at the beginning of a file
 _MAX_NUL_SHARE = 0.01
 _MAX_REPLACED_SHARE = 0.3
 InputFormat = LineFormat | Literal["tmx"]
@@ -33,7 +33,7 @@ class CorpusInput:
 
     Attributes:
         paths: The files that are read line by line.
-        name: Their name for people.
+        name: The display name of the files.
         format: The format of the lines.
     """
 
@@ -48,7 +48,7 @@ def corpus_inputs(
     """Return the inputs that files make: text files with pairs belong together two by two.
 
     Raises:
-        ConfigError: A file does not exist, has no partner or no labels, or fields do not fit its format.
+        ConfigError: A file does not exist, has no partner or no labels, or the fields do not match its format.
         DataError: A file is binary.
     """
     for path in files:
@@ -74,7 +74,8 @@ def corpus_inputs(
             waiting = None
     if waiting is not None:
         raise ConfigError(
-            f"{waiting}: has no partner; give two files for each corpus, SOURCE TARGET, or one .tsv, .jsonl or .tmx"
+            f"{waiting}: has no partner; give two files for each corpus, SOURCE TARGET, or one .tsv, .jsonl "
+            "or .tmx file"
         )
     if kind == "texts" and len(files) > 1 and not has_languages:
         raise ConfigError(
@@ -136,7 +137,7 @@ def refuse_binary(path: Path) -> None:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The files with what is kept.
+    """The files with the kept lines.
 
     Attributes:
         names: Their names: two for pairs in text files, otherwise one.
@@ -164,7 +165,7 @@ class KeptFiles:
 
 @contextmanager
 def open_outputs(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
-    """Open files for writing, which are compressed if their names say so, and flush them to disk at the end."""
+    """Open files for writing, compressed if they have such an extension, and flush them to disk at the end."""
     with ExitStack() as stack:
         yield [stack.enter_context(open_compressed(path, path.suffix)) for path in paths]
     for path in paths:

@@ -58,7 +58,7 @@ class LineParser:
         """Return the parser with the given fields, or the usual ones.
 
         Raises:
-            ConfigError: There are too few or too many fields, or they are no numbers of columns.
+            ConfigError: There are too few or too many fields, or they are not column numbers.
         """
         needed = FIELDS[kind]
         usual = needed if form == "jsonl" else tuple(map(str, range(1, len(needed) + 1)))
@@ -112,7 +112,7 @@ class LineParser:
         return CorpusLine((line, *[""] * (len(self.fields) - 1)), fault)
 
     def replace(self, line: bytes, texts: Sequence[str]) -> bytes:
-        """Return a line of TSV or JSON with other texts in its fields. Other fields stay."""
+        """Return a line of TSV or JSON with other texts in its fields. Other fields are unchanged."""
         values = texts[::-1] if self.kind == "labels" else texts
         if self.format == "tsv":
             columns = line.decode("utf-8").split("\t")

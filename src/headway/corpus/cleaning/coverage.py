@@ -1,8 +1,8 @@
-"""Coverage: the log-odds that neither side of a pair is truncated, so that each side says what the other says.
+"""Coverage: the log-odds that neither side of a pair is truncated, so that both sides have the same content.
 
-A logistic regression for each side tells pairs of the corpus from pairs of which this side was truncated, by features
-of pairs (:mod:`headway.corpus.cleaning.lexical_model`, :mod:`headway.corpus.cleaning.cross_entropy`). The coverage is
-the lower one of their log-odds.
+A logistic regression for each side distinguishes pairs of the corpus from pairs in which this side was truncated, by
+features of pairs (:mod:`headway.corpus.cleaning.lexical_model`, :mod:`headway.corpus.cleaning.cross_entropy`). The
+coverage is the lower of the two log-odds.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from jaxtyping import Float, Shaped
 
 from headway.corpus.cleaning.mixture import PairBorder, pair_posteriors, probable
 
-_LEAST_TRUNCATED = 1e-4  # share of truncated pairs in a corpus
-_LOWEST_PART = 0.5  # how much is missing in truncated pairs, and so their lowest scores, differs between corpora
-_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # of Newton's method
-_RIDGE = 1e-3  # of the mean log-likelihood
+_LEAST_TRUNCATED = 1e-4  # minimum share of truncated pairs in a corpus
+_LOWEST_PART = 0.5  # the lowest scores depend on how many words are cut, which differs between corpora
+_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of steps of Newton's method, and the step size at which it ends
+_RIDGE = 1e-3  # weight of the L2 penalty, compared with the mean log-likelihood
 _LEAST_DEVIATION = 1e-3
 _MAX_LOG_ODDS = 30.0
-_FARTHEST = 10.0  # standard deviations, to which features are limited
+_FARTHEST = 10.0  # features are clipped to this many standard deviations
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class _TruncatedSide:
-    """Tells pairs of which one side is truncated from whole pairs: a logistic regression.
+    """A logistic regression that distinguishes pairs in which one side is truncated from whole pairs.
 
     Attributes:
         mean: The mean of each feature.
         deviation: The standard deviation of each feature.
         weights: The weight of each feature, and the bias, for equally many pairs of both kinds.
-        share: The estimated share of pairs of the corpus of which this side is truncated.
+        share: The estimated share of pairs in the corpus in which this side is truncated.
     """
 
     mean: Float[npt.NDArray[np.float64], " F"]
@@ -49,7 +49,7 @@ class _TruncatedSide:
     def learn(
         cls, pairs: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
     ) -> _TruncatedSide:
-        """Learn from pairs of the corpus, of which some may be truncated, and from truncated ones."""
+        """Learn from pairs of the corpus, some of which may be truncated, and from artificially truncated pairs."""
         side = cls._fit(pairs, truncated)
         side = cls._fit(pairs[probable(side.log_odds(pairs), side.log_odds(truncated), _LOWEST_PART)], truncated)
         share = coverage_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
@@ -88,13 +88,13 @@ class _TruncatedSide:
 
 @dataclass(frozen=True, eq=False)
 class CoverageModel:
-    """Tells whole pairs from pairs of which one side was truncated.
+    """Distinguishes whole pairs from pairs in which one side is truncated.
 
     Attributes:
         target: Recognizes truncated targets.
         source: Recognizes truncated sources.
-        of_truncated_pairs: The coverages of truncated pairs, of which truncated targets and truncated sources are as
-            frequent as in the corpus, for :func:`coverage_posteriors`.
+        of_truncated_pairs: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`. Truncated
+            targets and truncated sources are as frequent as in the corpus.
     """
 
     target: _TruncatedSide
@@ -108,7 +108,7 @@ class CoverageModel:
         truncated_targets: Float[npt.NDArray[np.float64], "M F"],
         truncated_sources: Float[npt.NDArray[np.float64], "L F"],
     ) -> CoverageModel:
-        """Learn from the features of pairs of the corpus, of which some may be truncated, and of truncated ones."""
+        """Learn from the features of pairs of the corpus, some of which may be truncated, and of truncated pairs."""
         model = cls(
             _TruncatedSide.learn(pairs, truncated_targets), _TruncatedSide.learn(pairs, truncated_sources), np.zeros(0)
         )
@@ -117,7 +117,7 @@ class CoverageModel:
         return replace(model, of_truncated_pairs=np.concatenate([of_targets[num_sources:], of_sources[:num_sources]]))
 
     def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
-        """Return the log-odds that the target of a pair is not truncated, or those of its source if they are lower."""
+        """Return the log-odds that the target of a pair is not truncated, or those of its source, if lower."""
         return np.minimum(self.target.log_odds(features), self.source.log_odds(features))
 
     def arrays(self) -> dict[str, Any]:

@@ -5,12 +5,12 @@ Junczys-Dowmunt, "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Cor
 
     |H(y | x) - H(x | y)| + (H(y | x) + H(x | y)) / 2
 
-where H is the cross-entropy per token, EOS included, in nats. The paper's score is exp of the negative value; here
-lower is better.
+where H is the cross-entropy per token, EOS included, in nats. The paper's score is exp(-value); here, a lower value is
+better.
 
-A mean over tokens hardly shows that a side was truncated. The end of a text does: a model that has read the whole
-source does not expect EOS where its target was cut off, and a model that has read the cut text does not expect the
-words whose translations are missing. So the cross-entropies of the last tokens are features, too, for
+A mean over tokens hardly shows that a side was truncated. But the end of a text shows it: a model that has read the
+whole source does not expect EOS where the target was cut off, and a model that has read the cut text does not expect
+the words whose translations are missing. So the cross-entropies of the last tokens are features, too, for
 :mod:`headway.corpus.cleaning.coverage`.
 """
 

@@ -1,4 +1,4 @@
-"""Which lines are dropped, and by which rule: decided from the rows of the first pass, chunk by chunk."""
+"""Decide which lines to drop, and by which rule, from the rows of the first pass, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LineFlags = Mapping[str, NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class Decisions:
-    """What rules say about the lines of a chunk.
+    """The results of the rules for the lines of a chunk.
 
     Attributes:
         values: The value of each line for each rule.
@@ -52,8 +52,8 @@ class Judge:
         thresholds: Their thresholds.
         ratio_limits: The limits of the length ratio.
         learned: Thresholds that were learned from the corpus, by rule.
-        alone: Flags of the rules that compare lines, as if each were the only rule.
-        in_order: Flags of these rules among the lines that the rules before them keep.
+        alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
+        in_order: For the same rules, the lines that they drop among the lines that the earlier rules keep.
     """
 
     rules: Sequence[Rule]
@@ -68,7 +68,7 @@ class Judge:
         return self.learned.get(rule.name, rule.limit(self.thresholds))
 
     def decide(self, rows: NDArray[Any], first: int, scores: Scores | None = None) -> Decisions:
-        """Return what the rules say about lines.
+        """Apply the rules to lines.
 
         Args:
             rows: The rows of the lines.
@@ -123,5 +123,5 @@ def usable_lines(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether each line can be decoded and has no empty text."""
     usable: NDArray[np.bool_] = value(rows, "is_undecodable") == 0
     usable &= value(rows, "source_characters") > 0
-    usable &= ~(value(rows, "target_characters") == 0)  # NaN in texts
+    usable &= ~(value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts
     return usable

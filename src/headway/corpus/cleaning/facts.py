@@ -1,10 +1,10 @@
-"""What a translation keeps as it is: numbers, URLs, e-mail addresses, and placeholders.
+"""Parts of a text that a translation must not change: numbers, URLs, e-mail addresses, and placeholders.
 
 Numbers are compared by their digits, because languages write 1,234.5 and 1.234,5: either the groups of digits of the
 two sides are equal after separators of thousands are removed, or the digits of the numbers without any separators.
-Hours in the afternoon have two forms (8 p.m. and 20 Uhr). Numbers count only where both sides have digits: "acht Uhr"
-and "8 o'clock" are a right pair. A number that only one side has is an error only if the other side, too, has one that
-has no partner.
+Hours in the afternoon have two forms (8 p.m. and 20 Uhr). Numbers count only if both sides have digits: "acht Uhr" and
+"8 o'clock" are a correct pair. A number on one side without a counterpart counts as an error only if the other side
+also has such a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MARKED = re.compile(
     r"|(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
     r"|(?P<placeholder>\{\{[^{}]*\}\}|\$?\{\w*\}|(?<![\d%])%(?:\(\w+\)|\d+\$)?[sdif@](?!\w))",
 )
-_HINTS = re.compile(r"[@{%/]|www")  # no text without one of these has an address or a placeholder
+_HINTS = re.compile(r"[@{%/]|www")  # every address and every placeholder contains one of these
 _URL_END = ".,;:!?)]}'’”»"
 _THOUSANDS = re.compile("(?<=\\d)[.,'’\u00a0\u202f ](?=\\d{3}(?!\\d))")
 _DIGITS = re.compile(r"\d+")
@@ -27,7 +27,7 @@ _HALF_DAY = 12
 
 
 def fact_differences(source: str, target: str) -> int | None:
-    """Return how many numbers, addresses and placeholders have no partner, or None if none can be compared."""
+    """Return how many numbers, addresses and placeholders have no counterpart, or None if none can be compared."""
     differences, can_be_compared = 0, False
     if _HINTS.search(source) or _HINTS.search(target):
         source, kept = _without_marked(source)

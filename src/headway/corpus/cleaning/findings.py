@@ -19,7 +19,7 @@ from headway.corpus.cleaning.rules import Rule
 NUM_EXAMPLES = 20
 _NUM_REPAIRS = 5
 _MAX_LENGTH = 10_000
-_MAX_LABELS = 10_000  # that are counted
+_MAX_LABELS = 10_000  # maximum number of distinct labels to count
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +31,7 @@ class LineExample:
         line: Number of the line, counted from 1.
         value: Its value for the rule.
         texts: Its texts.
-        before: Its texts before repairs, or nothing.
+        before: The texts before repairs; empty if nothing was repaired.
     """
 
     file: str
@@ -42,7 +42,7 @@ class LineExample:
 
 
 class NearestExamples:
-    """The lines whose values are nearest to a border. Among equally near ones, those with the smallest hash.
+    """The lines whose values are nearest to a border. Ties are broken by the smallest hash.
 
     Args:
         count: How many.
@@ -50,7 +50,8 @@ class NearestExamples:
 
     def __init__(self, count: int = NUM_EXAMPLES) -> None:
         self._count = count
-        self._heap: list[tuple[float, int, LineExample]] = []  # the farthest first
+        # A heap whose first item is the farthest from the threshold.
+        self._heap: list[tuple[float, int, LineExample]] = []
 
     def add(
         self,
@@ -78,13 +79,13 @@ class NearestExamples:
 
 @dataclass
 class RuleFindings:
-    """What a rule has done.
+    """The results of a rule.
 
     Attributes:
         rule: The rule.
         limit: Its threshold.
-        alone: Number of lines that it alone would drop.
-        in_order: Number of lines that it has dropped, after the rules before it.
+        alone: Number of lines that only this rule would drop.
+        num_dropped: Number of lines that it has dropped among those that the earlier rules keep.
         edges: Edges of the bins of its histogram.
         counts: Number of lines in each bin.
         dropped: Lines that it has dropped, the nearest to the threshold first.
@@ -94,7 +95,7 @@ class RuleFindings:
     rule: Rule
     limit: float
     alone: int = 0
-    in_order: int = 0
+    num_dropped: int = 0
     dropped: NearestExamples = field(default_factory=NearestExamples)
     kept: NearestExamples = field(default_factory=NearestExamples)
 
@@ -112,11 +113,11 @@ class RuleFindings:
         hashes: NDArray[np.uint64],
         example: Callable[[int, float], LineExample],
     ) -> None:
-        """Add a chunk. The rule has this index in the order of rules."""
+        """Add a chunk. ``index`` is the position of the rule in the order of rules."""
         values, name = decisions.values[self.rule.name], self.rule.name
         dropped = decisions.by_rule == index
         self.alone += int(decisions.drops[name].sum())
-        self.in_order += int(dropped.sum())
+        self.num_dropped += int(dropped.sum())
         distances = np.zeros(len(values))
         if self.edges is not None:
             known = ~np.isnan(values)

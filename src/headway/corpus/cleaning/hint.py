@@ -1,4 +1,4 @@
-"""A look at a sample of a training corpus: how many of its pairs the cheap rules would drop."""
+"""Check a sample of a training corpus: how many of its pairs would the cheap rules drop?"""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class CleaningHint:
 
     @property
     def is_needed(self) -> bool:
-        """Whether so many pairs would be dropped that a person should know."""
+        """Whether enough pairs would be dropped to tell the user."""
         return self.dropped > _MANY * self.pairs
 
     def __str__(self) -> str:
         return (
             f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most of them: "
-            f"{self.rule}); see which and why: {self.command}"
+            f"{self.rule}); this command shows which and why: {self.command}"
         )
 
 
 def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages = (None, None)) -> CleaningHint | None:
     """Look at a sample of the pairs of training corpora. Return None if there are none.
 
-    Rules whose package is not installed, or whose language the files' names do not say, are left out.
+    Rules whose package is not installed, or whose language cannot be derived from the file names, are left out.
 
     Args:
         corpora: The training corpora, whose examples are pairs.
@@ -113,7 +113,7 @@ def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple
 
 
 def _measurer(languages: Languages) -> Measurer:
-    """Return what measures pairs with the packages that are installed."""
+    """Return an object that measures pairs with the installed packages."""
     rules: list[RuleName] = [name for name in RULES if name not in _NOT_IN_HINT]
     repairs: list[RepairName] = list(REPAIRS)
     without: list[tuple[list[RepairName], list[RuleName]]] = [
@@ -133,7 +133,7 @@ def _measurer(languages: Languages) -> Measurer:
 
 
 def _languages(corpus: Corpus, default: Languages) -> Languages:
-    """Return the languages that a corpus declares, or the default, or those in which the names of its files end."""
+    """Return the languages that a corpus declares, or the default, or those in the suffixes of its file names."""
     ends = [uncompressed_name(Path(name)).suffix.removeprefix(".") for name in corpus.files]
     known = [end if scripts_of(end) and len(base_language(end)) == 2 else None for end in ends]
     source, target = [*known, None, None][:2] if corpus.format == "text" else (None, None)

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from headway.errors import ConfigError, MissingPackageError
 from headway.text.languages import base_language
 
-_MAX_CHARACTERS = 2000  # of a text, of which the rest is not looked at
-_BATCH_FEATURES = 4096  # rows of the table that are added at a time
-_VARIANTS = {"nb": "no", "nn": "no", "fil": "tl", "in": "id"}  # what another detector may call a language
+_MAX_CHARACTERS = 2000  # maximum number of characters of a text to read
+_BATCH_FEATURES = 4096  # number of rows of the likelihood table to sum at a time
+_VARIANTS = {"nb": "no", "nn": "no", "fil": "tl", "in": "id"}  # other codes that py3langid may use for a language
 
 
 class LanguageDetector:
     """Finds the languages of texts.
 
     Attributes:
-        languages: The codes of all languages that the model knows.
+        languages: The codes of all languages that the model supports.
 
     Raises:
         MissingPackageError: py3langid is not installed.
@@ -38,7 +38,7 @@ class LanguageDetector:
         try:
             from py3langid.langid import MODEL_FILE, LanguageIdentifier
         except ModuleNotFoundError:
-            raise MissingPackageError("the detection of languages", "py3langid") from None
+            raise MissingPackageError("language detection", "py3langid") from None
         model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         classes: list[str] = list(model.nb_classes)
         self.languages = list(dict.fromkeys(classes))
@@ -53,7 +53,7 @@ class LanguageDetector:
         """Return the column of a language in the result of :meth:`probabilities`.
 
         Raises:
-            ConfigError: The model does not know the language.
+            ConfigError: The model does not support the language.
         """
         name = base_language(code)
         candidates = [name, _VARIANTS.get(name, name)]
@@ -61,8 +61,8 @@ class LanguageDetector:
             if language in candidates or base_language(language) in candidates:
                 return known
         raise ConfigError(
-            f"language {code!r}: py3langid does not know it, but {', '.join(sorted(self.languages))}; correct the "
-            "code, or leave 'language' out of the rules"
+            f"language {code!r}: py3langid cannot detect it; it detects {', '.join(sorted(self.languages))}; "
+            "correct the code, or leave 'language' out of the rules"
         )
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -70,7 +70,8 @@ class LanguageDetector:
         encoded = [_encode(text) for text in texts]
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         rows, features, counts = self._count_features(b"".join(encoded), lengths)
-        scores = np.zeros((len(texts), len(self._log_prior)), dtype=np.float32)  # without features all are equal
+        # A text without features gets equal probabilities.
+        scores = np.zeros((len(texts), len(self._log_prior)), dtype=np.float32)
         weights = np.log1p(counts.astype(np.float32))
         firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # the first feature of each text that has any
         begin = 0
@@ -95,7 +96,7 @@ class LanguageDetector:
         """Return the number of the text, the feature and its count, for each feature of each text, in this order."""
         letters = np.frombuffer(content, dtype=np.uint8)
         starts = np.cumsum(lengths) - lengths
-        order = np.argsort(-lengths, kind="stable")  # at each position, the texts that are left come first
+        order = np.argsort(-lengths, kind="stable")  # at each position, the texts that have not ended come first
         starts, sorted_lengths = starts[order], lengths[order]
         ends = np.searchsorted(-sorted_lengths, -np.arange(int(lengths.max(initial=0))), side="left")
         states = np.zeros(len(lengths), dtype=np.int64)
@@ -116,7 +117,7 @@ class LanguageDetector:
 
 @cache
 def language_detector() -> LanguageDetector:
-    """Return the detector, which is loaded once: that takes half a second."""
+    """Return the detector. It is loaded only once, because this takes half a second."""
     return LanguageDetector()
 
 

@@ -18,7 +18,8 @@ from headway.storage import atomic_write
 MIN_PAIRS = 5000
 """Number of pairs from which word translations can be learned."""
 MAX_PAIRS = 200_000
-_JUDGED_BY_MODELS = 3000  # pairs, with as many random ones and twice as many truncated ones
+# Number of pairs to score with models, in addition to as many random pairs and twice as many truncated pairs.
+_JUDGED_BY_MODELS = 3000
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -70,7 +71,7 @@ def learn_borders(
     """
     borders: dict[str, float] = {}
     of_truncated: NDArray[np.float64] | None = None
-    related = np.ones(len(scores), dtype=bool)  # random pairs would count as truncated
+    related = np.ones(len(scores), dtype=bool)  # excludes random pairs, which would count as truncated
     share: float | None = None
     if settings.lexical_model is not None:
         model = LexicalModel.load(Path(settings.lexical_model))
@@ -78,7 +79,8 @@ def learn_borders(
         borders["misaligned"] = misaligned.border_at(posterior)
         related &= misaligned.posterior(scores[:, 0]) >= posterior
         of_truncated = model.coverages_of_truncated_pairs
-        share = float(1 - misaligned.posterior(scores[related, 0]).mean())  # of random pairs among those that are left
+        # Share of random pairs among the remaining pairs.
+        share = float(1 - misaligned.posterior(scores[related, 0]).mean())
     if settings.cleaning.model is not None:
         sources, targets = _sides(_evenly_spaced(pairs))
         random = [*zip(sources, exchanged_texts(targets, np.random.default_rng(1)), strict=True)]

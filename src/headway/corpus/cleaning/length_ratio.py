@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CLASSES_PER_OCTAVE = 2
-_NUM_CLASSES = 40  # up to a million characters
+_NUM_CLASSES = 40  # enough for texts of up to a million characters
 _BIN = 0.01
 _MAX_LOG_RATIO = 6.0
 _NUM_BINS = round(2 * _MAX_LOG_RATIO / _BIN)
-_MIN_PAIRS = 200  # of a class; neighbors are added to smaller ones
+_MIN_PAIRS = 200  # minimum number of pairs in a class; smaller classes are merged with their neighbors
 _MIN_SPREAD = 0.05
 _NORMAL = 1.4826
 
@@ -31,7 +31,7 @@ class RatioHistogram:
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_NUM_CLASSES, _NUM_BINS), dtype=np.int64))
 
     def add(self, source: NDArray[np.float32], target: NDArray[np.float32]) -> None:
-        """Count pairs with these numbers of characters, none of which is 0."""
+        """Count pairs with these numbers of characters, which are at least 1."""
         ratios, lengths = _coordinates(source, target)
         classes = np.clip(np.round(lengths * _CLASSES_PER_OCTAVE).astype(int), 0, _NUM_CLASSES - 1)
         bins = np.clip(((ratios + _MAX_LOG_RATIO) / _BIN).astype(int), 0, _NUM_BINS - 1)

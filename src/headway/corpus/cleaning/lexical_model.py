@@ -6,7 +6,8 @@ prior: c(f, e) is the expected number of times that e is the translation of f, a
     t(e | f) = (c(f, e) - d + (alpha + d_f) b(e | f)) / (c(f) + alpha)
 
 The base measure b(e | f) mixes the frequency p(e) of the word with a copy of f, as of names and numbers. The absolute
-discount d, whose sum d_f goes to b, removes what was seen in one sentence pair only: a pair must not explain itself.
+discount d, whose sum d_f goes to b, removes counts that come from a single sentence pair: a pair must not explain
+itself.
 
 The gain of a word is log(l + (1 - l) mean_f t(e | f) / p(e)), the mean over the words of the other sentence and the
 empty word; l is the share of words that no word of the other sentence generates. In random pairs it is about 0 or
@@ -14,10 +15,10 @@ negative.
 
 The score of a pair compares the gain of each word with its mean gain in the corpus, and the mean difference with that
 of random pairs of the same lengths, in standard deviations, for both directions. So it is about 0 for random pairs of
-any length. A bad pair explains itself a little, in spite of the discount. So that random pairs do, too, some of them
-are added to the corpus.
+any length. A bad pair explains itself a little, in spite of the discount. Some random pairs are added to the corpus, so
+that this is true of random pairs, too.
 
-A second score, the coverage, tells whether each side says what the other says
+A second score, the coverage, estimates whether both sides have the same content
 (:mod:`headway.corpus.cleaning.coverage`). Its features are the gains and their differences from the mean gains: means,
 sums, and the largest sum of missing gains at the end of a side.
 """
@@ -44,17 +45,18 @@ from headway.errors import DataError
 from headway.text.lexicon import ITERATIONS, Cooccurrences
 from headway.text.words import split_words
 
-_SAMPLE = 200_000  # pairs that the model is learned from
-_FREQUENT = 4  # a word that is rarer than this on both sides is represented by its beginning
+_SAMPLE = 200_000  # maximum number of pairs to learn the model from
+_FREQUENT = 4  # words with lower counts on both sides are represented by their first characters
 _BEGINNING = 5  # characters
-_PRIOR = 2.0  # alpha, in observations
+_PRIOR = 2.0  # alpha, as a number of pseudo-observations
 _COPIES = 0.1  # share of copies in the base measure
 _DISCOUNT = 0.9  # d, in observations
 _INDEPENDENT = 0.2  # l
-_JUDGED = 20_000  # pairs that scores and coverages are learned from
+_JUDGED = 20_000  # maximum number of pairs to learn scores and coverages from
 _TRUNCATED_PAIRS, _MAX_TRUNCATED_SHARE = 10_000, 0.1
 _LEAST_DEVIATION = 1e-3
-_RANDOM_PAIRS, _MAX_RANDOM_SHARE = 5_000, 0.05  # random pairs, and their share of those that the lexicon learns
+# Maximum number of random pairs, and their maximum share of the pairs that the lexicon is learned from.
+_RANDOM_PAIRS, _MAX_RANDOM_SHARE = 5_000, 0.05
 
 Floats = npt.NDArray[np.float64]
 
@@ -132,11 +134,11 @@ def _beginning(word: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """What the words of one side say about the words of the other.
+    """The translation probabilities and gains of the words of one side, given the words of the other.
 
     Attributes:
-        row_starts: Where the row of each word f begins in ``row_words``. The last two rows are those of unknown words
-            and of the empty word.
+        row_starts: Where the row of each word f begins in ``row_words``. The last two rows are for unknown words and
+            for the empty word.
         row_words: The words e that f generates, ascending within a row.
         gains: t(e | f) / p(e) of these words.
         unseen_gains: t(e | f) / p(e) of all other words, for each f.
@@ -207,7 +209,7 @@ class _Direction:
 
 @dataclass(frozen=True, eq=False)
 class _Lexicon:
-    """What the words of both sides say about each other, and the usual ratio of lengths."""
+    """The word translation tables of both directions, and the usual ratio of lengths."""
 
     vocabulary: _Vocabulary
     forward: _Direction
@@ -223,7 +225,7 @@ class _Lexicon:
         return cls(vocabulary, forward, reverse, float(np.median(_log_ratios(sources, targets))))
 
     def features(self, sources: Sequence[str], targets: Sequence[str]) -> _PairFeatures:
-        """Return what pairs are judged by."""
+        """Return the scores and features of pairs."""
         of_source, of_target = self.vocabulary.encode(sources), self.vocabulary.encode(targets)
         log_ratios = _log_ratios(sources, targets) - self.log_ratio
         columns = [np.log1p(of_source.lengths), np.log1p(of_target.lengths), log_ratios, np.abs(log_ratios)]
@@ -299,7 +301,7 @@ _Pairs = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, eq=False)
 class _ShortenedPairs:
-    """Pairs of which one side was truncated.
+    """Pairs in which one side was truncated.
 
     The lexicon learns them instead of the whole pairs: a truncated pair of the corpus explains itself a little, too.
 
@@ -319,7 +321,7 @@ class _ShortenedPairs:
     def of(
         cls, sources: Sequence[str], targets: Sequence[str], known: float, dice: np.random.Generator
     ) -> _ShortenedPairs:
-        """Truncate a share of the pairs, of which the lexicon learns the share ``known``, and none of the others."""
+        """Truncate a share of the pairs. The lexicon learns the share ``known`` of them, and none of the others."""
         pairs = [*zip(sources, targets, strict=True)]
         groups, left = list[tuple[_Pairs, _Pairs]](), dict(enumerate(pairs))
         numbers = np.linspace(0, len(pairs) - 1, min(_TRUNCATED_PAIRS, round(_MAX_TRUNCATED_SHARE * len(pairs))))
@@ -345,7 +347,7 @@ class _ShortenedPairs:
 
 @dataclass(frozen=True, eq=False)
 class JudgedPairs:
-    """What a lexical model says about pairs.
+    """The judgments of a lexical model on pairs.
 
     Attributes:
         scores: How much better the words of each pair explain each other than random ones, in standard deviations.
@@ -364,7 +366,7 @@ class LexicalModel:
     Attributes:
         scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
             pairs, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
-        coverages_of_truncated_pairs: What :meth:`coverages` returns for pairs of which one side was truncated.
+        coverages_of_truncated_pairs: The result of :meth:`coverages` for pairs in which one side was truncated.
         truncated_pairs: Pairs with truncated targets, and pairs with truncated sources, which are as known to the model
             as pairs of the corpus.
     """
@@ -384,7 +386,7 @@ class LexicalModel:
 
     @classmethod
     def learn(cls, sources: Sequence[str], targets: Sequence[str], *, corpus_size: int | None = None) -> LexicalModel:
-        """Learn the model from a parallel corpus, of which some pairs may be bad. The result is deterministic.
+        """Learn the model from a parallel corpus, which may contain some bad pairs. The result is deterministic.
 
         Args:
             sources: The source sentences. If there are many, 200,000 evenly spaced pairs are used.
@@ -405,7 +407,8 @@ class LexicalModel:
         shortened = _ShortenedPairs.of(sources, targets, known, dice)
         lexicon = _Lexicon.learn([*shortened.learned_sources, *random[0]], [*shortened.learned_targets, *random[1]])
         sources, targets = _evenly_spaced(sources, _JUDGED), _evenly_spaced(targets, _JUDGED)
-        unknown = round(num_random * (1 - known))  # as many are new to the lexicon as in the corpus
+        # The share of random pairs that are new to the lexicon is the same as in the corpus.
+        unknown = round(num_random * (1 - known))
         new = (
             [*sources[:unknown], *random[0][unknown:]],
             [*exchanged_texts(targets, dice)[:unknown], *random[1][unknown:]],

@@ -133,7 +133,7 @@ class Measurer:
                 self._detector.column(code)
 
     def repaired(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
-        """Return the repaired texts of lines, without labels; of lines that have no texts, nothing."""
+        """Return the repaired texts of lines, without labels, skipping lines that have no texts."""
         return [
             tuple([self._repairer.repair(text)[0] for text in line.texts[: len(self.languages)]])
             for line in lines
@@ -162,7 +162,7 @@ class Measurer:
         if self.kind == "pairs" and "facts" in self.rules:
             set_value(rows, "facts", [_number(fact_differences(*pair)) for pair in repaired])
         for name in ("letters", "script", "copy", "language", "facts", "repetition"):
-            rows["values"][~usable, _VALUE[name]] = np.nan  # of such lines, only emptiness matters
+            rows["values"][~usable, _VALUE[name]] = np.nan  # an unusable line is judged only by its emptiness
         return MeasuredLines(repaired, rows)
 
     def _repair(self, line: CorpusLine) -> tuple[tuple[str, ...], int]:
@@ -170,7 +170,7 @@ class Measurer:
         if line.fault is not None:
             return line.texts, 0
         texts, made = list(line.texts), 0
-        for side in range(len(self.languages)):  # a label stays as it is
+        for side in range(len(self.languages)):  # a label is not changed
             texts[side], new = self._repairer.repair(texts[side])
             made |= new
         return tuple(texts), made
@@ -227,5 +227,5 @@ def _number(measured: float | None) -> float:
 
 
 def _mixed(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a hash of two hashes, in which their order matters."""
+    """Return a hash of two hashes that depends on their order."""
     return (first * np.uint64(0x9E3779B97F4A7C15)) ^ (second + np.uint64(0x632BE59BD9B4E019))

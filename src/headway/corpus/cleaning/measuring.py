@@ -75,14 +75,14 @@ class CleaningSettings(Config):
         return LineParser.of(line_format(path), self.kind, self.fields)
 
     def measurer(self, held_out: frozenset[int] = frozenset()) -> Measurer:
-        """Return what measures lines."""
+        """Return the object that measures lines."""
         return Measurer(self.kind, self.languages, self.config.repairs, self.config.rules, held_out)
 
 
 def held_out_hashes(settings: CleaningSettings) -> frozenset[int]:
-    """Return the hashes of the held-out texts, without case and punctuation.
+    """Return the hashes of the held-out texts, ignoring case and punctuation.
 
-    Each line of a file is a text. Of records, the fields are the texts, without the label.
+    Each line of a file is a text. For records, the texts are the fields except for the label.
 
     Raises:
         DataError: A file cannot be read.

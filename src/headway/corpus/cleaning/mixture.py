@@ -4,7 +4,7 @@ A corpus is a mixture of translations and of pairs that have nothing to do with 
 
     f(s) = (1 - share) f1(s) + share f0(s)
 
-where f0 is the density of random pairs, which can be made at will. The posterior probability that a pair is a
+where f0 is the density of random pairs, of which any number can be made. The posterior probability that a pair is a
 translation is 1 - share f0(s) / f(s) (Efron et al. 2001: one minus the local false discovery rate).
 
 - f / f0 is estimated as a function that does not decrease with the score: the isotonic regression of "is from the
@@ -25,8 +25,8 @@ import numpy.typing as npt
 from jaxtyping import Float, Shaped
 
 _BINS = 1_000
-_LOWEST_PART = 0.05  # below the lowest random pairs, the ratio of the distribution functions is noise
-_PSEUDO = 0.5  # added to the counts of each block
+_LOWEST_PART = 0.05  # below this quantile of the random pairs, the ratio of the distribution functions is noise
+_PSEUDO = 0.5  # pseudo-count added to the counts of each block
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class PairBorder:
     Attributes:
         share: The estimated share of pairs that are not translations.
         scores: Scores in ascending order.
-        posteriors: The posterior probability from each of these scores on.
+        posteriors: The posterior probability of scores from each of these values on.
     """
 
     share: float
@@ -50,7 +50,7 @@ class PairBorder:
 
     @property
     def border(self) -> float:
-        """The lowest score at which a pair is more probably a translation than not."""
+        """The lowest score at which a pair is probably a translation (posterior above 1/2)."""
         return self.border_at(0.5)
 
     def border_at(self, posterior: float) -> float:
@@ -98,7 +98,7 @@ def pair_posteriors(
 def probable(
     scores: Shaped[np.ndarray, " N"], scores_of_bad_pairs: Shaped[np.ndarray, " M"], lowest_part: float = _LOWEST_PART
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each pair is more probably good than bad; all if none is, as in a tiny corpus."""
+    """Return whether each pair is more probably good than bad; True for all if no pair is, as in a tiny corpus."""
     border = pair_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
     is_probable = border.posterior(scores) >= 0.5
     return is_probable if is_probable.any() else np.ones_like(is_probable)

@@ -1,4 +1,4 @@
-"""Repairs of a text that leave right texts as they are.
+"""Repairs of damaged texts. Correct texts are not changed.
 
 ==================  ==================================================================================================
 encoding            text that was decoded with a wrong encoding: ``schÃ¶n`` becomes ``schön`` (``ftfy.fix_encoding``,
@@ -30,7 +30,7 @@ from headway.errors import MissingPackageError
 from headway.text.normalization import collapse_spaces, remove_invisible
 
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-_MAX_ESCAPES = 4  # how often a text was escaped at most
+_MAX_ESCAPES = 4  # maximum number of times to unescape a text
 _TAG_NAMES = (
     "a abbr article aside b big blockquote body br button center cite code dd del details dfn div dl dt em embed "
     "figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html i iframe img input ins kbd label li link "
@@ -40,7 +40,7 @@ _TAG_NAMES = (
 _TAG = re.compile(
     rf"<!--.*?-->|</?(?P<name>{'|'.join(_TAG_NAMES.split())})(?:\s[^<>]*)?\s*/?>", re.IGNORECASE | re.DOTALL
 )
-# Tags that separate the texts on their sides.
+# Tags that separate the text before them from the text after them.
 _BLOCK_TAGS = frozenset(
     [
         "article",

@@ -85,7 +85,7 @@ class KeyPartitions:
         return sum(len(entries) - len(np.unique(entries["key"])) for entries in self._sorted_partitions())
 
     def _sorted_partitions(self) -> Iterable[NDArray[Any]]:
-        """Yield the entries of each partition by key, and those with one key in the order of the lines."""
+        """Yield the entries of each partition, sorted by key and, within a key, by line."""
         for path in self._paths:
             if path.exists():
                 entries = np.fromfile(path, dtype=_ENTRY)

@@ -1,4 +1,4 @@
-"""The report on a cleaned corpus: report.json for programs, and report.html for people, one file without network."""
+"""The report on a cleaned corpus: report.json for programs, and report.html, a page in a single file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.report_page import report_parts
 from headway.storage import atomic_write_text
 
 _SHARES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "99 %": 0.99}
-_MAX_LISTED = 8  # languages and scripts
+_MAX_LISTED = 8  # maximum number of languages and of scripts to list
 _MANY_DROPPED = 0.5
 _ONE_LABEL = 0.95
 _MAX_LABELS = 100
@@ -31,12 +31,12 @@ _RATIO_LENGTHS = (10, 30, 100, 300)
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """What a run has done.
+    """The results of a run.
 
     Attributes:
-        settings: What was to be done.
+        settings: The settings of the run.
         counts: What the corpus is.
-        findings: What each rule has done, in their order.
+        findings: The results of each rule, in the order of the rules.
         repairs: Examples of each repair.
         repeats: For "source" and "target", the number of lines that repeat that of an earlier line.
         ratio_limits: The limits of the length ratio.
@@ -76,7 +76,7 @@ class CleaningReport:
         return ("source", "target") if self.settings.kind == "pairs" else ("text",)
 
     def _side(self, number: int) -> dict[str, Any]:
-        """Return what the texts of one side are."""
+        """Return a description of the texts of one side."""
         lengths, name = self.counts.lengths[number], ("source", "target")[number]
         total = int(lengths.sum())
         detected = "language" in self.settings.config.rules
@@ -104,10 +104,10 @@ class CleaningReport:
     def _warnings(self) -> list[str]:
         counts, warnings = self.counts, []
         if counts.lines and counts.kept < (1 - _MANY_DROPPED) * counts.lines:
-            worst = max(self.findings, key=lambda finding: finding.in_order)
+            worst = max(self.findings, key=lambda finding: finding.num_dropped)
             warnings.append(
                 f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
-                "look at its examples, and check --from and --to"
+                "look at the examples of this rule, and check --from and --to"
             )
         if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.limit)]:
             warnings.append(f"too few pairs to learn word translations; not applied: {', '.join(not_learned)}")
@@ -141,7 +141,7 @@ def _rule(finding: RuleFindings) -> dict[str, Any]:
         "threshold": finding.limit if has_threshold and math.isfinite(finding.limit) else None,
         "drops": rule.drops,
         "alone": finding.alone,
-        "dropped": finding.in_order,
+        "dropped": finding.num_dropped,
         "histogram": histogram,
         "examples": {
             "dropped": [*map(_example, finding.dropped.examples())],
@@ -218,7 +218,7 @@ def _histogram(rule: Mapping[str, Any]) -> _Drawing:
     edges, counts = rule["histogram"]["edges"], rule["histogram"]["counts"]
     is_log = rule["histogram"]["scale"] == "log"
     threshold = rule["threshold"]
-    if threshold is None:  # nothing is below it, or above
+    if threshold is None:  # place the threshold at the edge, so that no bin counts as dropped
         threshold = edges[0] if rule["drops"] == "below" else edges[-1]
 
     def position(value: float) -> float:
@@ -246,7 +246,7 @@ def _histogram(rule: Mapping[str, Any]) -> _Drawing:
     if is_log:
         powers = range(math.ceil(math.log10(edges[0]) - 1e-9), math.floor(math.log10(edges[-1]) + 1e-9) + 1)
         marks = [10.0**power for power in powers]
-    elif edges[0] == -0.5:  # counts, each of which has a bin
+    elif edges[0] == -0.5:  # each integer has its own bin
         marks = [float(count) for count in range(len(counts))]
     else:
         marks = [float(f"{mark:.6g}") for mark in np.linspace(edges[0], edges[-1], _NUM_TICKS)]

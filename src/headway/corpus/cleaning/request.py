@@ -1,4 +1,4 @@
-"""What is to be cleaned, and how: the inputs and the settings for given files, languages and models."""
+"""Make the inputs and the settings of a cleaning from given files, languages and models."""
 
 from __future__ import annotations
 

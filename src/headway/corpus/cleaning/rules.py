@@ -20,8 +20,8 @@ class Rule:
 
     Attributes:
         name: The name.
-        meaning: What it drops, for people.
-        value: What its value is, for people.
+        meaning: A description of the dropped lines.
+        value: A description of the value.
         threshold: The name of the threshold in the configuration, or None if it is always 0.
         drops: Whether it drops lines with values above or below the threshold.
         kinds: The kinds of corpora that it applies to.
@@ -39,7 +39,7 @@ class Rule:
     kinds: tuple[CorpusKind, ...] = ("pairs", "texts", "labels")
     edges: tuple[float, float] | None = None
     scale: Scale = "linear"
-    bins: int = 60  # so that the usual thresholds are edges of bins
+    bins: int = 60  # chosen so that the default thresholds are edges of bins
     is_learned: bool = False
 
     def limit(self, thresholds: Thresholds) -> float:
@@ -51,18 +51,23 @@ class Rule:
 
 _PAIRS: tuple[CorpusKind, ...] = ("pairs",)
 RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
-    "held_out": Rule(HELD_OUT, "texts that are also in the held-out files, apart from case and punctuation"),
-    "undecodable": Rule("undecodable", "lines that are not UTF-8, contain NUL, or have no such columns or fields"),
+    "held_out": Rule(HELD_OUT, "texts that also occur in the held-out files, ignoring case and punctuation"),
+    "undecodable": Rule("undecodable", "lines that are not UTF-8, contain NUL, or lack a column or field"),
     "empty": Rule("empty", "lines with an empty text"),
     "length": Rule(
         "length", "very long lines", "characters of the longer side", "max_characters", edges=(1, 10_000), scale="log"
     ),
     "letters": Rule(
-        "letters", "texts of digits and symbols", "share of letters", "min_letter_share", "below", edges=(0, 1)
+        "letters",
+        "texts that consist mostly of digits and symbols",
+        "share of letters",
+        "min_letter_share",
+        "below",
+        edges=(0, 1),
     ),
     "script": Rule(
         "script",
-        "texts in a script in which their language is not written",
+        "texts in a script that is not used for their language",
         "share of letters in the language's script",
         "min_script_share",
         "below",
@@ -70,7 +75,7 @@ RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
     ),
     "copy": Rule(
         "copy",
-        "targets that copy their source",
+        "targets that are copies of their source",
         "similarity of source and target",
         "max_copy_similarity",
         kinds=_PAIRS,
@@ -96,7 +101,7 @@ RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
     "facts": Rule(
         "facts",
         "pairs with different numbers, addresses or placeholders",
-        "numbers, addresses and placeholders without a partner",
+        "numbers, addresses and placeholders without a counterpart",
         "max_fact_differences",
         kinds=_PAIRS,
         edges=(-0.5, 10.5),
@@ -110,7 +115,7 @@ RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
         edges=(0, 1),
     ),
     "contradiction": Rule("contradiction", "texts that have several labels", kinds=("labels",)),
-    "duplicate": Rule("duplicate", "lines that repeat an earlier one, apart from case and punctuation"),
+    "duplicate": Rule("duplicate", "lines that repeat an earlier one, ignoring case and punctuation"),
     "misaligned": Rule(
         "misaligned",
         "pairs whose words do not translate each other",
@@ -122,7 +127,7 @@ RULE_OF: Mapping[RuleName | Literal["held_out"], Rule] = {
     ),
     "truncated": Rule(
         "truncated",
-        "pairs of which one side says more than the other",
+        "pairs in which one side says more than the other",
         "log-odds that neither side is truncated",
         drops="below",
         kinds=_PAIRS,

@@ -46,12 +46,12 @@ from headway.storage import lock_file
 if TYPE_CHECKING:
     from headway.corpus.cleaning.scoring import ScoringSettings
 
-MEASURE, SCORE = "clean", "clean-score"  # operations of jobs, and their folders
+MEASURE, SCORE = "clean", "clean-score"  # names of job operations, and of their folders
 _JOB = ".job"
 _DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
 PAGE = "report.html"  # the report for people
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
-_ADVICE = "repeat that command to continue it, or choose another folder"
+_ADVICE = "repeat that command to resume it, or choose another folder"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CleaningResult:
         kept: Number of lines that were kept.
         dropped: Number of lines that each rule has dropped, without rules that have dropped none.
         repaired: Number of lines that each repair has changed, without repairs that have changed none.
-        warnings: What a person should know about the corpus.
+        warnings: Warnings about the corpus.
     """
 
     kind: CorpusKind
@@ -75,7 +75,7 @@ class CleaningResult:
     warnings: tuple[str, ...]
 
     def summary(self) -> list[str]:
-        """Return lines for people: how many lines were kept, repaired and dropped, and the warnings."""
+        """Return a summary: how many lines were kept, repaired and dropped, and the warnings."""
         texts = "pairs" if self.kind == "pairs" else "texts"
         share = f" ({self.kept / self.lines:.1%})" if self.lines else ""
         return [
@@ -108,7 +108,7 @@ def clean(
         work: Works on a job until all of its chunks have a result.
         chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the size.
         timing: Times of the protocol.
-        on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
+        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
 
     Raises:
         CheckpointError: The folder has the results of another run, or other files.
@@ -124,7 +124,7 @@ def clean(
     if folder.exists() and any(folder.iterdir()) and not (folder / _JOB).exists():
         raise CheckpointError(f"{folder}: neither empty nor the folder of an interrupted run; choose another folder")
     job = folder / _JOB
-    with lock_file(job / "lock"):  # of several equal commands, one converts the files
+    with lock_file(job / "lock"):  # if the same command runs several times at once, one process converts the files
         readable = readable_inputs(inputs, settings.languages, job / "input")
     paths = [item.paths for item in readable]
 
@@ -176,7 +176,7 @@ def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
     is_same = run["settings"] == request.options["settings"] and run["contents"] == request.contents
     if not is_same or set(files) != set(map(str, paths)) or any(content_digest(p) != files[str(p)] for p in paths):
         raise CheckpointError(
-            f"{folder}: has the results of another run (other files or settings); choose another folder"
+            f"{folder}: contains the results of another run (other files or settings); choose another folder"
         )
     return report
 
@@ -193,11 +193,11 @@ class _SecondPass:
     Args:
         plan: The plan of the first pass, which is complete.
         inputs: The files of the corpus.
-        files: The files for what is kept.
+        files: The files for the kept lines.
         settings: What to do.
         folder: The folder for the results.
         score: Scores all lines in a job, and returns its plan.
-        on_progress: Is called with an activity, and the numbers of lines that are done and of all lines.
+        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
     """
 
     def __init__(
@@ -291,8 +291,8 @@ class _SecondPass:
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
-        The sample depends on the texts only. It contains a pair once, apart from case and punctuation: a truncated pair
-        that the corpus repeats would explain itself.
+        The sample depends on the texts only. It contains each pair only once, ignoring case and punctuation, because a
+        repeated truncated pair would explain itself.
         """
         share = self._sampled_share(count)
         limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
@@ -324,7 +324,7 @@ class _SecondPass:
         return np.concatenate(parts)
 
     def _with_line_flags(self, judge: Judge) -> Judge:
-        """Return the judge with what rules say that compare lines with each other."""
+        """Return the judge with the results of the rules that compare lines with each other."""
         alone: dict[str, NDArray[np.bool_]] = {}
         in_order: dict[str, NDArray[np.bool_]] = {}
         for rule in self._rules:
@@ -335,7 +335,7 @@ class _SecondPass:
         return replace(judge, alone=alone, in_order=in_order)
 
     def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which lines a rule drops: alone, and among the lines that the judge keeps."""
+        """Return which lines a rule drops: as the only rule, and among the lines that the judge keeps."""
         alone, in_order = (
             line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines) for part in ("alone", "in_order")
         )

@@ -24,7 +24,7 @@ from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules whose values they are
+SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules that use these scores as their values
 _BYTES_PER_SCORE = 4
 _LINE_CHARACTERS = len(SCORES) * _BYTES_PER_SCORE // 3 * 4
 
@@ -84,7 +84,7 @@ class PairScorer:
         return table
 
     def features(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float64]:
-        """Return what the coverage of pairs without empty texts is learned from: shape (pairs, features)."""
+        """Return the features (pairs, features) from which the coverage is learned, of pairs without empty texts."""
         return self._judge(pairs)[1]
 
     def _judge(self, pairs: Sequence[tuple[str, ...]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -20,7 +20,7 @@ SCRIPTS = (
     *("Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Thai", "Lao"),
     *("Tibetan", "Myanmar", "Georgian", "Armenian", "Ethiopic", "Khmer", "Mongolian", "Thaana", "Syriac"),
 )
-_SPACE, _OTHER, _COMMON = 0, 1, 2  # classes of characters that belong to no script: _COMMON are letters and marks
+_SPACE, _OTHER, _COMMON = 0, 1, 2  # classes of characters without a script; _COMMON contains letters and marks
 _FIRST = 3
 _UNKNOWN = 255
 _CODES = {name.upper(): _FIRST + number for number, name in enumerate(SCRIPTS)} | {"CJK": _FIRST + SCRIPTS.index("Han")}
@@ -139,7 +139,7 @@ def _class_of(character: str) -> int:
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return part / whole; NaN where the whole is 0."""
+    """Return part / whole, or NaN if the whole is 0."""
     result = np.full(len(whole), np.nan)
     np.divide(part, whole, out=result, where=whole > 0)
     return result

@@ -6,10 +6,11 @@ import unicodedata
 from functools import cache
 
 _TRIGRAM = 3
-_MAX_RATIO = 2.0  # texts whose lengths differ by more are no copies of each other
-_MIN_COPY = 8  # characters: names and greetings are often the same in two languages
+_MAX_RATIO = 2.0  # texts with a greater length ratio do not count as copies of each other
+# Minimum number of characters: short texts, such as names and greetings, are often the same in two languages.
+_MIN_COPY = 8
 _NGRAM = 6
-_MIN_REPETITION = 40  # characters: shorter texts repeat n-grams by chance
+_MIN_REPETITION = 40  # minimum number of characters: shorter texts repeat n-grams by chance
 
 
 def plain_key(text: str) -> str:
@@ -20,8 +21,8 @@ def plain_key(text: str) -> str:
 def copy_similarity(source_key: str, target_key: str) -> float | None:
     """Return how similar two plain keys are: 1 for equal ones, otherwise the overlap coefficient of their trigrams.
 
-    The overlap coefficient is the share of the shorter text's trigrams that the other text has, so that a copy with a
-    word less is similar, too. None means that the texts are too short to be compared.
+    The overlap coefficient is the share of the shorter text's trigrams that the other text has, so that a copy that
+    lacks a word is similar, too. None means that the texts are too short to be compared.
     """
     shorter, longer = sorted((len(source_key), len(target_key)))
     if shorter < _MIN_COPY:

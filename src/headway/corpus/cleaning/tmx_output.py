@@ -1,4 +1,4 @@
-"""Pairs as a translation memory: TMX 1.4."""
+"""Write pairs as a translation memory (TMX 1.4)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TMX_END = b"</body></tmx>\n"
 
 
 def tmx_start(languages: Sequence[str]) -> bytes:
-    """Return what comes before the units."""
+    """Return the part of the file before the first unit."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header creationtool="Headway" '
         'creationtoolversion="1" segtype="sentence" o-tmf="none" adminlang="en" datatype="plaintext" '

@@ -5,7 +5,7 @@ narrow space looks like a plain one):
 
 1. All forms of a category write the same probe values. A form is dropped if an earlier form writes the same source with
    another translation: English "Mar 4, 2025" would be German "4. März 2025" in one form and "04.03.2025" in the other.
-   A form that a locale lacks is dropped too.
+   Forms that a locale lacks are dropped, too.
 2. Sources that still have two translations, in any categories, are dropped.
 
 Held-out sources never occur in the training set. Names that the training set does not contain cannot be inferred. They

@@ -46,7 +46,7 @@ def date_forms() -> list[ValueForm]:
     writers: list[WriteFunction] = [
         *(babel_writer(dates.format_date, style) for style in ("full", "long", "short")),
         *(partial(_write_skeleton, skeleton) for skeleton in _DATE_SKELETONS),
-        # Last: in English "medium" equals yMMMd, and of two conflicting forms the earlier one is kept.
+        # This comes last, because in English "medium" equals yMMMd, and the earlier of two conflicting forms is kept.
         babel_writer(dates.format_date, "medium"),
     ]
     return [ValueForm(write, _moment) for write in writers]
@@ -60,7 +60,7 @@ def time_forms() -> list[ValueForm]:
     return [
         *(ValueForm(babel_writer(dates.format_time, style), _moment) for style in ("short", "medium")),
         ValueForm(partial(_write_skeleton, "Bhm"), _moment),
-        ValueForm(partial(_write_skeleton, "j"), train_only_values=hours),  # there are too few hours to hold some out
+        ValueForm(partial(_write_skeleton, "j"), train_only_values=hours),  # 24 values are too few to hold some out
     ]
 
 

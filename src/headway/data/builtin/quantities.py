@@ -111,7 +111,7 @@ _UNITS: dict[str, str] = {
     "mass": "kilogram gram pound ounce",
     "volume": "liter milliliter gallon cubic-meter",
     "area": "square-meter square-kilometer hectare acre",
-    "angle": "degree",  # must precede temperatures, because English writes a narrow degree Fahrenheit like an angle
+    "angle": "degree",  # before "temperature": in English, a narrow degree Fahrenheit looks like an angle
     "temperature": "celsius fahrenheit",
     "speed": "kilometer-per-hour mile-per-hour meter-per-second",
     "duration": "year month week day hour minute second",

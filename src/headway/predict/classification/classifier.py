@@ -61,8 +61,7 @@ class Classifier(PresentedModel):
     A text that is empty or only white space is an error. If a text is too long for the model, only its beginning is
     read, and the result is marked ``truncated``.
 
-    The model that is given does not change: the classifier has a copy, which shares the weights unless it is on another
-    device.
+    The given model does not change: the classifier has a copy, which shares the weights unless it is on another device.
 
     Args:
         bundle: The model.

@@ -45,7 +45,7 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
     """Return the probability of ``label``, by default the most probable label, without each part of ``text``.
 
     Only the first :data:`MAX_CHARACTERS` characters from the first word on are considered, in at most :data:`MAX_PARTS`
-    parts, and of these only what the model reads.
+    parts. Text that the model does not read is ignored.
 
     Raises:
         ConfigError: The label does not exist.
@@ -74,7 +74,7 @@ def _truncated_text(classifier: Classifier, text: str) -> str:
 
 
 def _part_spans(text: str) -> list[tuple[int, int]]:
-    """Return the [start, end) of each word, or of each group of as many words as are necessary."""
+    """Return the range [start, end) of each word or, if there are too many words, of each group of words."""
     words = [match.span() for match in re.finditer(r"\S+", text)]
     size = -(-len(words) // MAX_PARTS)  # rounded up
     groups = [words[start : start + size] for start in range(0, len(words), size or 1)]

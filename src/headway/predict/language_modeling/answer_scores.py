@@ -22,9 +22,9 @@ def score_answers(
 ) -> list[TokenLogProbs | LengthError]:
     """Return the log-probabilities of the tokens of each answer after its prompt.
 
-    The prompt and an answer are tokenized as one text. The tokens of an answer are those after the tokens that the
-    prompt alone and the prompt with each of its answers begin with, so that all answers to a question are scored from
-    the same position on. BOS is read first, and EOS after an answer does not count.
+    The prompt and an answer are tokenized as one text. All answers to a question are scored from the same position on:
+    the end of the longest common prefix of the tokens of the prompt and of the prompt with each answer. BOS is read
+    first, and EOS after an answer does not count.
 
     Args:
         model: The language model.

@@ -20,8 +20,8 @@ class Continuation:
 
     Attributes:
         text: The new text, without the prompt, and without an incomplete character at the end.
-        tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text,
-            up to the token that completed it.
+        tokens: The new tokens as displayed, without EOS. They include the tokens that a stop string removed from the
+            text, up to the token that completed the stop string.
         token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
         finish_reason: Whether the model ended the text, a stop string, or the maximum length: that of the options or,
             without sliding, of the context.

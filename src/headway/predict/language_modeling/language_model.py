@@ -55,18 +55,18 @@ from headway.predict.shared_weights import Once, with_own_model
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]
-"""A text, or its token ids without those that the tokenizer puts before every prompt."""
+"""A text, or its token ids without the tokens that the tokenizer puts before every prompt."""
 
 _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maxima of a batch
+_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maximum number of tokens and of sequences in a batch
 
 
 class LanguageModel(PresentedModel):
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
-    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
-    device. After further training, make a new object: the copy has the new weights, but the form of the model that
-    generates was converted from the earlier ones.
+    The given model does not change: this object has a copy, which shares the weights unless it is on another device.
+    After further training, make a new object: the copy shares the new weights, but the model that generates was
+    converted from the earlier weights.
 
     Args:
         bundle: The model.
@@ -74,8 +74,8 @@ class LanguageModel(PresentedModel):
             PyTorch. None means the model's current device.
         precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
             changes the most probable tokens of an imported model (:mod:`headway.engine.int8_check`).
-        int8_check: The result of this check, if it is known, of any model. Otherwise an imported model is checked when
-            it is needed.
+        int8_check: The result of the int8 check, if it is already known. Otherwise an imported model is checked when it
+            is needed.
 
     Raises:
         ConfigError: The model or the machine does not support the precision.
@@ -160,14 +160,15 @@ class LanguageModel(PresentedModel):
     def _depends_on_check(self) -> bool:
         """Return whether int8 must pass the check for "auto" to choose it."""
         may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
-        has_floats = self.bundle.model.int8_weights is None  # integers cannot be compared with what they were before
+        # Without float weights, the int8 weights cannot be compared with the original ones.
+        has_floats = self.bundle.model.int8_weights is None
         return has_floats and may_have_outliers and self._may_search_in_int8
 
     def _check_int8(self) -> Int8Check:
         model = cast("DecoderOnly", self._model)
         check = check_int8(model, self._search_models["int8"](), self._tokenizer, self.bundle.prompt_prefix)
         if not check.passed:
-            self._search_models["int8"] = self._convert_once("int8")  # frees the memory of this form
+            self._search_models["int8"] = self._convert_once("int8")  # frees the memory of the earlier conversion
         return check
 
     def _convert_once(self, precision: Precision) -> Callable[[], Any]:
@@ -193,7 +194,7 @@ class LanguageModel(PresentedModel):
 
         Args:
             prompt: The beginning of a text, or a list of them.
-            seeds: A random seed for each prompt of a list, with which equal prompts are continued in different ways.
+            seeds: A random seed for each prompt of a list, so that equal prompts get different continuations.
                 Default: the option ``seed`` for every prompt.
             options: The fields of :class:`GenerationOptions`. Those that are not given are the model's.
 
@@ -243,8 +244,8 @@ class LanguageModel(PresentedModel):
         character, that character is missing in both.
 
         Raises:
-            ConfigError: The options do not fit together, or ask for several continuations or a beam, of which no part
-                is final before the end.
+            ConfigError: The options do not fit together, or ask for several continuations or for a beam, whose text is
+                not final before the end.
             DataError: The prompt is not valid Unicode.
             LengthError: The prompt leaves no room for new tokens in the model's context.
         """
@@ -278,7 +279,7 @@ class LanguageModel(PresentedModel):
         self, prompt_ids: Sequence[int], options: GenerationOptions, alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
         decoder, generated = ContinuationDecoder(self._tokenizer), _NOTHING_YET
-        shown, held = 0, ""  # characters, and text that may be the beginning of a stop string
+        shown, held = 0, ""  # number of characters yielded; text that may be the beginning of a stop string
         while generated is _NOTHING_YET or self._must_continue(generated, options):
             steps = self._search_steps(
                 self._search_model(),
@@ -393,7 +394,7 @@ class LanguageModel(PresentedModel):
         Args:
             texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
                 million characters at a time.
-            stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
+            stride: Tokens between windows, at most the context length, which is fastest. Default: half the context.
             precision: Precision of the measured model: "auto" means the one in which it generates. Precisions other
                 than float32 are measured as the model generates, one token at a time, which takes longer.
 
@@ -425,7 +426,7 @@ class LanguageModel(PresentedModel):
         """Return the log-probability of each token of each text and of EOS after it."""
         context, stride, precision = settings.context, settings.stride, settings.precision
         if context is None or stride is None:
-            model = cast("RecurrentLM", self._model)  # only its context has no limit
+            model = cast("RecurrentLM", self._model)  # only a recurrent model has an unlimited context
             return score_sequences_with_state(model, encoded, block_length=model.config.max_length)
         if precision != "float32":
             return score_sequences_by_steps(self._search_models[precision](), encoded, context=context, stride=stride)
@@ -441,7 +442,7 @@ class LanguageModel(PresentedModel):
         return list(text)
 
     def _prompt_ids(self, prompt: Prompt, number: int | None, options: GenerationOptions) -> tuple[int, ...]:
-        """Return the tokens of a prompt, without those that begin every text. ``number`` is for messages."""
+        """Return the tokens of a prompt, without the tokens that begin every text. ``number`` is for messages."""
         encoded = tuple(self._encode(prompt, number or 1))
         context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
         if context is not None and beginning >= context:
@@ -567,7 +568,7 @@ def _joined(hypothesis: Hypothesis, following: Hypothesis) -> Hypothesis:
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Return where the stop string begins that ends first in ``text``, or None if there is none.
+    """Return the start of the stop string that ends first in ``text``, or None if it contains none.
 
     Text that follows does not change the result, so generated text may be searched while it grows.
     """

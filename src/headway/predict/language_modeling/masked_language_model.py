@@ -2,7 +2,7 @@
 
 The model gives the probability of each token at a hidden position, given the rest of the text. Several hidden tokens
 are filled in from left to right: the probability of a filling is the product of the probabilities of its tokens, each
-given the text with the tokens before it filled in and those after it hidden.
+given the text in which the tokens before it are filled in and the tokens after it are hidden.
 
 The score of a text is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", equation 2):
 each token is hidden in turn, and the log-probabilities of all tokens, each given all others, are added up.
@@ -31,9 +31,9 @@ from headway.predict.presentation import PresentedModel
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
-_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maxima of a batch
+_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maximum number of tokens and of logits in a batch
 MAX_MASKS = 20
-MIN_BEAM = 10  # fillings that are kept after each hidden word
+MIN_BEAM = 10  # number of partial fillings to keep after each hidden word
 
 _Query = tuple[tuple[int, ...], int]  # the ids of a text, and the position at which a token is predicted
 
@@ -76,8 +76,7 @@ class _Partial:
 class MaskedLanguageModel(PresentedModel):
     """A trained masked language model with its tokenizer. Several threads may call it at the same time.
 
-    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
-    device.
+    The given model does not change: this object has a copy, which shares the weights unless it is on another device.
 
     Args:
         bundle: The model.
@@ -170,9 +169,9 @@ class MaskedLanguageModel(PresentedModel):
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """Return the log-probability of each token of each text given all its other tokens, in nats.
 
-        Their sum is the pseudo-log-likelihood of the text. BOS and EOS are given, not predicted. In a text that is
-        longer than the model's context, the other tokens are those of a window around the hidden token. The result for
-        a text does not depend on the other texts, except for rounding.
+        Their sum is the pseudo-log-likelihood of the text. BOS and EOS are given, not predicted. If a text is longer
+        than the model's context, the model reads a window around the hidden token. The result for a text does not
+        depend on the other texts, except for rounding.
 
         Raises:
             DataError: A text is not valid Unicode.
@@ -312,7 +311,7 @@ class MaskedLanguageModel(PresentedModel):
         predicted: dict[tuple[_Query, int], float] = {}
         for length, wanted in queries.items():
             asked, batch = list(wanted), self._rows(length)
-            for first in range(0, len(asked), batch):  # so that few distributions over the vocabulary are in memory
+            for first in range(0, len(asked), batch):  # in batches, which limits the number of distributions in memory
                 some = asked[first : first + batch]
                 rows, places = zip(*some, strict=True)
                 for query, log_probs in zip(

@@ -20,7 +20,7 @@ from headway.text.base import UNK, TextTokenizer
 from headway.version import __version__
 
 _WORD = re.compile(r"\S+")
-_MAX_CHARACTERS = 1 << 20  # maximum number of characters to measure at a time
+_MAX_CHARACTERS = 1 << 20  # maximum number of characters to process at a time
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Perplexity:
     Attributes:
         loss: Mean negative log-probability of a token, in nats.
         perplexity: exp(loss).
-        word_perplexity: The same per word, where a word is what white space separates.
+        word_perplexity: The same per word; words are separated by white space.
         bits_per_byte: Bits per byte of UTF-8, the only one of these measures that can be compared between tokenizers.
         num_texts: Number of texts.
-        num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
+        num_tokens: Number of predicted tokens: all tokens of the texts, and one EOS per text.
         num_words: Number of words.
         num_bytes: Number of bytes in UTF-8.
-        num_unknown: Number of unknown tokens. Each stands for a character or word that the vocabulary lacks and that no
-            bits are counted for, so with many of them all these numbers are too low.
+        num_unknown: Number of unknown tokens. Each represents a character or word that the vocabulary lacks. No bits
+            are counted for it, so all these numbers are too low if there are many.
         signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
             the state that the window before it ended in (carried), and whether EOS counts.
     """

@@ -17,7 +17,7 @@ class ScoredText:
     Attributes:
         tokens: The tokens as displayed.
         token_log_probabilities: The log-probability of each token, without the end of the text.
-        eos_log_probability: The log-probability that the text ends there. None for a model that does not predict ends.
+        eos_log_probability: The log-probability of EOS after the text. None for a model that does not predict ends.
     """
 
     tokens: tuple[str, ...]

@@ -5,7 +5,7 @@ before, and only the tokens that no earlier window has predicted count. So each 
 first window, has at least context - stride tokens before it. A stride as long as the context is fastest, and a short
 one gives the tokens the most context.
 
-Windows of similar length share a forward pass, padded on the right, where no token sees the padding. Logits are
+Windows of similar length share a forward pass, padded on the right, where no token attends to the padding. Logits are
 computed only for the tokens that count, and only for some rows at a time.
 """
 

@@ -48,8 +48,8 @@ class Item:
         raw: The source of the part.
         text: The text that a reader sees. Empty for tags.
         separates: Whether an object contains white space between its parts, which separates words.
-        without_words: What becomes of a pair if the translation has no word for it: "empty" leaves a pair without
-            words, "dropped" leaves the tags out, and "source" encloses the words of the source.
+        without_words: How to treat a pair if the translation has no word for it: "empty" writes the pair without words,
+            "dropped" omits the tags, and "source" encloses the words of the source.
     """
 
     kind: ItemKind
@@ -101,7 +101,7 @@ class Placeholder:
     Attributes:
         start: Start in the segment's text.
         end: End in the segment's text.
-        raw: The placeholder as it is written.
+        raw: The placeholder as written.
     """
 
     start: int
@@ -200,12 +200,12 @@ class Document:
 
 
 def raw_pieces(items: Iterable[Item]) -> Pieces:
-    """Return the pieces of items as they are written."""
+    """Return the source text of items, in pieces."""
     return tuple(piece for item in items for piece in item.raw)
 
 
 def text_as_seen(items: Iterable[Item]) -> str:
-    """Return what a reader sees of items, with :data:`BOUNDARY` for tags."""
+    """Return the visible text of items, with :data:`BOUNDARY` for tags."""
     return "".join(item.text or BOUNDARY for item in items)
 
 
@@ -223,7 +223,7 @@ class DocumentBuilder:
         self._write: Callable[[str], str] = str
 
     def inner(self, write: Callable[[str], str]) -> DocumentBuilder:
-        """Return a builder with the same segments and stand-ins of its own, for a text inside of a text.
+        """Return a builder with the same segments but separate stand-ins, for a nested text.
 
         ``write`` converts text to the syntax of the outer text.
         """

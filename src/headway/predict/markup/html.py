@@ -1,11 +1,11 @@
-"""HTML and XML: find the segments to translate, and keep everything else as it is.
+"""HTML and XML: find the segments to translate, and keep everything else unchanged.
 
 Tags of blocks, such as ``<p>``, separate segments. Inline tags, such as ``<b>``, are placed into the translation. An
 element that contains a separating tag separates, too. Elements with ``translate="no"`` or the class ``notranslate``,
-code and ignored elements are kept as they are. So are comments, processing instructions and CDATA sections.
+code and ignored elements are kept unchanged. So are comments, processing instructions and CDATA sections.
 
-Invalid markup stays as it is: tags without a partner and unknown entities are objects, and so is a ``<`` that does not
-begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
+Invalid markup is kept unchanged: tags without a partner and unknown entities are objects, and so is a ``<`` that does
+not begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
 
 White space between words becomes one space, as a browser shows it. Known entities are replaced by their characters,
 and the characters with a meaning in markup are replaced by entities in the result.
@@ -59,7 +59,7 @@ _NAMES = _VOID | BLOCKS | _KEPT | _INLINE
 _RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
 _FORMATTING = re.compile(
     r"<(?:b|big|del|em|font|i|ins|mark|q|s|small|span|strike|strong|sub|sup|tt|u)\s*>", re.IGNORECASE
-)  # tags that have no effect without words
+)  # tags that have no effect if they contain no words
 _MAX_DEPTH = 50  # inline tags that are nested more deeply separate segments
 
 _NAME = r"[A-Za-z_:][^\s/>\"'=<]*"
@@ -107,7 +107,7 @@ class MarkupToken:
 
     Attributes:
         kind: The kind of token. "kept" is a comment and the like, "stray" a ``<`` that looks like a tag.
-        raw: The token as it is written.
+        raw: The token as written.
         name: The name of the tag, in lower case in HTML.
         closing: Whether the tag is a closing tag.
         partner: The index of the other tag of the element. None if there is none.
@@ -293,7 +293,7 @@ def _is_alone(tag: MarkupToken) -> bool:
 def _tokenize(text: str, is_html: bool) -> Iterator[MarkupToken]:
     """Yield tokens that concatenate to the text."""
     position, start = 0, text.find("<")
-    missing: set[str] = set()  # ends of sections that do not occur in the rest of the text
+    missing: set[str] = set()  # end markers that do not occur in the rest of the text
 
     def kept_end(start: int) -> int | None:
         for opening, closing in _KEPT_SECTIONS:

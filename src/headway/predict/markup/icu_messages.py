@@ -26,7 +26,9 @@ _HEADER = (
 )
 _OFFSET = re.compile(r"offset\s*+:\s*+\d++\s*+")
 _SELECTOR = re.compile(r"\s*+(?:=\s*+\d++|[^\s{}=,'<>|]++)\s*+\{")
-_LIMIT = re.compile(r"\s*+-?(?:\d+(?:\.\d+)?|∞)\s*(?:[#<≤]|&lt;)")  # before a branch of the type choice
+_LIMIT = re.compile(
+    r"\s*+-?(?:\d+(?:\.\d+)?|∞)\s*(?:[#<≤]|&lt;)"
+)  # limit before a branch of an argument of type "choice"
 _ARGUMENT_END = re.compile(r"\s*\}")
 _SIMPLE = r"[$%]?\{\{[^{}]*+\}\}|[$%]?\{[^{}]*+\}"
 _QUOTED = r"'(?=[{}#|])(?P<quoted>(?:[^']++|'')*+)'"
@@ -66,7 +68,7 @@ class BranchingArgument:
 def find_arguments(text: str) -> tuple[BranchingArgument, ...]:
     """Return the arguments with branches in a text, without those inside of branches, from left to right.
 
-    Tags in the text must have been replaced by characters without a meaning in messages.
+    Tags in the text must have been replaced by characters that have no special meaning in messages.
     """
     arguments: list[BranchingArgument] = []
     position = 0
@@ -123,7 +125,7 @@ def _branch(text: str, start: int, special: str, ends: str, depth: int) -> Branc
 
 
 class MessageReader:
-    """Parses a text that contains arguments with branches. Each branch is parsed as a text of its own.
+    """Parses a text that contains arguments with branches. Each branch is parsed as a separate text.
 
     In the text that is parsed, a stand-in of the builder replaces each argument, each ``#`` and each quoted brace.
 
@@ -233,7 +235,8 @@ def literal_writer(special: str, *, doubles: bool) -> Callable[[str], str]:
 
     Args:
         special: See :class:`Branch`.
-        doubles: Whether every apostrophe is doubled. Otherwise only those are that would quote the text after them.
+        doubles: Whether every apostrophe is doubled. Otherwise, only the apostrophes that would quote the text after
+            them are doubled.
     """
     syntax = rf"{{}}{special}"
     pattern = re.compile(rf"(?<!&)[{syntax}](?:['{syntax}])*|'" + ("" if doubles else r"(?=['{}#|]|\Z)"))

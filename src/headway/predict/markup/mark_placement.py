@@ -8,9 +8,9 @@
   :attr:`headway.predict.markup.document.Item.without_words`.
 - An object is placed before the translation of the word that follows it. If punctuation follows, the object is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
-  is placed after the translation of the word before it, too. It is never placed inside of words such as "don't",
-  "well-known" and "12.5", unless it is beside an apostrophe or hyphen in the source. An object inside of a word stays
-  at its place if the translation contains the same word.
+  is placed after the translation of the word before it, too. It is never placed inside words such as "don't",
+  "well-known" and "12.5", unless it is next to an apostrophe or hyphen in the source. An object inside a word keeps its
+  position if the translation contains the same word.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def split_words(text: str, placeholders: Iterable[Span]) -> list[Span]:
 
 
 def fill_document(document: Document, translations: Sequence[AlignedText | None]) -> str:
-    """Return the text of a document with a translation in place of each segment. None leaves a segment as it is."""
+    """Return the text of a document with a translation in place of each segment. None leaves a segment unchanged."""
 
     def join(pieces: Pieces) -> str:
         return "".join(piece if isinstance(piece, str) else segment_text(piece) for piece in pieces)
@@ -148,7 +148,7 @@ def _fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pi
 
 
 def _source_words(segment: Segment, pair: Mark) -> str:
-    """Return the words of the source that a pair encloses, unless a pair inside of it encloses them."""
+    """Return the source words that a pair encloses, except for words that a nested pair encloses."""
     is_inside = any(child.closing is not None and child.without_words == "source" for child in pair.children)
     return "" if is_inside else segment.escape(segment.text[pair.start : pair.end].strip())
 
@@ -196,7 +196,7 @@ class _Placement:
             self._sources[j].append(i)
 
     def place(self, marks: Sequence[Mark], source: Span, target: Span) -> list[tuple[Span, Mark]]:
-        """Return the place of each mark inside ``target``, a range of characters, in the order of the translation.
+        """Return the position of each mark in the range of characters ``target``, in the order of the translation.
 
         ``source`` is the range of the source text that the marks are in.
         """
@@ -238,15 +238,15 @@ class _Placement:
         return [(span, marks[order]) for span, order in sorted(placed)]
 
     def _inside_word(self, mark: Mark, target: Span, spans: dict[int, Span]) -> tuple[Span, int] | None:
-        """Return the place of a mark inside of a word that the translation contains unchanged, and this word.
+        """Return the position of a mark inside a word that the translation contains unchanged, and this word.
 
-        Places beside the characters ``target``, or that overlap with one of ``spans``, are not considered.
+        Positions outside the characters ``target``, or that overlap with one of ``spans``, are not considered.
         """
         word = bisect_right(self._source_ends, mark.start)
         if word == len(self._source):
             return None
         begin, end = self._source[word]
-        start = max(begin, mark.start)  # a mark begins before the space before its first word
+        start = max(begin, mark.start)  # a mark includes the space before its first word
         is_inside = begin < mark.start < end if mark.closing is None else mark.end <= end
         if not is_inside or (start, mark.end) == (begin, end):
             return None
@@ -262,7 +262,7 @@ class _Placement:
     def _inside_edge_words(self, mark: Mark, run: Span) -> Span:
         """Return the characters of a run of target words that a pair encloses.
 
-        If the pair begins or ends inside of a word that also begins or ends the run, it does so at the same place.
+        If the pair begins or ends inside of a word that also begins or ends the run, it does so at the same position.
         """
         start, end = self._target[run[0]][0], self._target[run[1] - 1][1]
         first, last = bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end) - 1

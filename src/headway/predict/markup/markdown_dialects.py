@@ -41,13 +41,13 @@ _BRACKETED = re.compile(r"\[(?=[^\[\]\n]*\](?:\s*\{[^{}\n]*\})?\s*\Z)")
 _ADMONITION = re.compile(
     r"(?:!!!|\?\?\?\+?)[ \t]+[\w-]+(?:[ \t]+[\w-]+)*(?P<quote>[ \t]+\")?|===[!+]?(?P<tab>[ \t]+\")"
 )
-_PLAIN_ADMONITION = re.compile(  # those that are recognized without a title and without content
+_PLAIN_ADMONITION = re.compile(  # types of admonitions that are recognized even without title and content
     r"(?:!!!|\?\?\?\+?)[ \t]+(?:abstract|admonition|attention|bug|caution|danger|error|example|failure|hint|important|"
     r"info|note|question|quote|seealso|success|summary|tip|todo|tldr|warning)(?:[ \t]+(?:inline|end))*"
 )
 _ALERT = re.compile(r"\[![A-Za-z]+\][-+]?[ \t]*")
 _CONTENTS = re.compile(r"@?\[\[?_?toc_?\]\]?\s*\Z", re.IGNORECASE)
-_SCRIPT = re.compile(  # prose can begin with these words, too
+_SCRIPT = re.compile(  # patterns that tell code from prose, which may begin with the same words
     r"""
       import\s+(?:type\s+)?(?:[\w$*{][\w$*{},\s]*\sfrom\s*)?["'][^"'\n]+["']
           (?:\s+(?:with|assert)\s*\{[^{}\n]*\})?[ \t]*+(?:;[ \t]*+)?(?://[^\n]*+)?(?=[\r\n]|\Z)
@@ -65,7 +65,7 @@ _SCRIPT = re.compile(  # prose can begin with these words, too
     """,
     re.VERBOSE,
 )
-_LONGEST = 300  # characters of a formula or template inside of a line
+_LONGEST = 300  # maximum number of characters of a formula or template inside a line
 _INLINE = re.compile(
     rf"""
       (?P<code>(?<!`)(`++)[^`\n]++\2(?!`))
@@ -90,11 +90,11 @@ _INLINE = re.compile(
     """,
     re.VERBOSE,
 )
-_INLINE_HINT = re.compile(r"[$\\{]|:[a-z]")  # a line without these has none of them
+_INLINE_HINT = re.compile(r"[$\\{]|:[a-z]")  # a line without a match contains none of the inline constructs
 # Prices such as "$5 or 6$" and escaped brackets are not formulas.
 _IS_FORMULA = re.compile(r"[\\^_={}]|\A(?!\s*[A-Za-z]{4,}\s*\Z)\s*[\w()'|.!]++(?:\s*[-+*/<>,]\s*[\w()'|.!]++)*\s*\Z")
 _MAX_LINES = 100  # of a construct
-_INDENT = 4  # of the content of a container
+_INDENT = 4  # indentation of a container's content
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Construct:
     Attributes:
         start: Start in the text.
         end: End in the text. Constructs do not contain a line break, except for those of the kind "lines".
-        kind: "formula" and "object" are parts of a sentence, and the text of a formula or template may be read as such.
+        kind: "formula" and "object" are parts of a sentence, and the model may read the text of a formula or template.
             "lines" are kept, and separate paragraphs. "title" and "container" begin a line whose rest is a title; the
             content of a container is indented. "title_end" follows the title.
     """

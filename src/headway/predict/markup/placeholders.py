@@ -1,4 +1,4 @@
-r"""Find what a translation must contain exactly as the source does: placeholders, Markdown, numbers and line breaks.
+r"""Find the parts that a translation must not change: placeholders, Markdown, numbers and line breaks.
 
 ====================  ==============================================================================================
 placeholders          ``{name}``, ``{0}``, ``{{x}}``, ``${x}``, ``%{x}``, ``$x``, ``%s``, ``%1$d``, ``%(name)s``,
@@ -73,7 +73,7 @@ _HINT = re.compile(
     "[&{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
     + STAND_IN.pattern
 )
-# A text in which this is not found has none of the constructs of headway.predict.markup.markdown_dialects.
+# A text without a match contains none of the constructs in headway.predict.markup.markdown_dialects.
 _CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|:::)|:[a-z][a-z0-9_+-]+:", re.MULTILINE)
 _READABLE = 60  # maximum number of characters of a formula or template that the model reads
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
@@ -133,9 +133,10 @@ def _digit_counts(text: str) -> Counter[str]:
 def remove_placeholders(source: str, target: str) -> str:
     """Remove the placeholders from a translation that its source does not have, the first one first.
 
-    What is on both sides of a removed placeholder may form another one. After each removal the search therefore
-    continues from the last place that no placeholder can extend across: after white space that is not part of a number,
-    or before three placeholders. Without a lone brace or backtick, time is proportional to the length of the text.
+    The texts on both sides of a removed placeholder may together form another one. After each removal the search
+    therefore continues from the last place that no placeholder can extend across: after white space that is not part of
+    a number, or before three placeholders. Without a lone brace or backtick, time is proportional to the length of the
+    text.
     """
     known = placeholder_counts(source)
     position = border = 0

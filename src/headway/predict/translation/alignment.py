@@ -98,8 +98,8 @@ def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Al
 
     Its attention is the product of target x pivot and pivot x source. The tokens of the pivot may differ between the
     models: a source token of the second model attends like the first model's target tokens with which it shares
-    characters, in proportion to their number. If an alignment has no attention, its pairs take the place of it, and the
-    result has none, either.
+    characters, in proportion to their number. If an alignment has no attention, its pairs are used instead, and the
+    result has no attention, either.
 
     Args:
         first: The alignment of the pivot.
@@ -126,7 +126,7 @@ def _weights(alignment: Alignment) -> Float[Tensor, "T S"]:
 
 
 def _shared_characters(tokens: Sequence[str], others: Sequence[str]) -> Float[Tensor, "_ _"]:
-    """Return how many characters of the same text each token shares with each of the others, without white space."""
+    """Return how many characters, except white space, each token shares with each token of the other tokenization."""
 
     def spans(tokens: Sequence[str]) -> Float[Tensor, "_ 2"]:
         ends = torch.tensor([float(len("".join(token.split()))) for token in tokens]).cumsum(0)

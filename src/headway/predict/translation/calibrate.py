@@ -57,7 +57,7 @@ def calibrate(
         )
         for decoding in (DecodingOptions(beam_size=1), DecodingOptions())
     )
-    # Greedy search and beam search find translations of different probability. The less probable one is used.
+    # Of the translations by greedy search and by beam search, the less probable one is used.
     greedy, beam = (translator.translate_each(sources, options) for options in (greedy_options, beam_options))
     less_probable = [
         min(translations, key=_mean_log_prob)
@@ -74,7 +74,7 @@ def calibrate(
     )
     if calibration is None or not references:
         return calibration
-    # One word of each of some references, at a place that differs between the sentences, is required.
+    # Require one word of the reference for some sentences, at a different position in each sentence.
     chosen: list[tuple[str, str, Candidate]] = []
     for number, ((source, reference), free) in enumerate(zip(examples, beam, strict=True)):
         words = [word for word in split_words(normalized(reference)) if any(map(str.isalpha, word))]

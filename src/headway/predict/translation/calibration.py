@@ -20,7 +20,7 @@ sizes for setting tolerance limits"). We use the largest k for which this probab
 texts, the minimum, and k = 3 for 1,000 texts. On average, k / (n + 1) of the domain is flagged. The argument ignores
 that the means and variances were fitted to the same texts, and that later text may differ slightly from the sample.
 
-The calibration also holds the threshold of the flag ``forced`` (:mod:`headway.predict.translation.quality`).
+The calibration also contains the threshold of the flag ``forced`` (:mod:`headway.predict.translation.quality`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
 _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
 _MIN_COSTS, _LEAST_COST_LIMIT = 100, 5.0
-_LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
+_LEAST = 1e-4  # minimum of the mean variance in nats squared, in case all texts are equal
 
 TokenCount = Annotated[int, Field(ge=0, lt=1 << 53)]
 

@@ -25,11 +25,11 @@ class TranslationCall:
     Attributes:
         settings: What the call computes with.
         finder: Finds candidates for search requests.
-        alignment_model: Returns the form of the model that gives alignments. It is called if a text needs one.
+        alignment_model: Returns the model that computes alignments. It is called if a text needs one.
         alignment_layer: The decoder block whose attention gives alignments; see
             :func:`headway.predict.translation.alignment.alignment_module`.
-        max_attention: Maximum number of attention weights that the alignments of all texts contain together: first
-            those of the best candidate of each text, then those of the others. None means no limit.
+        max_attention: Maximum number of attention weights that the alignments of all texts contain together: the best
+            candidate of each text comes first, then the others. None means no limit.
         calibration: The distribution from which the flag ``unlikely`` is computed. Without it, the flag is None.
     """
 
@@ -63,7 +63,7 @@ class TranslationCall:
         candidates: Sequence[Sequence[Candidate]],
         needs_alignment: Sequence[bool],
     ) -> list[list[Candidate]]:
-        """Return the candidates of each part, with alignments where they are needed."""
+        """Return the candidates of each part, with alignments if they are needed."""
         model, settings, special = self.alignment_model(), self.settings, self.settings.special_tokens
         ranked = [
             (rank, part, candidate)

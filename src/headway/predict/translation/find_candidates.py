@@ -42,7 +42,7 @@ class CandidateFinder:
         model: The form of the model that is used for the search.
         search: The search.
         max_constraint_cost: The cost of a constraint above which candidates get the flag ``forced``; see
-            :mod:`headway.predict.translation.quality`. None: they never get it, and no cost is computed.
+            :mod:`headway.predict.translation.quality`. None means that no candidate gets it and no cost is computed.
     """
 
     settings: CallSettings
@@ -119,8 +119,8 @@ class CandidateFinder:
     def _respelled(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> Request | None:
         """Return a request that also bans the tokenizations in which banned phrases appeared in the hypotheses.
 
-        A phrase has many tokenizations, and a search that may not use the usual one often uses another one. Returns
-        None if no banned phrase appeared, or if a phrase to include contains one of these tokenizations.
+        A phrase has many tokenizations. If a search may not use the usual tokenization, it often uses another one.
+        Returns None if no banned phrase appeared, or if a phrase to include contains one of these tokenizations.
         """
         tokenizer, start = self.settings.bundle.target_tokenizer, len(part.request.prefix)
         tokenizations: dict[tuple[int, ...], None] = {}

@@ -6,9 +6,9 @@ a canonically equivalent spelling (:mod:`headway.text.normalization`). If entrie
 translation must then contain one of the target phrases, which have the same syntax as phrases to include
 (:mod:`headway.predict.phrases`).
 
-All source phrases are in a dictionary, and the lengths of those of several words in another, by their first words.
-Finding the entries of a sentence therefore takes one pass, no matter how many entries there are. A glossary needs 200
-to 500 bytes for each entry.
+One dictionary contains all source phrases, and another one the lengths of the phrases of several words, keyed by their
+first word. Finding the entries of a sentence therefore takes one pass, no matter how many entries there are. A glossary
+needs 200 to 500 bytes for each entry.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 # The patterns match one line of text that is not blank. Target alternatives are separated by "|". The JSON Schema
 # contains these patterns, so the end of the text is matched by a lookahead, which Python and JavaScript both support.
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
-_PHRASE = rf"(?=[^|]*[^\s|{_CONTROL}])[^|{_CONTROL}]+"  # it can be read in one way only, so that a search is linear
+_PHRASE = rf"(?=[^|]*[^\s|{_CONTROL}])[^|{_CONTROL}]+"  # unambiguous, so that matching takes linear time
 _END = r"(?![\s\S])"
 SOURCE_PATTERN = rf"^(?=.*\S)[^{_CONTROL}]+{_END}"
 TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
@@ -54,9 +54,9 @@ _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
 _SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
 _ENCODED_TOGETHER = 500  # entries
-_MAX_ALTERNATIVES = 100  # of an entry
+_MAX_ALTERNATIVES = 100  # maximum number of alternatives per entry
 _MANY_ENTRIES = 20_000  # with fewer, a garbage collection takes a few milliseconds
-# What is kept for each tokenizer at most: glossaries, and their entries.
+# Maximum number of glossaries, and of their entries, to keep for each tokenizer.
 _MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
 
 
@@ -172,7 +172,7 @@ class Glossary:
         taken = bytearray(len(words))
         chosen: list[tuple[int, GlossaryEntry]] = []
         for _, _, start, end, entry in occurrences:
-            # Those before are not shorter, so one that overlaps contains the first or the last word.
+            # The earlier occurrences are at least as long, so an overlapping one contains the first or the last word.
             if not (taken[start] or taken[end - 1]):
                 taken[start:end] = bytes([1]) * (end - start)
                 chosen.append((start, entry))
@@ -180,7 +180,7 @@ class Glossary:
 
     @cached_property
     def _indexes(self) -> tuple[_Index, _Index]:
-        """The entries with exact case, and the others."""
+        """The entries that match case, and the entries that ignore it."""
         exact, ignore = _Index("exact"), _Index("ignore")
         for entry in self.entries:
             give_way()
@@ -329,7 +329,7 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
 
 
 def is_prepared(glossary: Glossary, tokenizer: Any) -> bool:
-    """Return whether :func:`model_glossary` returns at once."""
+    """Return whether :func:`model_glossary` would return immediately."""
     with _CACHE_LOCK:
         prepare = _PREPARED.get(tokenizer, {}).get(glossary)
     return prepare is not None and prepare.is_made
@@ -350,7 +350,7 @@ def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
 def without_garbage_collection(num_entries: int) -> Iterator[None]:
     """Keep Python's collector of cyclic garbage away while many entries are made, and from these entries afterwards.
 
-    It would look at all of them again and again, and stop all threads each time, for hundreds of milliseconds.
+    It would examine all of them again and again, and stop all threads for hundreds of milliseconds each time.
     """
     if num_entries < _MANY_ENTRIES or not gc.isenabled():
         yield

@@ -36,7 +36,7 @@ _EMPTY = Candidate("", 0.0, 0.0, (), (), alignment=Alignment((), (), ()))  # the
 
 @dataclass
 class TranslationUnit:
-    """A text that is translated at once: a whole text without anything to keep, or a segment.
+    """A unit of translation: a whole text that contains nothing to keep, or a segment.
 
     Attributes:
         source: The text.
@@ -185,10 +185,10 @@ class MarkedTexts:
         return replace(merged, candidates=tuple(candidates))
 
     def _aligned(self, segment: Segment, candidate: Candidate, protected: bool) -> AlignedText | None:
-        """Return a segment's translation for :func:`fill_document`, or None if the segment must stay as it is.
+        """Return a segment's translation for :func:`fill_document`, or None if the segment must not be changed.
 
-        It stays as it is if the translation and a placeholder beside it look like another placeholder. ``protected``
-        tells whether the text has placeholders, so that none may be added.
+        It is not changed if the translation and an adjacent placeholder together look like another placeholder. If
+        ``protected`` is set, the text has placeholders, so the translation must not add any.
         """
         text = remove_placeholders(segment.text, candidate.text) if protected else candidate.text
         placeholders = segment.find_placeholders(text)

@@ -56,7 +56,7 @@ class TranslateOptions(Config):
         return cls.parse({"decoding": decoding, **keywords}, "options")
 
     def with_defaults(self, search: DecodingOptions) -> TranslateOptions:
-        """Return these options, in which options of the search that were not given are those given to ``search``.
+        """Return these options, in which search options that were not given have the values of ``search``.
 
         Raises:
             ConfigError: A default does not fit the given options.

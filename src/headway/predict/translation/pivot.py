@@ -1,4 +1,4 @@
-"""Translation through a third language, where no model translates the pair directly.
+"""Translation through a third language, for pairs that no model translates directly.
 
 Let x be a text, z its translation into the third language (the pivot) and y the translation of z. The first model finds
 the ``candidates`` best pivots z, the second model translates each of them, and the pairs are ranked by their joint
@@ -6,14 +6,14 @@ probability
 
     log p(y, z | x) = log p(z | x) + log p(y | z),
 
-where y depends on x through z only. One pivot (``candidates=1``) is the usual way; several let the second model, for
-which some pivots are easier or clearer than others, have a say (Utiyama and Isahara 2007, "A Comparison of Pivot
-Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations). If several pivots
-lead to the same y, the most probable pair stands for it.
+assuming that y depends on x only through z. One pivot (``candidates=1``) is usual. With several, the choice also
+depends on the second model, for which some pivots are easier or clearer than others (Utiyama and Isahara 2007, "A
+Comparison of Pivot Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations).
+If several pivots lead to the same y, only the most probable pair is kept.
 
-Each sentence of a text that is split has its own pivots. Requirements on the translation (prefix, phrases, the targets
-of a glossary) concern the second step; the entries of a glossary are found in x. Alignments compose: y's attention to
-z, times z's attention to x.
+If a text is split, each sentence has its own pivots. Requirements on the translation (prefix, phrases, the targets of a
+glossary) apply to the second step; the entries of a glossary are matched in x. Alignments compose: y's attention to z,
+times z's attention to x.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def search_for_pivots(decoding: DecodingOptions, search: DecodingOptions, candid
 
 
 class PivotTranslator(TextTranslator):
-    """Translates with one model into a third language, and with another one from there.
+    """Translates with one model into a third language, and from it with another model.
 
         model = PivotTranslator(headway.load("runs/de-en/best"), headway.load("runs/en-fr/best"))
         model.translate("Guten Morgen!").candidates[0].pivot
@@ -121,7 +121,7 @@ class PivotTranslator(TextTranslator):
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
         The first step is a beam search with the beam size, length penalty and normalization of the options. All of them
-        apply to the second step. Those that are not given are those of the model of the step.
+        apply to the second step. Options that are not given have the defaults of the step's model.
         """
         if options.alignment:
             self.first.check_alignment()

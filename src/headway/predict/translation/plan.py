@@ -34,7 +34,7 @@ from headway.text.words import end_word_bits, start_word_bits
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
 _MAX_ATTENTION = 1_000_000  # weights of all merged alignments of a text
-# Maximum beam size x number of phrases of which a text must contain some: each hypothesis is extended by each phrase.
+# Maximum of beam size x number of phrases in a text's constraints: each hypothesis is extended by each phrase.
 _MAX_PHRASE_EXTENSIONS = 10_000
 
 
@@ -219,7 +219,7 @@ class RequestBuilder:
 
 
 def _check_num_phrases(include: Sequence[Sequence[Any]], options: DecodingOptions) -> None:
-    """Raise :class:`LengthError` if a text must contain so many phrases that each step of its search takes long."""
+    """Raise :class:`LengthError` if a text must contain so many phrases that each search step would take too long."""
     count = sum(map(len, include))
     if count * options.beam_size > _MAX_PHRASE_EXTENSIONS:
         raise LengthError(

@@ -116,7 +116,7 @@ class TranslatorPool(TextTranslator):
         return alignment
 
     def close(self) -> None:
-        """End the processes at once."""
+        """End the processes immediately."""
         self._closed = True
         self._executor.shutdown(kill_workers=True)
 

@@ -13,9 +13,8 @@ copied
     The translation equals the source, although the languages differ and the source has more than three words with a
     letter. A word is a run of letters and digits, or one character in Chinese and Japanese. Shorter texts (names,
     measures) are often equal in both languages.
-unknown_source
-    The vocabulary has none of the letters or words of the source, so the model has read nothing of it. This happens
-    with vocabularies of characters and of words, and with some imported ones.
+unknown_source The vocabulary has none of the letters or words of the source, so the model could not read any of it.
+    This happens with vocabularies of characters and of words, and with some imported ones.
 forced
     A phrase to include, or the target of a glossary entry, fits so badly that it has probably ruined the sentence. Its
     cost is the log-probability, in nats, that the best translation loses by it:
@@ -23,7 +22,7 @@ forced
         cost = (log P(best without constraints | source) - log P(best with constraints | source)) / n
 
     Both translations have the same prefix. n is the number of constraints that the translation without them does not
-    meet. If it meets all of them, the cost is 0. The flag is set if the cost exceeds
+    meet. If it already satisfies all of them, the cost is 0. The flag is set if the cost exceeds
     ``Calibration.max_constraint_cost``, the 99th percentile of the cost of one word of the reference in the development
     set. Models without this number have no such flag. :mod:`headway.predict.translation.find_candidates` sets the flag,
     after it has chosen among the candidates, which all have the same constraints.

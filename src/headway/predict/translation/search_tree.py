@@ -1,7 +1,7 @@
 """The tree of a beam search: which hypotheses it has kept at each step, and which it has dropped.
 
-A node is a token after a certain beginning. A step adds the tokens that the beam has kept; of a hypothesis that was
-dropped, the last token is a leaf that ends nothing.
+A node is a token with a certain prefix. A step adds the tokens that the beam kept. The last token of a dropped
+hypothesis is a leaf without an ending.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SearchEnd:
     """A finished hypothesis.
 
     Attributes:
-        node: The index of its last node.
+        node: The index of the hypothesis's last node.
         text: The token's text.
         score: What it is ranked by: its log-probability divided by the length penalty.
     """

@@ -2,9 +2,9 @@
 
 A sentence (:mod:`headway.text.sentences`) over the limit is split in two near its middle: after a comma or similar mark
 if there is one in its middle half, otherwise at a space. Without spaces, as in Chinese, Thai and long addresses, it is
-split after a zero-width space or punctuation in its middle half; otherwise between two characters as a reader sees
-them (extended grapheme clusters of Unicode Standard Annex 29), of which the second may not be a mark that cannot begin
-a line. This is repeated until all parts fit. The parts and the white space between them concatenate to the text.
+split after a zero-width space or punctuation in its middle half; otherwise between two characters as a reader sees them
+(extended grapheme clusters of Unicode Standard Annex 29), unless the second one is a mark that must not begin a line.
+This is repeated until all parts fit. The parts and the white space between them concatenate to the text.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[
 def _split_position(sentence: str) -> int | None:
     """Return the position at which to split a sentence into two parts that are not blank, or None if there is none."""
     middle = len(sentence) / 2
-    # range without the white space at both ends
+    # The range without the white space at both ends.
     first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
 
     def nearest(positions: Iterable[int], distance: float = math.inf) -> int | None:

@@ -67,7 +67,7 @@ from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
 _SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
-_LARGE_BATCH = 32  # texts, with several hypotheses of each
+_LARGE_BATCH = 32  # number of texts, each with several hypotheses
 _SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call that shares batches
 _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
 
@@ -75,9 +75,9 @@ _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches 
 class Translator(PresentedModel, TextTranslator):
     """Translates text with a trained model.
 
-    The model that is given does not change: the translator has a copy, which shares the weights unless it is on another
-    device. After further training, use a new translator: the copy has the new weights, but the form of the model that
-    searches was converted from the earlier ones.
+    The given model does not change: the translator has a copy, which shares the weights unless it is on another device.
+    After further training, use a new translator: the copy shares the new weights, but the model that searches was
+    converted from the earlier weights.
 
     Args:
         bundle: The model with its tokenizers.
@@ -226,7 +226,7 @@ class Translator(PresentedModel, TextTranslator):
 
     @cached_property
     def can_align(self) -> bool:
-        """Whether the model has attention, from which translations are aligned."""
+        """Whether the model has attention, which alignment needs."""
         return bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model))
 
     def check_alignment(self) -> None:
@@ -246,9 +246,9 @@ class Translator(PresentedModel, TextTranslator):
     def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches.
 
-        Other batches, which hold up the steps of these searches, become small. So do sequences: the time and memory of
-        attention grow with the square of their length, so a model without a limit gets one of 1,024 tokens.
-        The results of a call have at most a million attention weights.
+        Other batches, which hold up the steps of these searches, become small. Sequences are limited, too: the time and
+        memory of attention grow with the square of their length, so a model without a limit gets a limit of 1,024
+        tokens. The results of a call have at most a million attention weights.
         """
         self._default_positions, self._max_attention = _SHARED_POSITIONS, _SHARED_ATTENTION
         self._search_all, self._search_steps = search, steps
@@ -344,7 +344,7 @@ class Translator(PresentedModel, TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> SearchTree:
-        """Return what the beam search for the translation of a text has considered.
+        """Return the hypotheses that the beam search for the translation of a text considered.
 
         Markup and placeholders are read as plain text.
 
@@ -515,7 +515,7 @@ class Translator(PresentedModel, TextTranslator):
 
 
 def _accelerate(model: TranslationModel) -> TranslationModel:
-    from headway.engine.accelerate import accelerate  # not needed by searches with a converted model
+    from headway.engine.accelerate import accelerate  # imported here: searches with a converted model do not need it
 
     return accelerate(model)
 

@@ -1,1 +1,1 @@
-"""One file for each API: its routes, its fields and its errors, in its own form."""
+"""One file for each API: its routes, its fields and its error format."""

@@ -3,7 +3,7 @@
 See https://docs.aws.amazon.com/translate/latest/APIReference. Every request is a POST to ``/``, whose header
 ``X-Amz-Target`` names the operation; requests and replies are JSON (the protocol AWS JSON 1.1). The name of an error is
 in the field ``__type``. The key is the access key id of the signature (Signature Version 4). The signature itself is
-not checked, because the service knows only digests of the keys.
+not checked, because the service stores only digests of the keys.
 
 Terminologies are glossaries of this service, named by their ids. The settings for formality, profanity and brevity have
 no effect, as in the original for languages that do not support them, and ``AppliedSettings`` is missing from the reply.
@@ -24,7 +24,7 @@ from starlette.routing import Route
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body
 from headway.serve.clients import Client
 from headway.serve.errors import (
@@ -41,7 +41,7 @@ from headway.text.languages import base_language
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
 _SCHEMES = ("aws4-hmac-sha256", "aws4-ecdsa-p256-sha256")
 _MARKUPS = {"text/plain": None, "text/html": "html"}
-# The names of errors by the status of the reply. A text or body that is too large is answered with 400.
+# Names of errors, keyed by the status of the reply. A text or body that is too large is answered with 400.
 _NAMES = {
     403: "UnrecognizedClientException",
     404: "ResourceNotFoundException",
@@ -63,7 +63,7 @@ def _refusal(_: HTTPConnection, key: str | None) -> Response | None:
     return None if key else _error("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
 
 
-KEYS = KeyPlace(_key, refusal=_refusal)
+KEYS = KeyLocation(_key, refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:

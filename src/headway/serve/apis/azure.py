@@ -5,7 +5,7 @@ selects the version. Version 3.0 has its options in the query and a list of text
 each text has its own language, options and targets.
 
 Options that Headway's models do not support are refused if they would change the translation (scripts, tone, gender,
-profanities, example translations), and accepted if a general model may stand in for them, as in the original
+profanities, example translations), and accepted if a general model may be used instead, as in the original
 (``category``, ``deploymentName`` unless ``allowFallback`` is false).
 """
 
@@ -28,7 +28,7 @@ from headway.errors import HeadwayError
 from headway.predict.results import Translation
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, read_json, unless_large
 from headway.serve.clients import Client
 from headway.serve.cost import Cost
@@ -42,7 +42,7 @@ _SCOPES = ("translation", "transliteration", "dictionary", "models")
 # Codes of errors that the HTTP status does not identify. Their first three digits are the status of the reply.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
-_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # a text of several; a pair of languages, each of which may be valid
+_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # one invalid text of several; an unsupported pair of languages
 _BAD_LANGUAGES = {
     "source": (_BAD_SOURCE, "source language"),
     "target": (_BAD_TARGET, "target language"),
@@ -59,7 +59,7 @@ def _key(head: HTTPConnection) -> str | None:
     return key or authorization(head, "bearer")
 
 
-KEYS = KeyPlace(_key, public=re.compile("/languages"))
+KEYS = KeyLocation(_key, public=re.compile("/languages"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -144,7 +144,7 @@ class _Job:
     Attributes:
         index: The index of the text in the request.
         text: The text.
-        source: The source language, or "auto" if it is to be detected.
+        source: The source language, or "auto" to detect it.
         target: The target language.
         is_html: Whether the text is HTML.
     """
@@ -239,7 +239,7 @@ class _Azure:
         return max(costs, key=lambda cost: cost.tokens)
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
-        """Translate each job; those with the same languages and the same type of text together."""
+        """Translate each job. Jobs with the same languages and the same type of text are translated together."""
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
         client = self._service.checked_client(client, self._cost(jobs, TranslateOptions(alignment=alignment)))
@@ -273,7 +273,7 @@ class _Azure:
         ]
         try:
             group_results = await asyncio.gather(*tasks)
-        finally:  # if one fails, or the client disconnects
+        finally:  # even if a translation fails or the client disconnects
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -365,7 +365,7 @@ def _check_profanity(action: str | None) -> None:
 
 
 def _check_model(name: str | None, allow_fallback: bool) -> None:
-    """Refuse a custom model for which the general one must not stand in."""
+    """Refuse a custom model if the request does not allow a general model instead."""
     if name and name.lower() != "general" and not allow_fallback:
         raise _refused(_NO_CUSTOM_MODEL, f"There is no custom model {name}")
 

@@ -115,7 +115,7 @@ class _Documents:
         return JSONResponse(answer)
 
     async def result(self, request: Request) -> Response:
-        """Return the document, which is deleted when all of it has been sent, as DeepL does."""
+        """Return the document. As in DeepL, it is deleted when it has been sent completely."""
         document = await self._document(request)
         try:
             path = document.fetch()

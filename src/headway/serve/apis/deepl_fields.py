@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.request_fields import authorization
 from headway.serve.apis.request_fields import optional_text as _optional_text
 from headway.serve.errors import BadRequestError, UnknownLanguageError
@@ -24,7 +24,7 @@ _NOT_SUPPORTED = {
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
-KEYS = KeyPlace(lambda head: authorization(head, _SCHEME), fields=("auth_key",), is_required=True)
+KEYS = KeyLocation(lambda head: authorization(head, _SCHEME), fields=("auth_key",), is_required=True)
 
 
 def texts(fields: dict[str, Any]) -> list[str]:
@@ -68,7 +68,7 @@ def flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
 
 
 def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
-    """Return the names in a field, which is a list, or a string in which they are separated by commas."""
+    """Return the names in a field, which is a list or a comma-separated string."""
     value = fields.get(name) or []
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):

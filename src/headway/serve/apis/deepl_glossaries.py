@@ -1,7 +1,8 @@
 """The glossaries of DeepL's API: /v2 (one dictionary each, which does not change) and /v3 (several, which may).
 
-Both versions show the same glossaries, and /v2 only those with one dictionary. An entry consists of a source phrase and
-a target phrase, without the syntax of :mod:`headway.predict.phrases` for alternatives and for parts of words.
+Both versions show the same glossaries, except that /v2 shows only glossaries with a single dictionary. An entry
+consists of a source phrase and a target phrase, without the syntax of :mod:`headway.predict.phrases` for alternatives
+and for parts of words.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class _Glossaries:
         return JSONResponse({"dictionaries": [_languages(dictionary.source, dictionary.target) | entries]})
 
     async def patch(self, request: Request) -> Response:
-        """Change the name, and add entries to dictionaries, in which they replace those with the same source."""
+        """Change the name, and add entries to dictionaries. They replace entries with the same source."""
         fields, client = await self._read(request)
         name, dictionaries = optional_text(fields, "name"), await asyncio.to_thread(_dictionaries, fields)
 
@@ -273,7 +274,7 @@ def _read_csv(entries: str) -> list[list[str]]:
 
 
 def _escaped(target: str, number: int) -> str:
-    """Return a target phrase in the syntax of glossaries, escaped so that it matches only its own text."""
+    """Return a target phrase in the syntax of glossaries, escaped so that it matches only itself."""
     if "|" in target:
         raise _invalid(f"line {number} contains |, which separates alternatives on this server")
     if not target.strip("*"):

@@ -17,7 +17,7 @@ from headway.decode.request import DecodingOptions
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
 from headway.serve.errors import BadRequestError, RefusedError
 from headway.serve.service import Service
@@ -33,7 +33,7 @@ def _key(head: HTTPConnection) -> str | None:
     return head.query_params.get("token") if key is None else key
 
 
-KEYS = KeyPlace(_key)
+KEYS = KeyLocation(_key)
 
 
 def routes(service: Service) -> list[Route]:

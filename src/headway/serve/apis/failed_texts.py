@@ -1,4 +1,4 @@
-"""Refusing a request one of whose texts has failed, in APIs that have no errors of single texts.
+"""Refuse a request if one of its texts has failed, in APIs that cannot report errors of single texts.
 
 If there are several texts, the message begins with ``text N``, counted from 1.
 """
@@ -14,7 +14,10 @@ from headway.predict.results import raise_first_error
 
 
 def refuse_failed_texts(results: Sequence[Any]) -> None:
-    """Raise the first error among the results of a request. Its class, from which an API chooses the status, stays."""
+    """Raise the first error among the results of a request.
+
+    Its class, which determines the status of the reply, is unchanged.
+    """
     raise_first_error(results, "text" if len(results) > 1 else None, 1)
 
 

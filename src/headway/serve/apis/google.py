@@ -21,7 +21,7 @@ from starlette.routing import Route
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
@@ -62,7 +62,7 @@ def _refusal(head: HTTPConnection, key: str | None) -> Response | None:
     return None if key is None else error("API key not valid. Please pass a valid API key.", 400)
 
 
-KEYS = KeyPlace(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
+KEYS = KeyLocation(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -208,7 +208,7 @@ class _V2Api(_Google):
 
 
 def _drop_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that are null. Google treats null like a missing field."""
+    """Return the fields that are not null. Google treats null like a missing field."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

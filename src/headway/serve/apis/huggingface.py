@@ -1,9 +1,9 @@
 """The API of Hugging Face's inference endpoints: translation, text classification, fill-mask and text generation.
 
 See https://huggingface.co/docs/inference-providers, and for text generation, its details and its streams
-https://huggingface.github.io/text-generation-inference. An endpoint has one model: a request to ``/`` is for the first
-one of the service, and one to ``/models/NAME`` for the model NAME, whose kind decides about the task. ``inputs`` may
-also be a list. Options that Headway's models do not support are refused.
+https://huggingface.github.io/text-generation-inference. An endpoint has one model: requests to ``/`` use the first
+model of the service, and requests to ``/models/NAME`` use the model NAME. The kind of the model determines the task.
+``inputs`` may also be a list. Options that Headway's models do not support are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_fillings, cost_of_generation
@@ -47,7 +47,7 @@ _MAX_STOPS = 100
 _ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "overloaded", 503: "overloaded"}
 _FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
 
-KEYS = KeyPlace(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
+KEYS = KeyLocation(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
 
 
 def routes(service: Service) -> list[Route]:
@@ -84,7 +84,7 @@ _ParametersT = TypeVar("_ParametersT", bound=_Parameters)
 
 
 class _GenerateParameters(_Parameters):
-    """The options of the search for a translation that Headway has, too."""
+    """The search options for translation that Headway also has."""
 
     num_beams: int | None = Field(None, ge=1)
     length_penalty: float | None = Field(None, ge=0, le=10)
@@ -195,7 +195,7 @@ class _HuggingFaceFields(BaseModel):
         return {name for name, value in (self.parameters or {}).items() if value is not None}
 
     def parameters_of(self, kind: type[_ParametersT]) -> _ParametersT:
-        """Return the parameters of a task. Those that are null are missing."""
+        """Return the parameters of a task. Fields that are null are left out."""
         given = {name: value for name, value in (self.parameters or {}).items() if value is not None}
         return parse_fields(kind, given)
 
@@ -254,7 +254,7 @@ class _HuggingFace:
         return self._service.model(name and name.removesuffix("/"), *self._tasks)
 
     def _parameters(self, call: _TaskCall, kind: type[_ParametersT]) -> _ParametersT:
-        """Return the parameters of a task. Those of another task show that the client has not found its model."""
+        """Return the parameters of a task. Fields of another task show that the client has reached the wrong model."""
         names = call.fields.parameter_names
         if not names <= kind.model_fields.keys():
             others = [name for name, known in _PARAMETERS.items() if names <= known.model_fields.keys()]
@@ -350,7 +350,7 @@ class _HuggingFace:
         return answers if isinstance(call.fields.inputs, str) else [[answer] for answer in answers]
 
     async def _stream(self, call: _TaskCall, text: str) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the tokens of a continuation. The last one comes with the whole text."""
+        """Yield the tokens of a continuation. The last one is accompanied by the whole text."""
         parameters = self._parameters(call, _GenerationParameters)
         if parameters.best_of > 1:
             raise BadRequestError("stream needs best_of = 1")
@@ -390,7 +390,7 @@ class _HuggingFace:
 
 @contextmanager
 def _length_errors(num_texts: int = 1) -> Iterator[None]:
-    """Say that an input is too long, without the options of other APIs."""
+    """Report that an input is too long, without mentioning options of other APIs."""
     try:
         yield
     except ContextLengthError as error:
@@ -429,7 +429,7 @@ def _token(index: int, text: str, log_probability: float) -> dict[str, Any]:
 
 
 def _details(continuation: Continuation, seed: int | None) -> dict[str, Any]:
-    """Return what is known of a continuation."""
+    """Return the details of a continuation."""
     tokens = zip(continuation.ids, continuation.tokens, continuation.token_log_probabilities, strict=True)
     return {
         "finish_reason": _FINISH_REASONS[continuation.finish_reason],

@@ -1,7 +1,7 @@
 """Where the requests of an API have their key, and which requests need none.
 
 The gateway finds the key before anything else of a request is interpreted. A key in the body is therefore not parsed,
-but searched for: whatever is in the place of a value of one of the fields may be the key.
+but searched for: anything at the position of a value of one of the fields may be the key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from headway.serve.clients import Client
 
-_MAX_OCCURRENCES = 100  # of a field, among which the key is searched for: decoding those of a form takes some 30 ms
+# Maximum number of values of a field in which to look for the key; decoding them in a form takes about 30 ms.
+_MAX_OCCURRENCES = 100
 _JSON_VALUE = re.compile(rb'\s{0,100}:\s{0,100}("(?:[^"\\]|\\.){0,1000}")')
 _FORM_VALUE = re.compile(rb"([^&]{0,3000})(?:&|\Z)")
 _PART_VALUE = re.compile(rb"(?:;[^\r\n]{0,1000})?\r\n(?:[^\r\n]{1,300}\r\n){0,5}\r\n([^\r\n]{0,1000})\r\n--")
@@ -28,15 +29,15 @@ _EVERYTHING = re.compile("")
 
 
 @dataclass(frozen=True)
-class KeyPlace:
-    """The place of the key in the requests of an API. Paths are without the prefix of the API.
+class KeyLocation:
+    """Where the requests of an API contain the key. Paths do not include the API's prefix.
 
     Attributes:
-        head: Returns the key in the headers or in the query, or None if they have none.
-        fields: The names of the fields that may have the key in a body or in the query.
-        paths: Matches the beginning of the paths of requests whose bodies may have the key.
+        head: Returns the key in the headers or in the query, or None if they contain none.
+        fields: The names of the fields that may contain the key in a body or in the query.
+        paths: Matches the beginning of the paths of requests whose bodies may contain the key.
         public: Matches the paths whose GET requests need no key.
-        is_required: Whether a request must have a key, which may be any one, even if the service has no keys.
+        is_required: Whether a request must have a key even if the service has no keys. Any key is then accepted.
         refusal: Returns the reply to a request with a wrong key, or with no key, if it differs from the usual one.
     """
 
@@ -56,14 +57,14 @@ class KeyPlace:
         return bool(self.fields) and self.paths.match(path) is not None
 
     def in_head(self, head: HTTPConnection) -> str | None:
-        """Return the key in the headers or in the query, or None if they have none."""
+        """Return the key in the headers or in the query, or None if they contain none."""
         key = self.head(head)
         if key is None:
             key = next(filter(None, map(head.query_params.get, self.fields)), None)
         return key
 
     def in_body(self, content_type: str, body: bytes) -> Iterator[str]:
-        """Yield what may be the key in a body, of which nothing else is interpreted."""
+        """Yield possible keys in a body. Nothing else in the body is interpreted."""
         kind = content_type.partition(";")[0].strip().lower()
         for name in map(str.encode, self.fields):
             if kind == "application/x-www-form-urlencoded":

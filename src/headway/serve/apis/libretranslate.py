@@ -19,7 +19,7 @@ from headway.documents import document_extensions
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.libretranslate_specification import SPECIFICATION
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
@@ -33,9 +33,9 @@ _MAX_ALTERNATIVES = 10
 _CHECK_S = 0.5  # how often to check whether the service is ending
 
 
-KEYS = KeyPlace(
+KEYS = KeyLocation(
     lambda _: None,
-    fields=("api_key", "apiKey"),  # the second one is that of the npm client
+    fields=("api_key", "apiKey"),  # the npm client uses the second name
     public=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
 )
 
@@ -155,7 +155,7 @@ class _LibreTranslateDocuments:
         self._service, self._documents = service, documents
 
     async def translate_file(self, request: Request) -> Response:
-        """Translate a file, and return the address of the result when it is there."""
+        """Translate a file, and then return the address of the result."""
         fields, file = await read_upload(request)
         client = client_of(request)
         source, target = _required(fields, "source"), _required(fields, "target")
@@ -222,7 +222,7 @@ def _language_errors() -> Iterator[None]:
         yield
     except UnknownLanguageError as error:
         if error.side != "pair":
-            raise  # its message is that of LibreTranslate, too
+            raise  # its message is the same as LibreTranslate's
         source, target = (f"{english_name(code)} ({code})" for code in (error.source, error.target))
         raise BadRequestError(f"{error.place}{target} is not available as a target language from {source}") from None
 

@@ -37,7 +37,7 @@ from headway.predict.markup.html import MarkupKind
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_fillings, cost_of_generation
@@ -72,7 +72,7 @@ def _key(head: HTTPConnection) -> str | None:
         raise BadRequestError("the header Authorization is not valid") from None
 
 
-KEYS = KeyPlace(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
+KEYS = KeyLocation(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -205,7 +205,7 @@ class _InferenceCall:
 
 @dataclass(frozen=True)
 class _InferenceTask:
-    """How to call models of one kind of task.
+    """Describes how to call the models of one kind of task.
 
     Attributes:
         outputs: The names and types of the tensors that they return, and whether these have one more dimension.
@@ -377,7 +377,7 @@ def _texts(tensor: _InputTensor, binary_data: bytes) -> list[str]:
         raise BadRequestError(f"the body has {len(binary_data):,} bytes of binary data; expected {size or 0:,}")
     elements = _flat(tensor.data) if size is None else _read_elements(binary_data)
     if not elements or math.prod(tensor.shape) != len(elements):
-        raise BadRequestError(f"'{_INPUT}' has {len(elements):,} elements, which do not fill its shape")
+        raise BadRequestError(f"'{_INPUT}' has {len(elements):,} elements, which does not match its shape")
     return elements
 
 
@@ -391,7 +391,7 @@ def _flat(data: Any) -> list[str]:
 
 
 def _read_elements(data: bytes) -> list[str]:
-    """Return the elements of a tensor in binary form, each of which has its length before it."""
+    """Return the elements of a tensor in binary form. Each element is preceded by its length."""
     elements, position = [], 0
     try:
         while position < len(data):
@@ -401,7 +401,7 @@ def _read_elements(data: bytes) -> list[str]:
                 raise BadRequestError(f"an element of '{_INPUT}' is longer than the data")
             elements.append(data[start:position].decode())
     except (struct.error, UnicodeDecodeError):
-        raise BadRequestError(f"the binary data of '{_INPUT}' are not strings in UTF-8 with their lengths") from None
+        raise BadRequestError(f"the binary data of '{_INPUT}' are not length-prefixed UTF-8 strings") from None
     return elements
 
 

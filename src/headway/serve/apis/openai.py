@@ -32,7 +32,7 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream, begun
 from headway.serve.apis.failed_texts import refuse_failed_texts
-from headway.serve.apis.keys import KeyPlace, client_of
+from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_generation
@@ -42,7 +42,7 @@ from headway.serve.service import Service
 from headway.text.base import BOS, EOS
 
 _MAX_ALTERNATIVES = 20
-_CAPABILITIES: tuple[Capability, ...] = ("continues", "translates")  # of the models that are offered
+_CAPABILITIES: tuple[Capability, ...] = ("continues", "translates")  # capabilities of the models that this API offers
 _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256  # default numbers of new tokens
 _NO_ALTERNATIVES = "{}: only 0 is supported for a translation model, whose search computes no alternatives"
 _NOTHING = Continuation("", (), (), "length", ())
@@ -74,7 +74,7 @@ class _CommonFields(BaseModel):
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-    # Not of OpenAI, but of other servers with this API.
+    # Fields of other servers with this API, which OpenAI does not have.
     top_k: Annotated[int, Field(ge=1)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1)] | None = None
@@ -118,7 +118,7 @@ class _CompletionFields(_CommonFields):
 
     @property
     def alternatives(self) -> int | None:
-        """The number of tokens that are listed for each place, None without log-probabilities."""
+        """The number of tokens to list at each position. None means that no log-probabilities are returned."""
         return self.logprobs
 
     def prompts(self) -> list[Prompt]:
@@ -166,7 +166,7 @@ class _ChatFields(_CommonFields):
 
     @property
     def alternatives(self) -> int | None:
-        """The number of tokens that are listed for each place, None without log-probabilities."""
+        """The number of tokens to list at each position. None means that no log-probabilities are returned."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
@@ -175,7 +175,7 @@ class _ChatFields(_CommonFields):
         return self.generation_options(self.limit)
 
 
-KEYS = KeyPlace(lambda head: authorization(head, "bearer"))
+KEYS = KeyLocation(lambda head: authorization(head, "bearer"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -190,7 +190,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def _random_seed() -> int:
-    """Return a seed for a request, or a text of it, that names none."""
+    """Return a seed for a request, or for one of its texts, if it does not specify one."""
     return random.getrandbits(31)
 
 
@@ -277,7 +277,7 @@ class _OpenAI:
         if model.capability == "translates":
             texts = [message.text for message in body.messages if message.role == "user"]
             if not texts:
-                raise BadRequestError("messages: there is no message of the user to translate")
+                raise BadRequestError("messages: there is no user message to translate")
             if body.top_logprobs:
                 raise BadRequestError(_NO_ALTERNATIVES.format("top_logprobs"))
             work = self._translate(client, model, texts[-1:], body, "messages")
@@ -315,7 +315,7 @@ class _OpenAI:
     async def _translate(
         self, client: Client, model: ModelInfo, texts: Sequence[str], body: _CommonFields, field: str
     ) -> list[tuple[Candidate, ...]]:
-        """Return ``n`` translations of each text, all of which are in ``field`` of the body."""
+        """Return ``n`` translations of each text in ``field`` of the body."""
         decoding = DecodingOptions()
         if body.count > 1:
             width = max(decoding.beam_size, body.count)
@@ -425,12 +425,12 @@ class _OpenAI:
         body: _CompletionFields | _ChatFields,
         field: str,
     ) -> AsyncIterator[Client]:
-        """Admit all calls of a request at once, and refuse prompts that are too long.
+        """Admit all calls of a request together, and refuse prompts that are too long.
 
         Args:
             client: Who sends the request.
             model: The model.
-            prompts: The prompts, all of which are in ``field`` of the body.
+            prompts: The prompts in ``field`` of the body.
             body: The body.
             field: The name of the field.
         """
@@ -498,7 +498,7 @@ def _without_begin(prompt: Prompt) -> Prompt:
 
 
 def _sized(prompt: Prompt) -> str:
-    """Return a text of about the size of a prompt, by which its work is estimated and counted."""
+    """Return a text of about the same size as a prompt, to estimate and count its work."""
     return prompt if isinstance(prompt, str) else "1234" * len(prompt)
 
 

@@ -30,17 +30,20 @@ FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
 _LARGE = 65_536  # characters or bytes; parsing more takes long
-_PIECE = 32_768  # bytes of a form that are parsed at a time
+_PIECE = 32_768  # number of bytes of a form to parse at a time
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
-_MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:
+# Maximum number of lists and objects in a JSON body, or one per this many bytes, if that is more:
+_MAX_CONTAINERS = 200_000
 _MIN_BYTES = 16
-_MAX_COMMAS = 500_000  # of a JSON body, which bound the values in its lists; or one for so many bytes, if that is more:
+# Maximum number in a JSON body, which limits the values in lists; or one comma per this many bytes, if that is more:
+_MAX_COMMAS = 500_000
 _BYTES_PER_COMMA = 8
-_MAX_ROWS = 20_000  # lists that follow lists, which only requests that create glossaries have in such numbers
+# Maximum number of lists that directly follow another list; only requests that create glossaries have more.
+_MAX_ROWS = 20_000
 _ROW = re.compile(rb"\]\s*,\s*\[")
 _parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
 current_sender: ContextVar[str] = ContextVar("sender", default="")
-"""Who sends the request that the present task answers: a key, or an address while the key is not known."""
+"""The sender of the request that the current task answers: a key, or an address while the key is not known."""
 _FIELD = re.compile(rb'"\s*:')
 
 
@@ -77,7 +80,7 @@ def optional_text(fields: dict[str, Any], name: str, problem: str = "{} is not a
     """Return the string in a field, or None if it is missing or empty.
 
     Raises:
-        BadRequestError: The field is not a string. Its message is ``problem``, with the name in place of {}.
+        BadRequestError: The field is not a string. Its message is ``problem``, in which the name replaces {}.
     """
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
@@ -133,8 +136,8 @@ async def read_upload(request: Request) -> tuple[dict[str, Any], UploadedFile | 
 async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, UploadedFile]]:
     """Return the fields and the files of a form.
 
-    The fields are in UTF-8, whatever the request says: some decoders of Python take a time that grows with the square
-    of the length.
+    The fields are decoded as UTF-8, regardless of the declared charset, because the time of some of Python's decoders
+    grows with the square of the length.
     """
     charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
     if charset.lower() not in _CHARSETS:
@@ -176,8 +179,8 @@ async def check_size_of_json(body: bytes, *, may_have_rows: bool) -> None:
 async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
     """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile.
 
-    There is one thread for all: several that parse would take the interpreter's lock from the event loop in turns.
-    The senders take turns at it.
+    A single thread parses all bodies, because several threads would take the interpreter's lock from the event loop in
+    turns. Senders take turns.
     """
     if len(data) <= _LARGE:
         return function(data)
@@ -218,7 +221,7 @@ def _parse_form(text: str) -> list[tuple[str, str]]:
 
 
 def languages_for(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the languages that a request names, or those of a model if it does not name them.
+    """Return the languages that a request names; by default, the languages of the model.
 
     Raises:
         BadRequestError: The model translates into several languages, and the request names none.

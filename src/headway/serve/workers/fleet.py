@@ -17,8 +17,8 @@ class Fleet(ABC):
     """Worker processes that have some models and call their methods.
 
     Attributes:
-        num_workers: The number of workers that there should be.
-        models: What is known of the models.
+        num_workers: The intended number of workers.
+        models: Information about the models.
         num_bytes: The memory of each loaded model.
         has_gpu: Whether the machine has a GPU, which no model uses.
         restarts: The number of workers that were replaced.
@@ -46,7 +46,7 @@ class Fleet(ABC):
         return
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes immediately."""
         return
 
     @property

@@ -36,7 +36,7 @@ class HeldJobs:
             return self._jobs.pop(key)
 
     def remove(self, number: int) -> bool:
-        """Remove a job if it waits, and return whether it did."""
+        """Remove a job if it is waiting, and return whether it was."""
         with self._lock:
             for jobs in self._jobs.values():
                 for job in jobs:

@@ -4,9 +4,9 @@ Workers share the memory of the loaded models with the loader and with each othe
 the pages that it writes to. A worker that ends is replaced in milliseconds. A loader computes nothing after loading,
 and has only one thread, so that forking it is safe.
 
-The first loader has the models that stay. It forks a further loader for each model that is loaded on demand, which has
-the models that stay, too, without a copy, and need not import anything. When that loader ends, all memory of its model
-is free.
+The first loader has the models that stay loaded. It forks a further loader for each model that is loaded on demand,
+which shares the permanently loaded models without a copy, and need not import anything. When that loader ends, all
+memory of its model is released.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
 
 
 def _anonymous_bytes() -> int:
-    """Return the memory of this process that belongs to no file."""
+    """Return the anonymous memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
 
@@ -110,7 +110,7 @@ def _load(spec: ModelSpec) -> Any:
 
 
 def _precision_note(spec: ModelSpec, model: Any) -> str | None:
-    """Return what the log should say about a model's precision: why it is not int8, or why it should not be."""
+    """Return a remark for the log about a model's precision: why it is not int8, or why it should not be."""
     from headway.engine.int8_check import ChoosesPrecision, read_int8_check
 
     if not isinstance(model, ChoosesPrecision):

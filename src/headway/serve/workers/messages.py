@@ -58,7 +58,7 @@ class StartJob:
     Attributes:
         number: Identifies the job in all messages about it.
         job: The job.
-        has_parts: Whether its function returns a stream of parts, each of which is sent as soon as it is there.
+        has_parts: Whether its function returns a stream of parts, each of which is sent as soon as it is available.
     """
 
     number: int
@@ -81,7 +81,7 @@ class AddGlossary:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the result of a job, of which more follows."""
+    """A part of the result of a job; more parts follow."""
 
     number: int
     value: Any
@@ -132,7 +132,7 @@ class Loaded:
     Attributes:
         models: All models, including those that are loaded on demand.
         num_bytes: The memory of each model that is loaded.
-        notes: What the log should say about them.
+        notes: Remarks about the models for the log.
         has_gpu: Whether PyTorch finds a GPU, which the service does not use.
     """
 
@@ -205,7 +205,7 @@ class MessageReceiver(asyncio.Protocol):
         on_message: The function. If it raises an exception, the connection is closed.
         on_end: Called once, when the connection has ended, with the error of a message that could not be read or
             handled, or None.
-        on_read: Called when the other side has read everything that was sent, if it could not do so at once.
+        on_read: Called when the other side has read everything that was sent, if it could not do so immediately.
     """
 
     def __init__(

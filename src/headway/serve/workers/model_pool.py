@@ -1,4 +1,4 @@
-"""The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
+"""The models of a service: some stay loaded, and the others are loaded on demand within a memory budget.
 
 The models that stay loaded share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its
 workers. A model that is loaded on demand has a separate fleet, whose loader is forked from the first one: it starts
@@ -45,7 +45,7 @@ ModelState = Literal["warm", "loading", "cold"]
 
 
 class _TooLargeError(Exception):
-    """Models do not fit into the budget, even alone."""
+    """Models do not fit into the memory budget, even without any others."""
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class ModelPool:
         base: The processes that have the models that stay. None means processes of this machine, to be started.
 
     Attributes:
-        models: What is known of each model, by name.
+        models: Information about each model, by name.
         has_gpu: Whether this machine has a GPU, which no model uses.
         is_lost: Whether the process that loads the models has ended unexpectedly. Then this process gets SIGTERM,
             because the models cannot be loaded again.
@@ -172,7 +172,7 @@ class ModelPool:
         await self.close()
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes immediately."""
         loads = [group.loading for group in self._groups.values() if group.loading is not None]
         for task in [*self._tasks, *loads]:
             task.cancel()
@@ -186,7 +186,7 @@ class ModelPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Which models and workers exist, and their states.
+    # Models, workers and their states.
 
     def _fleets(self) -> list[Fleet]:
         return [self._base, *(group.fleet for group in self._groups.values() if group.fleet is not None)]
@@ -229,7 +229,7 @@ class ModelPool:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers that there should be."""
+        """The intended number of workers."""
         return sum(fleet.num_workers for fleet in self._fleets())
 
     @property
@@ -326,7 +326,7 @@ class ModelPool:
         self.loads, self.load_seconds = self.loads + 1, self.load_seconds + seconds
         _log.info("loaded the model %s in %.1f s: %.0f MB", group.title, seconds, group.num_bytes / _MEGABYTE)
         group.fleet, group.last_used = fleet, time.monotonic()
-        self._spawn(self._on_idle())  # the model may need more than was expected
+        self._spawn(self._on_idle())  # the model may need more memory than expected
         return fleet
 
     async def _started_fleet(self, group: _Group) -> Fleet:

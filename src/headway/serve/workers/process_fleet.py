@@ -62,11 +62,11 @@ class ProcessFleet(Fleet):
     """Loads models, and calls their methods in worker processes.
 
     Args:
-        models: The models. Those that are loaded on demand are only described.
+        models: The models. Models that are loaded on demand are only described.
         workers: Number of worker processes.
         parent: Processes that have other models already. The loader is forked from theirs, and has these models, too.
         on_loss: Called when the loader has ended unexpectedly.
-        silence_s: A worker that answers nothing and computes nothing for so long, in seconds, is killed.
+        silence_s: Time in seconds after which a worker that neither answers nor computes is killed.
         step_s: A worker that takes longer for one decoding step, or for an answer, is killed.
     """
 
@@ -134,7 +134,7 @@ class ProcessFleet(Fleet):
             self._spawn(self._supervise_worker(number))
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """End all processes immediately."""
         self._closing = True
         for task in list(self._tasks):
             task.cancel()
@@ -185,7 +185,7 @@ class ProcessFleet(Fleet):
         self._forked.put_nowait(HeadwayError("a process cannot be started: the one that forks it has ended"))
         self._assign_waiting_jobs()
         if error is not None:
-            _log.error("a message of the process that loads the models is wrong", exc_info=error)
+            _log.error("the process that loads the models sent an invalid message", exc_info=error)
         if not self._loaded.done():
             text = "the process that loads the models ended unexpectedly; see its messages above"
             self._fail_to_load(HeadwayError(text))
@@ -196,7 +196,8 @@ class ProcessFleet(Fleet):
     def _fail_to_load(self, error: Exception) -> None:
         assert self._loaded is not None
         self._loaded.set_exception(error)
-        self._loaded.exception()  # retrieved, so that asyncio does not warn if no caller awaits the future
+        # Retrieves the exception, so that asyncio does not warn if no caller awaits the future.
+        self._loaded.exception()
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
         """Make the loader fork a process that serves a connection.
@@ -242,7 +243,7 @@ class ProcessFleet(Fleet):
         worker.send(Ping())
 
     async def _supervise_worker(self, number: int) -> None:
-        """Watch a worker, and start another one when it has ended."""
+        """Watch a worker, and start a new one when it has ended."""
         failures = 0
         while True:
             worker = self._workers[number]
@@ -279,7 +280,7 @@ class ProcessFleet(Fleet):
             used_s.append(worker.cpu_seconds())
             limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
             if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
-                _log.warning("worker process %d hangs, and is killed", worker.pid)
+                _log.warning("worker process %d does not respond, and is killed", worker.pid)
                 worker.kill()
                 self._reassign_jobs(worker)
                 await worker.ended.wait()
@@ -302,7 +303,7 @@ class ProcessFleet(Fleet):
 
     def _on_end(self, worker: WorkerProcess, error: Exception | None) -> None:
         if error is not None:
-            _log.error("an answer of worker process %d is wrong; it is killed", worker.pid, exc_info=error)
+            _log.error("worker process %d sent an invalid answer, and is killed", worker.pid, exc_info=error)
             worker.kill()
         self._reassign_jobs(worker)
 
@@ -396,7 +397,7 @@ class ProcessFleet(Fleet):
                 self._assign_job(pending)
 
     def _reassign_jobs(self, worker: WorkerProcess) -> None:
-        """Give no more jobs to a worker that has ended, and its jobs to others."""
+        """Give the jobs of a worker that has ended to other workers, and no new jobs to it."""
         worker.is_ready = False
         lost, worker.pending = worker.pending, {}
         for pending in lost.values():
@@ -436,7 +437,7 @@ class ProcessFleet(Fleet):
             self._waiting.remove(pending)
 
     def _expect_end(self, worker: WorkerProcess, number: int, used_s: float, deadline: float) -> None:
-        """Kill a worker that has not ended a canceled job when it has used this processor time, or at the deadline."""
+        """Kill a worker that does not end a canceled job within this processor time or before the deadline."""
         if number not in worker.pending:
             return
         if worker.cpu_seconds() < used_s and time.monotonic() < deadline:

@@ -1,20 +1,20 @@
 """Search for all jobs of a worker at once: the requests of all calls share batches (continuous batching).
 
-All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, whichever
-call they belong to. Calls with another model or other options cannot share a batch. The batch that advances next is
-that of the caller that has got the least time (fair queueing), whatever its options are. A caller with many sequences
-has batches of its own, so that others do not pay for the length of its steps; callers with few rows share one.
+All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, regardless
+of their calls. Calls with another model or other options cannot share a batch. The batch that advances next is that of
+the caller that has got the least time (fair queueing), whatever its options are. A caller with many sequences has
+separate batches, so that its long steps do not delay the others. Callers with few rows share a batch.
 
 One thread computes all steps, in a loop that calls :meth:`SharedSearch.advance`. The jobs of this thread run in
-greenlets: functions that a call of the search suspends until it has its results. They need no lock, and it takes
-microseconds to go from one to another, much less than between threads. Calls of other threads wait for the loop.
+greenlets: functions that a call of the search suspends until it has its results. They need no lock, and switching
+between them takes microseconds, much less than between threads. Calls of other threads wait for the loop.
 
-Waiting requests enter by priority, and within a priority those of the caller with the fewest sequences in the batch
-come first: a caller with one sentence does not wait for all sentences of another one. If only a few can enter a large
-batch, they wait for others for up to two steps. Requests of a lower priority than 0 have separate batches. These are
-small, so that their steps are short, and get a tenth of the time while there are others. A call can be canceled, which
-takes effect before the next step. If a step fails, its sequences are decoded again one after the other, so that only
-the ones that cause the error fail.
+Waiting requests enter by priority. Within a priority, requests of the caller with the fewest sequences in the batch
+come first, so that a caller with one sentence does not wait for all sentences of another caller. If only a few can
+enter a large batch, they wait for others for up to two steps. Requests of a lower priority than 0 have separate
+batches. These are small, so that their steps are short, and get a tenth of the time while there are others. A call can
+be canceled, which takes effect before the next step. If a step fails, its sequences are decoded again one by one, so
+that only the sequences that cause the error fail.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from headway.decode.caller import Caller, current_caller
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary, check_request
 
-# The part of a batch that requests of low priority may fill: others wait for the end of one step.
+# Fractions of a batch's rows and tokens that requests of low priority may fill: other requests must wait until the step
+# ends.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
-_LOW_PRIORITY_TIME = 0.1  # share of the time while requests of normal priority wait
+_LOW_PRIORITY_TIME = 0.1  # fraction of the time for requests of low priority while others wait
 
 # Encoding several sources together takes hardly longer than encoding one. If the requests that could enter are less
 # than this fraction of the batch, they wait until there are more, but at most for this number of steps.
@@ -64,7 +65,7 @@ class _Call:
     waiting: deque[tuple[int, Request]]  # requests with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
-    progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
+    progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call asked for them
     suspend: Callable[[], object]  # suspends the greenlet or thread of the call
     resume: Callable[[], object]  # resumes it
     num_progress: int = 0  # number of steps whose hypotheses the call has received
@@ -99,7 +100,7 @@ class _Call:
             self._end()
 
     def add_progress(self, hypotheses: list[Hypothesis]) -> None:
-        """Store the open hypotheses after a step, for a call that wants them."""
+        """Store the open hypotheses after a step, for a call that asked for them."""
         assert self.progress is not None
         self.progress.append(hypotheses)
         self.num_progress += 1
@@ -122,7 +123,7 @@ class _Sequence:
     call: _Call
     at: int
     request: Request
-    is_alone: bool = False  # no others may enter, because a step with this and others has failed
+    is_alone: bool = False  # decode this request alone, because a step with this and other requests has failed
     num_steps: int = 0
 
 
@@ -137,12 +138,13 @@ class _Batch:
         self.failed: list[_Sequence] = []  # sequences of a failed step, which are decoded again one by one
         self.longest = 0  # length of the longest source since the batch was last empty
         self.delayed_steps = 0  # number of steps for which the waiting requests have been delayed
-        self.callers: Counter[str] = Counter()  # before the last step: sequences, and calls that wait, of each caller
-        self.last_step = 0  # number of the step in which it has advanced last
+        # Number of sequences and waiting calls of each caller, before the last step.
+        self.callers: Counter[str] = Counter()
+        self.last_step = 0  # number of the last step of this batch
 
     @property
     def calls(self) -> list[_Call]:
-        """The calls of all sequences, once for each sequence, and those that wait."""
+        """The calls of all sequences, once for each sequence, and the waiting calls."""
         return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
 
     @property
@@ -151,7 +153,7 @@ class _Batch:
         return sum(len(call.waiting) for call in list(self.waiting))
 
     def count_sequences(self) -> Counter[str]:
-        """Return the number of sequences of each caller, including those that wait."""
+        """Return the number of sequences of each caller, including the waiting ones."""
         counts = Counter(sequence.call.name for sequence in (*self.active.values(), *self.failed))
         for call in self.waiting:
             counts[call.name] += len(call.waiting)
@@ -196,7 +198,7 @@ class SharedSearch:
             more rows than the default, a single thread computes hardly more tokens a second, but each step takes
             longer, and keys and values take more memory.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
-        clock: A monotonic clock in seconds, by which callers and priorities share the time.
+        clock: A monotonic clock in seconds, for sharing the time among callers and priorities.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class SharedSearch:
         self._batches: list[_Batch] = []
         self._served: dict[str, float] = {}  # seconds used by each caller; new ones start near the lowest
         self._keys = itertools.count()  # keys of the sequences in their search
-        self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
+        self._low_priority_s = 0.0  # time that steps of low priority may take while other requests are waiting
         self.num_steps = 0
         self.turn_started: float | None = None  # when the present step, or turn of a greenlet, began (time.monotonic)
 
@@ -312,7 +314,7 @@ class SharedSearch:
         """Return whether the caller runs in a greenlet that this loop has started, and not in another thread."""
         if threading.get_ident() != self._thread:
             return False
-        assert getcurrent().parent is self._loop, "a call of the loop itself would wait for ever"
+        assert getcurrent().parent is self._loop, "a call from the loop itself would wait forever"
         return True
 
     def _suspend(self) -> None:
@@ -429,7 +431,7 @@ class SharedSearch:
         batch.callers[name] += 1
 
     def _batch_of_its_own(self, call: _Call) -> _Batch | None:
-        """Return the batch for a call's key in which no other callers are, if there is one."""
+        """Return the batch for a call's key that contains no other callers, or None."""
         fitting = (one for one in self._batches if one.key == call.key and not one.callers.keys() - {call.name})
         return next(fitting, None)
 
@@ -454,7 +456,10 @@ class SharedSearch:
         self._batches = []
 
     def _due_batches(self) -> list[_Batch]:
-        """Return the batches one of which advances now: of low priority if no others exist or their time has come."""
+        """Return the batches that may advance now.
+
+        Batches of low priority may advance if there are no others or their time has come.
+        """
         low = [batch for batch in self._batches if batch.has_low_priority]
         if not low or len(low) == len(self._batches):
             self._low_priority_s = 0.0
@@ -485,7 +490,7 @@ class SharedSearch:
             }
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
-        """Take the requests that enter now from those that wait, or the next one of those that have failed."""
+        """Take the requests that enter now from the waiting ones, or the next one of the failed ones."""
         if not (batch.waiting or batch.failed) or any(sequence.is_alone for sequence in batch.active.values()):
             return {}
         if batch.failed:

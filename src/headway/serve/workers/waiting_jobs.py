@@ -1,4 +1,4 @@
-"""The work of a worker that waits for its start, of which callers take turns."""
+"""The waiting jobs of a worker. Callers take turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class WaitingJobs(Generic[T]):
-    """A queue in which a caller with one job does not wait for all jobs of another one.
+    """A queue in which a caller with one job does not have to wait for all jobs of another caller.
 
     Any thread may add jobs, and one thread takes them.
     """

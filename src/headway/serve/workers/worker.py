@@ -142,16 +142,16 @@ class _Worker:
                     self._queue(self._with_glossaries(message), caller, num_bytes <= _SHORT_JOB_BYTES)
 
     def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
-        """Queue a job for the main thread if it is short, or else for a thread of its own.
+        """Queue a job for the main thread if it is short, otherwise for a separate thread.
 
-        A job with a glossary that is not prepared is held until then. One thread prepares all glossaries, because
-        several would take the interpreter's lock from the main thread in turns.
+        A job whose glossary is not prepared waits until it is. One thread prepares all glossaries, because several
+        would take the interpreter's lock from the main thread in turns.
         """
         if (lines := self._missing_glossary(start.job)) is not None:
             key = start.job.model, lines.digest
             if self._held_jobs.hold(key, (start, caller, is_small)):
                 self._preparations.put(caller.name, (key, lines, caller))
-            if caller.canceled.is_set():  # perhaps before it was held
+            if caller.canceled.is_set():  # it may have been canceled before it was held
                 self._end_held(start.number)
         elif is_small and _is_short(start.job):
             caller.give_way = self._search.give_way
@@ -161,7 +161,7 @@ class _Worker:
             self._pool.submit(self._run_in_thread, start, caller)
 
     def _missing_glossary(self, job: Job) -> GlossaryLines | None:
-        """Return the glossary of a job, if it has one that is not prepared for its model."""
+        """Return the glossary of a job if it is not prepared for the model yet, otherwise None."""
         for value in job.keywords.values():
             if isinstance(value, GlossaryLines) and not (
                 value.is_built and self._model(job.model).has_prepared(value.build())
@@ -196,7 +196,7 @@ class _Worker:
                 self._send(encode(Done(start.number, error=error)))
 
     def _end_held(self, number: int) -> None:
-        """Answer a canceled job if it is held."""
+        """Answer a canceled job if it is waiting for a glossary."""
         if self._held_jobs.remove(number):
             self._callers.pop(number, None)
             self._send(encode(Done(number, error=CancelledError())))
@@ -290,12 +290,12 @@ class _Worker:
         return Pong(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
 
     def _return_memory(self) -> None:
-        """Return freed memory to the system when there has been no job for some pings."""
+        """Return freed memory to the system after several pings without a job."""
         if not self._callers:
             self._idle_pings += 1
             if self._idle_pings == _IDLE_PINGS:
                 gc.collect()
-                gc.freeze()  # the next collection does not look again at what is kept, such as glossaries
+                gc.freeze()  # later collections skip long-lived objects such as glossaries
                 return_freed_memory()
 
     def _send(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a service, as the process that supervises them sees them."""
+"""The processes of a service, from the point of view of the supervising process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _ENVIRONMENT = {
 }
 # A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
-_PART_CHARACTERS = 1 << 16  # of a glossary; the process reads a part of this size in less than a millisecond
+# Size of the parts in which a glossary is sent; reading a part takes less than a millisecond.
+_PART_CHARACTERS = 1 << 16
 
 
 @dataclass(eq=False)
@@ -60,7 +61,7 @@ class WorkerProcess:
     _waiting: deque[AddGlossary | StartJob | Cancel] = field(default_factory=deque, init=False)
 
     def send(self, message: Any) -> None:
-        """Send a message to the process, together with the others of this iteration of the event loop."""
+        """Send a message to the process, together with the other messages of this event loop iteration."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send_unsent)
         self._unsent.append(encode(message))
@@ -89,7 +90,7 @@ class WorkerProcess:
             self.send(Cancel(number))
 
     def send_waiting(self) -> None:
-        """Send what waits, one piece after the other, until the process does not read a piece at once."""
+        """Send the waiting messages one after another, until the process does not read one immediately."""
         if self.transport.is_closing():
             self._waiting.clear()
         while self._waiting and not self.transport.get_write_buffer_size():
@@ -148,7 +149,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected sockets.
 
     Raises:
-        HeadwayError: The system has none left.
+        HeadwayError: The system has no file descriptors left.
     """
     try:
         return socket.socketpair()

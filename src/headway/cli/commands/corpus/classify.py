@@ -27,7 +27,7 @@ def classify(
 ) -> None:
     """Classify the lines of files as a job.
 
-    Lines that cannot be done are marked, and stay in their places. The exit code is then 3. Write the result with
+    Lines that cannot be classified are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
     """
     from headway.corpus.model_maps import ModelSettings

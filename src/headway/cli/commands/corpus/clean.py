@@ -15,7 +15,7 @@ from headway.cli import corpus_jobs as jobs
 if TYPE_CHECKING:
     from headway.jobs.plan import Plan
 
-_IN_PROCESS_LINES = 20_000  # which one process measures in the time that others need to start
+_IN_PROCESS_LINES = 20_000  # one process measures this many lines in the time that worker processes need to start
 
 
 @jobs.with_job_options
@@ -24,23 +24,28 @@ def clean(
         list[Path],
         typer.Argument(
             help="Pairs: SOURCE TARGET, two files with a text per line (or several such pairs of files), or .tsv, "
-            ".jsonl or .tmx files with both. Single texts: files with a text per line. Plain or compressed (.gz, .zst)."
+            ".jsonl or .tmx files with both. Single texts: files with a text per line. Files may be compressed "
+            "(.gz, .zst)."
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The folder for the results. An interrupted run continues there.")
+        Path,
+        typer.Option(
+            "-o", "--output", help="The folder for the results. If it contains an interrupted run, that run is resumed."
+        ),
     ],
     from_: Annotated[
-        str | None, typer.Option("--from", help="Language of the sources, or of single texts; any usual code.")
+        str | None,
+        typer.Option("--from", help="Language of the sources, or of single texts: any common code, such as de or deu."),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Language of the targets: the corpus contains pairs.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Language of the targets, for a corpus of pairs.")] = None,
     labels: Annotated[
-        bool, typer.Option("--labels", help="The corpus contains labeled texts: .tsv (label first) or .jsonl.")
+        bool, typer.Option("--labels", help="Clean labeled texts: .tsv (label first) or .jsonl.")
     ] = False,
     fields: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of columns in .tsv, or names in .jsonl: source and target (default 1,2 or source,target), "
+            help="Column numbers in .tsv, or field names in .jsonl: source and target (default 1,2 or source,target), "
             "label and text with --labels (default 1,2 or label,text), or text (default 1 or text)."
         ),
     ] = None,
@@ -48,7 +53,7 @@ def clean(
         list[Path] | None,
         typer.Option(
             "--held-out",
-            help="File with texts for development or testing. Lines with one of them, apart from case and "
+            help="File with texts for development or testing. Lines that contain one of these texts, ignoring case and "
             "punctuation, are always removed; may be repeated.",
         ),
     ] = None,
@@ -56,7 +61,7 @@ def clean(
         Path | None,
         typer.Option(
             help="A translation model from source to target. With --reverse, the rule cross_entropy drops pairs on "
-            "which the two models do not agree. Both compute in int8, on the CPU."
+            "which the two models do not agree. Both models run in int8 on the CPU."
         ),
     ] = None,
     reverse: Annotated[Path | None, typer.Option(help="A translation model from target to source.")] = None,
@@ -77,8 +82,8 @@ def clean(
 ) -> None:
     """Clean a corpus: repair texts, drop lines that a model should not learn from, and report why.
 
-    The folder then contains the lines that are kept, in the format of the input; dropped.jsonl.zst, which says for each
-    other line which rule has dropped it; and report.html with counts, histograms and examples.
+    The folder then contains the lines that are kept, in the format of the input; dropped.jsonl.zst, which names the
+    rule that dropped each other line; and report.html with counts, histograms and examples.
     """
     from headway.corpus.cleaning.config import load_cleaning_config
     from headway.corpus.cleaning.request import cleaning_request
@@ -140,7 +145,7 @@ def _measure(plan: Plan, job: jobs.JobOptions) -> None:
 
 
 class _ActivityBar:
-    """Shows what the command does on standard error, if it is a terminal, except while workers show their progress."""
+    """Shows on a terminal (standard error) what the command is doing, except while workers show their progress."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -170,7 +175,7 @@ class _ActivityBar:
             self._bar.start()
 
     def update(self, activity: str, done: int, total: int) -> None:
-        """Show an activity, and the numbers of lines that are done and of all lines."""
+        """Show an activity, the number of finished lines and the number of all lines."""
         if self._bar is not None:
             self._bar.update(
                 self._task, description=activity, completed=done, total=total or None, numbers=f"{done:,} lines"

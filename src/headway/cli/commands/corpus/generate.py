@@ -31,7 +31,7 @@ def generate(
 ) -> None:
     """Continue the lines of files with a language model, as a job.
 
-    Lines that cannot be done are marked, and stay in their places. The exit code is then 3. Write the result with
+    Lines that cannot be continued are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
     """
     from headway.corpus.model_maps import ModelSettings

@@ -18,26 +18,24 @@ def join(
         typer.Option(
             "-o",
             "--output",
-            help="The file to write, compressed if it ends in .gz or .zst; or a folder, which gets one file for each "
-            "input.",
+            help="The file to write, compressed if its name ends in .gz or .zst; or a folder, to write one file for "
+            "each input.",
         ),
     ],
     failed: Annotated[
         Path | None,
-        typer.Option(
-            "--failed", help="Also write the lines that have failed, as JSON objects with file, line and reason."
-        ),
+        typer.Option("--failed", help="Also write the lines that failed, as JSON objects with file, line and reason."),
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare all results with their checksums.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Verify the checksums of all results.")] = False,
 ) -> None:
     """Write the results of a finished job as one file in the order of the input, or one for each input.
 
-    The folder of the job stays. The exit code is 3 if lines have failed.
+    The folder of the job is kept. The exit code is 3 if lines have failed.
     """
     from headway.jobs.join import join as join_results
     from headway.jobs.plan import Plan
 
     joined = join_results(Plan(folder), output, verify=verify, failures=failed)
-    print(f"headway: {output}: {joined.num_lines:,} lines, of which {joined.num_failed:,} have failed", file=sys.stderr)
+    print(f"headway: {output}: {joined.num_lines:,} lines, of which {joined.num_failed:,} failed", file=sys.stderr)
     if joined.num_failed:
         raise typer.Exit(jobs.FAILED_LINES)

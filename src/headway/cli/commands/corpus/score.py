@@ -21,7 +21,10 @@ def score(
     result_field: jobs.ResultFieldOption = None,
     target: Annotated[
         list[Path] | None,
-        typer.Option(help="For a translation model: the file with the translations of each file, in the same order."),
+        typer.Option(
+            help="For a translation model: files with the translations, one for each file with texts, in the same "
+            "order."
+        ),
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
@@ -36,7 +39,7 @@ def score(
 ) -> None:
     """Score the lines of files as a job: texts with a language model, or pairs with a translation model.
 
-    Lines that cannot be done are marked, and stay in their places. The exit code is then 3. Write the result with
+    Lines that cannot be scored are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
     """
     from headway.bundle import read_config

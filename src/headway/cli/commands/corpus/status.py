@@ -23,10 +23,12 @@ _WATCH_S = 5.0
 
 def status(
     folder: jobs.JobFolder,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it every five seconds until the job is done.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the status again every five seconds until the job is done.")
+    ] = False,
     format_: options.FormatOption = "text",
 ) -> None:
-    """Show what of a job is done, running and failed, its rate and time left, and what each machine does."""
+    """Show how much of a job is done, running and failed, its speed and time left, and the work of each machine."""
     from headway.jobs.plan import Plan
     from headway.jobs.status import read_status
 

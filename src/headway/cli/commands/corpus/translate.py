@@ -44,7 +44,7 @@ def translate(
 ) -> None:
     """Translate the lines of files as a job: the same command resumes after an interruption.
 
-    Lines that cannot be translated are marked, and stay in their places. The exit code is then 3. Write the result with
+    Lines that cannot be translated are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
     """
     from headway.cli.long_files import with_whole_paths

@@ -15,7 +15,7 @@ def work(
         int, typer.Option("--workers", min=1, help="Number of processes, which share the model's memory.")
     ] = 1,
 ) -> None:
-    """Work on a job that exists, from any machine that sees its folder, until all of its lines are done."""
+    """Work on an existing job, on any machine that can access its folder, until all of its lines are done."""
     from headway.jobs.plan import Plan
 
-    jobs.work_here(Plan(folder), workers)
+    jobs.work_on_this_machine(Plan(folder), workers)

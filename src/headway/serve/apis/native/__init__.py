@@ -1,1 +1,4 @@
-"""The service's own API: what the Python objects give, as JSON. One file for each kind of model, and for each store."""
+"""The service's own API: the results of the Python objects as JSON.
+
+One file for each kind of model, and for each store.
+"""

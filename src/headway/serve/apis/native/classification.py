@@ -27,7 +27,7 @@ class ClassifyBody(Body):
 
 
 class ExplainBody(Body):
-    """A text whose label is to be explained."""
+    """A text whose label to explain."""
 
     text: str
     label: str | None = Field(None, description="The label to explain. Default: the most probable one.")

@@ -27,7 +27,11 @@ _TEXT = {"type": "string"}
 _FORM = {
     "type": "object",
     "properties": {
-        "file": {"type": "string", "format": "binary", "description": "The document. Its name tells the format."},
+        "file": {
+            "type": "string",
+            "format": "binary",
+            "description": "The document. Its format is derived from its name.",
+        },
         "target": {**_TEXT, "description": "The language to translate into."},
         "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
         "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
@@ -36,12 +40,13 @@ _FORM = {
         "text_syntax": {
             **_TEXT,
             "enum": ["plain", "html"],
-            "description": "XLIFF: whether its texts are HTML as text. Default: what the file declares.",
+            "description": "XLIFF: whether its texts are escaped HTML. Default: as the file declares.",
         },
         "dictionaries": {
             **_TEXT,
             "contentMediaType": "application/json",
-            "description": "Dictionaries as in a glossary to create, as JSON, instead of the id of a glossary.",
+            "description": "Instead of the id of a glossary: dictionaries as JSON, in the same form as for creating "
+            "a glossary.",
         },
     },
     "required": ["file", "target"],
@@ -56,7 +61,7 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     async def upload_document(request: Request) -> dict[str, Any]:
         """Translate a document later, while the service has little else to do.
 
-        A text that cannot be translated stays as it is. Only the key that uploaded a document sees it.
+        A text that cannot be translated is left unchanged. Only the key that uploaded a document can access it.
         """
         client = client_of(request)
         fields, file = await read_upload(request)
@@ -75,7 +80,7 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     async def document(identifier: str, request: Request) -> dict[str, Any]:
         """Return the progress of a document.
 
-        When it is done, ``warnings`` says what may be wrong. The ``kind`` of a warning is a flag of a translation,
+        When it is done, ``warnings`` lists possible errors. The ``kind`` of a warning is a flag of a translation,
         "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
         number of texts that it applies to, and ``examples`` are the beginnings of some of them.
         """

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import HTTPConnection
 
-from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.request_fields import authorization, check_nesting
 
 MAX_PHRASES = 200  # maximum number of phrases to include, to ban or to stop at
@@ -45,4 +45,4 @@ def _key(head: HTTPConnection) -> str | None:
     return head.headers.get("x-api-key") if key is None else key
 
 
-KEYS = KeyPlace(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))
+KEYS = KeyLocation(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))

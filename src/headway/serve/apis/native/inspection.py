@@ -19,7 +19,7 @@ from headway.serve.inspections import draw_architecture, force_word_in_translati
 from headway.serve.service import Service
 from headway.serve.workers.messages import ModelFunction
 
-_MAX_BEAM_SIZE = 10  # a larger tree is not legible
+_MAX_BEAM_SIZE = 10  # a larger tree would not be legible
 
 
 class SentenceBody(Body):
@@ -32,7 +32,7 @@ class SentenceBody(Body):
 
 
 class InspectBody(SentenceBody):
-    """A sentence whose translation is to be inspected."""
+    """A sentence whose translation to inspect."""
 
     translation: str | None = Field(None, description="The translation to inspect. Default: the model's own.")
 
@@ -46,8 +46,10 @@ class SearchTreeBody(SentenceBody):
 class ForceWordBody(InspectBody):
     """A word to force at a position in a translation."""
 
-    prefix: str = Field("", description="The translation before the place, with the white space before the word.")
-    word: str = Field(description="The word, or several, or the beginning of one.")
+    prefix: str = Field(
+        "", description="The translation up to the position, including the white space before the word."
+    )
+    word: str = Field(description="A word, several words, or the beginning of a word.")
 
 
 class PredictedTokenItem(BaseModel):
@@ -68,7 +70,9 @@ class AttentionMapItem(BaseModel):
 
     layer: int
     heads: list[int]
-    weights: str = Field(description="For each head and row, a byte for each column, in base 64; 255 is a weight of 1.")
+    weights: str = Field(
+        description="For each head and row, one byte per column in Base64; 255 represents a weight of 1."
+    )
 
 
 class AttentionKindItem(BaseModel):
@@ -92,7 +96,7 @@ class InspectReply(BaseModel):
     sides: dict[str, list[str]] = Field(description="The tokens of source, target, input and text, in a visible form.")
     right_to_left: dict[str, bool]
     steps: list[PredictedTokenItem]
-    alignment: list[tuple[int, int]] = Field(description="Pairs of a source token and a target token.")
+    alignment: list[tuple[int, int]] = Field(description="Pairs of the indices of a source token and a target token.")
     alignment_layer: int | None
     max_weight: int
     kinds: list[AttentionKindItem]

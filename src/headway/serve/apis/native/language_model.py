@@ -40,8 +40,8 @@ class GenerateBody(Body):
         None,
         ge=0,
         le=50,
-        description="With stream: how many of the most probable tokens to list at the place of each token. Each event "
-        "then has the text and the tokens that were generated since the last one.",
+        description="With stream: number of most probable tokens to list at each position. Each event then contains "
+        "the text and the tokens that were generated since the last event.",
     )
 
 
@@ -58,7 +58,10 @@ class PerplexityBody(Body):
     text: Texts
     model: str | None = None
     stride: int | None = Field(
-        None, ge=1, description="Tokens between windows, for texts longer than the context. Default: half of it."
+        None,
+        ge=1,
+        description="Number of tokens between the starts of two windows, for texts longer than the context. "
+        "Default: half the context.",
     )
 
 

@@ -22,7 +22,7 @@ class FillBody(Body):
     text: str
     model: str | None = None
     top: int = Field(5, ge=1, le=100, description="Number of fillings.")
-    candidates: Phrases | None = Field(None, description="The only fillings to consider.")
+    candidates: Phrases | None = Field(None, description="The words or phrases that may be filled in. Default: any.")
 
 
 class FillReply(BaseModel):

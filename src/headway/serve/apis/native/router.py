@@ -29,9 +29,9 @@ def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
 
     @api.get("/models")
     async def models(request: Request) -> list[dict[str, Any]]:
-        """Return the models: what each does, for which languages, with which search, and whether it is loaded.
+        """Return the models with their capabilities, languages and search settings, and whether they are loaded.
 
-        ``load`` says when a model is loaded: at the "start", or on "demand". ``state`` is "warm", "loading" or "cold",
+        ``load`` is "start" or "demand", depending on when a model is loaded. ``state`` is "warm", "loading" or "cold",
         and ``memory_bytes`` the memory of a warm model.
         """
         pool = service.pool

@@ -55,7 +55,7 @@ class _ValidatedRequest(Request):
         self.errors: list[Any] = []
 
     async def json(self) -> Any:
-        """Return the validated object, which FastAPI accepts as it is."""
+        """Return the validated object, which FastAPI does not validate again."""
         value, self.errors = await unless_large(self._validate, await self.body())
         if self.errors:
             raise HTTPException(422)

@@ -55,7 +55,7 @@ _SOME_ENTRIES = Field(min_length=1, max_length=20_000, fail_fast=True)
 class TranslationBody(Body):
     """Options of a translation request."""
 
-    source: str = Field("auto", description="The language of the texts; auto detects that of each text.")
+    source: str = Field("auto", description="The language of the texts; auto detects the language of each text.")
     target: str = Field(description="The language to translate into.")
     model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
     options: Options = Field(
@@ -63,9 +63,9 @@ class TranslationBody(Body):
     )
     alignment: bool | Literal["pairs", "all"] = Field(
         False,
-        description="Whether to align each target token to a source token. The best translation of each text has the "
-        "attention weights, too; with all the alternatives have them, and with pairs none has. A reply has at most a "
-        "million weights: beyond them, and for texts of several parts with more, they are left out.",
+        description="Whether to align each target token to a source token. The best translation of each text also "
+        "has the attention weights; with 'all' its alternatives have them, too, and with 'pairs' none has. A reply "
+        "contains at most a million weights; texts that would exceed them have no weights.",
     )
     prefix: str = Field("", description="Text that each translation begins with.")
     include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(
@@ -95,7 +95,8 @@ class TranslateBody(TranslationBody):
     text: Texts
     stream: bool = Field(
         False,
-        description="Whether to send each translation, in any order, as a server-sent event as soon as it is there.",
+        description="Whether to send each translation, in any order, as a server-sent event as soon as it is "
+        "available.",
     )
 
 
@@ -163,7 +164,7 @@ class ScoreReply(BaseModel):
 def make_translate_function(
     service: Service, client: Client, body: TranslationBody, all_texts: Sequence[str]
 ) -> tuple[Callable[[Sequence[str]], Awaitable[list[bytes]]], Cost]:
-    """Return a function that translates some of a request's texts, to JSON, and the cost of all of them.
+    """Return a function that translates some of a request's texts to JSON, and the cost of all its texts.
 
     Check the number of texts first: the time of this function grows with it.
 
@@ -270,7 +271,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
     async def translate(body: TranslateBody, request: Request) -> Response:
-        """Translate texts. Each reply is what the text gets alone."""
+        """Translate texts. Each translation is the same as for the text alone."""
         return await _translate(service, body, request)
 
     @api.post("/score", responses={200: {"model": ScoreReply}})
@@ -300,9 +301,9 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
 
 class DirectTranslation:
-    """The route for translation without FastAPI, whose parsing takes as long as everything else before the work.
+    """The route for translation, which bypasses FastAPI: its parsing takes as long as everything else before the work.
 
-    It leaves the bodies that it cannot read to FastAPI's application, which says what is wrong.
+    It passes bodies that it cannot read to FastAPI's application, which reports the errors.
     """
 
     def __init__(self, service: Service, fastapi: ASGIApp) -> None:
@@ -343,7 +344,7 @@ async def _events(
     reserve: Callable[[], AbstractContextManager[Callable[[int], None]]],
     tokens: int,
 ) -> AsyncGenerator[bytes]:
-    """Translate each text on its own, and yield each translation as soon as it is there.
+    """Translate each text separately, and yield each translation as soon as it is available.
 
     Args:
         answer: Translates texts.
