@@ -17,12 +17,13 @@ from headway.experiments import pool_runs
 from headway.experiments.changed_transformer import register_changes
 from headway.experiments.corpus import sample_text_pair
 from headway.experiments.experiment import Settings
-from headway.experiments.pool import BASELINE, VARIANTS, PoolRun, Variant, all_runs, recipe_sections
+from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import parse_recipe
 
-TUNED = Variant("tuned", {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
+BASELINE = next(variant.base for variant in VARIANTS if variant.name == "baseline")
+TUNED = Variant("tuned", BASELINE, {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_rate_is_chosen_by_the_loss_of_the_development_set(folder: PoolFolder)
 
 
 def test_the_baseline_needs_no_second_runs_if_its_own_rate_is_the_best(folder: PoolFolder) -> None:
-    tuned = Variant("baseline-tuned", rates=(5e-3, 1e-2), untuned="baseline")
+    tuned = Variant("baseline-tuned", BASELINE, rates=(5e-3, 1e-2), untuned="baseline")
     for rate, loss in ((5e-3, 2.0), (1e-2, 2.1)):
         write_record(folder.path(f"baseline-tuned-rate{rate:g}-seed0"), trial(loss))
     assert folder.record_name(PoolRun(tuned, 3)) == "baseline-seed3"
@@ -112,8 +113,8 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     small["checkpoints"] = {"every": 2, "keep": 2, "average": 2}
     changes = {"model": {"tie": "none"}}
     variants = (
-        Variant("baseline", seeds=1, base=small, measured=("fit", "tokens")),
-        Variant("other", changes, pairs=20, base=small),
+        Variant("baseline", small, seeds=1, measured=("fit", "tokens")),
+        Variant("other", small, changes, pairs=20),
     )
     monkeypatch.setattr("headway.experiments.pool.VARIANTS", variants)
     monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")  # which takes seconds

@@ -39,7 +39,7 @@ from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
-from headway.experiments.statistics_of_runs import STATISTICS, TestSet, resampled_error
+from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, resampled_error
 from headway.experiments.verdicts import (
     LEVEL,
     Effect,
@@ -122,10 +122,12 @@ def measure(settings: Settings) -> Numbers:
     """Read the records, and estimate the effect of each comparison that has some."""
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder)
     records = {name: _records(folder, name) for name in _VARIANT}
-    test = TestSet([], np.ones(0))
+    test = EvaluationSet([], np.ones(0))
     if records["baseline"]:
         pairs = read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)
-        test = TestSet([target for _, target in pairs], np.array(records["baseline"][0]["num_tokens"], dtype=float))
+        test = EvaluationSet(
+            [target for _, target in pairs], np.array(records["baseline"][0]["num_tokens"], dtype=float)
+        )
 
     @cache
     def rows_of(variant: str, statistic: str) -> dict[int, Array]:

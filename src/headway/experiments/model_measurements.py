@@ -36,7 +36,7 @@ from headway.nn.embedding import pad_sequences
 from headway.predict import Classifier, Translator, load_translator
 from headway.predict.translation.alignment import attention_maps
 from headway.text.base import BOS, EOS, PAD
-from headway.text.lexicon import ITERATIONS, Cooccurrences
+from headway.text.lexicon import link_tokens
 
 TEST = "test_2016_flickr"
 BLOCKS = 50
@@ -148,13 +148,13 @@ def measure_heads(trained: TrainedModel) -> dict[str, Any]:
     for _, kind, layer in attention_modules(model):
         for head in range(layer.num_heads if isinstance(layer, MultiHeadAttention) else 0):
             kinds.append(str(kind))
-            with _removed(layer, head):
+            with removed_head(layer, head):
                 without.append(in_blocks(read_targets(model, trained.test)[0]))
     return {"kinds": kinds, "whole": in_blocks(read_targets(model, trained.test)[0]), "without": without}
 
 
 @contextmanager
-def _removed(attention: nn.Module, head: int) -> Iterator[None]:
+def removed_head(attention: nn.Module, head: int) -> Iterator[None]:
     """Set the weights of ``head`` to zero inside the context, so that it contributes nothing."""
 
     def remove(module: nn.Module, weights: Tensor) -> Tensor | None:
@@ -195,30 +195,6 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
                 best = weights[:, : len(test[row][0])].argmax(1).tolist()
                 counts[row, 2 + layer] = sum(best[at] == source_at for at, source_at in links[row].items())
     return in_blocks(counts)
-
-
-def link_tokens(texts: Sequence[EncodedPair], num_linked: int, vocab_size: int) -> list[dict[int, int]]:
-    """Return the links of the first ``num_linked`` texts: the source position of each target position that has one."""
-    tables = []
-    for order in (1, -1):
-        sources, targets = zip(*(pair[::order] for pair in texts), strict=True)
-        counts = Cooccurrences.count(sources, targets, vocab_size, vocab_size)
-        origin, probability = counts.pairs // vocab_size, np.ones(len(counts.pairs))
-        for _ in range(ITERATIONS):
-            expected = counts.expected_counts(probability)
-            probability = expected / np.bincount(origin, expected)[origin]
-        tables.append((counts.pairs, probability))
-    links = []
-    for source, target in texts[:num_linked]:
-        from_source = np.add.outer(np.array(target, np.int64), np.array(source, np.int64) * vocab_size)
-        from_target = np.add.outer(np.array(target, np.int64) * vocab_size, np.array(source, np.int64))
-        forward, backward = (
-            probability[np.searchsorted(pairs, keys)]
-            for (pairs, probability), keys in zip(tables, (from_source, from_target), strict=True)
-        )
-        best = forward.argmax(1)
-        links.append({at: int(best[at]) for at in range(len(target)) if backward[:, best[at]].argmax() == at})
-    return links
 
 
 def measure_beams(trained: TrainedModel) -> list[Any]:

@@ -24,7 +24,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class TestSet:
+class EvaluationSet:
     """What the records do not repeat: the references, and the baseline's number of tokens of each."""
 
     references: list[str]
@@ -47,11 +47,11 @@ class Statistic:
     unit: str
     smallest: float
     sign: int
-    rows: Callable[[Record, TestSet], Array]
+    rows: Callable[[Record, EvaluationSet], Array]
     value: Callable[[Array], float]
     needs: str = ""
 
-    def rows_of(self, record: Record, test: TestSet) -> Array | None:
+    def rows_of(self, record: Record, test: EvaluationSet) -> Array | None:
         """Return the rows of a record, or None if it does not have what they need."""
         lacks = self.needs and record.get("measured", {}).get(self.needs) is None
         is_text = "log_probs" in record or self.needs == "labels"
@@ -94,27 +94,27 @@ def _calibration_error(sums: Array) -> float:
     return float(100 * np.abs(right - confidence).sum() / sums[-1])
 
 
-def _binned(record: Record, _: TestSet) -> Array:
+def _binned(record: Record, _: EvaluationSet) -> Array:
     labels = {key: np.array(values) for key, values in record["measured"]["labels"].items()}
     in_bin = np.eye(_BINS)[np.minimum((labels["confidence"] * _BINS).astype(int), _BINS - 1)]
     return _columns(in_bin * labels["right"][:, None], in_bin * labels["confidence"][:, None], np.ones(len(in_bin)))
 
 
-def _counts(record: Record, beam: int, test: TestSet) -> Array:
+def _counts(record: Record, beam: int, test: EvaluationSet) -> Array:
     return bleu_counts(record["translations"][str(beam)], test.references)
 
 
-def _beams(first: tuple[int, float], second: tuple[int, float]) -> Callable[[Record, TestSet], Array]:
+def _beams(first: tuple[int, float], second: tuple[int, float]) -> Callable[[Record, EvaluationSet], Array]:
     pair = [BEAMS.index(setting) for setting in (first, second)]
     return lambda record, _: np.hstack([np.array(record["measured"]["beams"][index]) for index in pair])
 
 
-def _overfitting(record: Record, test: TestSet) -> Array:
+def _overfitting(record: Record, test: EvaluationSet) -> Array:
     known = record["measured"]["fit"]["training_loss"]
     return _columns(-np.array(record["log_probs"]) - known * test.tokens, test.tokens)
 
 
-def _head_costs(record: Record, test: TestSet) -> Array:
+def _head_costs(record: Record, test: EvaluationSet) -> Array:
     """Return the log-probability that is lost without each head, first those over the source, and tokens."""
     heads = record["measured"]["heads"]
     order = sorted(range(len(heads["kinds"])), key=lambda number: heads["kinds"][number] != "cross")
@@ -132,47 +132,47 @@ def _cross_heads(sums: Array) -> float:
     return float(costs[:cross].mean() - costs[cross:].mean())
 
 
-def _after_others(record: Record, _: TestSet) -> Array:
+def _after_others(record: Record, _: EvaluationSet) -> Array:
     tokens, *scores = np.array(record["measured"]["length"]).T
     return _columns(scores[0] - scores[len(SENTENCES_BEFORE) - 1], tokens)
 
 
-def _int8(record: Record, test: TestSet) -> Array:
+def _int8(record: Record, test: EvaluationSet) -> Array:
     return np.hstack([np.array(record["measured"]["int8"]["counts"]), _blocks(_counts(record, 4, test))])
 
 
-def _ema(record: Record, test: TestSet) -> Array:
+def _ema(record: Record, test: EvaluationSet) -> Array:
     gain = np.array(record["measured"]["average"]["ema"]["log_probs"]) - _blocks(np.array(record["log_probs"]))
     return _columns(gain, _blocks(test.tokens))
 
 
-def _loss(record: Record, test: TestSet) -> Array:
+def _loss(record: Record, test: EvaluationSet) -> Array:
     return _columns(-np.array(record["log_probs"]), test.tokens)
 
 
-def _accuracy(record: Record, test: TestSet) -> Array:
+def _accuracy(record: Record, test: EvaluationSet) -> Array:
     return _columns(record["measured"]["fit"]["correct"], _blocks(test.tokens))
 
 
-def _errors(record: Record, _: TestSet) -> Array:
+def _errors(record: Record, _: EvaluationSet) -> Array:
     right = np.array(record["measured"]["labels"]["right"])
     return _columns(1 - right, np.ones(len(right)))
 
 
-def _average(record: Record, test: TestSet) -> Array:
+def _average(record: Record, test: EvaluationSet) -> Array:
     return _columns(np.subtract(record["log_probs_of_average"], record["log_probs"]), test.tokens)
 
 
-def _four_beams(record: Record, test: TestSet) -> Array:
+def _four_beams(record: Record, test: EvaluationSet) -> Array:
     return np.hstack([_counts(record, beam, test) for beam in (4, 1)])
 
 
-def _links(record: Record, _: TestSet) -> Array:
+def _links(record: Record, _: EvaluationSet) -> Array:
     links, diagonal, *layers = np.array(record["measured"]["alignment"], dtype=float).T
     return _columns(layers[-1] - diagonal, links)
 
 
-def _source_tokens(record: Record, _: TestSet) -> Array:
+def _source_tokens(record: Record, _: EvaluationSet) -> Array:
     tokens, *layers = np.array(record["measured"]["tokens"], dtype=float).T
     return _columns(layers[-1], tokens)
 
