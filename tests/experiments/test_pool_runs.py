@@ -19,6 +19,7 @@ from headway.experiments.corpus import sample_text_pair
 from headway.experiments.experiment import Settings
 from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
+from headway.jobs.named_leases import NamedLeases
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import parse_recipe
 
@@ -162,8 +163,8 @@ def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_ta
     runs = [run for run in all_runs() if run.variant.name == "learned-positions"][:2]
     runs += [run for run in all_runs() if run.variant.name == "baseline-tuned"][:8]
     monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
-    leases = pool_runs._Leases(folder.work, runs)
-    dead = leases.take(3)
+    leases = NamedLeases(folder.work, [run.name for run in runs])
+    dead = leases.take(runs[3].name)
     assert dead is not None
     path = next(folder.work.glob("leases-*/leases/0000/3.0"))
     counter, _, owner = path.read_text().partition(" ")

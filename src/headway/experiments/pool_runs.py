@@ -19,10 +19,8 @@ import json
 import lzma
 import math
 import shutil
-import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -43,10 +41,7 @@ from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedMo
 from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, recipe_sections, speeds_of
 from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
-from headway.jobs.files import LocalFiles
-from headway.jobs.owner import Owner
-from headway.jobs.protocol import ChunkProtocol, Lease, Timing, lease_name, newest_generations
-from headway.jobs.renewal import renewed
+from headway.jobs.named_leases import NamedLeases
 from headway.predict import Translator
 from headway.storage import atomic_write
 from headway.tasks import parse_recipe, train
@@ -144,44 +139,6 @@ def _own_rate(variant: Variant) -> float:
     return rate
 
 
-class _Leases:
-    """The leases of runs, by the numbers of the runs in :func:`all_runs`."""
-
-    def __init__(self, work: Path, runs: Sequence[PoolRun]) -> None:
-        names = [run.name for run in runs]
-        self._files = LocalFiles(work / f"leases-{fingerprint(names)[:8]}")  # another list has other numbers
-        self._owner = Owner.this_process()
-        clocks: Any = {"monotonic": time.monotonic, "sleep": time.sleep}
-        self._protocol = ChunkProtocol(self._files, self._owner, len(names), Timing(), in_order=True, **clocks)
-
-    def owners(self) -> dict[int, Owner]:
-        """Return who has taken each run whose last lease was neither released nor held by a process that died here."""
-        owners = dict[int, Owner]()
-        for number, (generation, is_released) in newest_generations(self._files, "0000").items():
-            content = self._files.read(lease_name(number, generation)) or b""
-            if not is_released and content.endswith(b"\n"):
-                owners[number] = Owner.of(json.loads(content.partition(b" ")[2]))
-        return {number: owner for number, owner in owners.items() if not owner.has_died()}
-
-    def take(self, number: int) -> Lease | None:
-        """Take a run, or return None if another process has it."""
-        generation, is_released = newest_generations(self._files, "0000").get(number, (-1, True))
-        name = lease_name(number, generation)
-        content = None if is_released else self._files.read(name)
-        if content is not None and not self._protocol.has_expired(name, content):
-            return None
-        return self._protocol.take(number, generation + 1)
-
-    @contextmanager
-    def held(self, lease: Lease) -> Iterator[None]:
-        """Renew a lease until the end of the block, and release it. If it is lost, interrupt the main thread."""
-        try:
-            with renewed(self._protocol, lease, on_loss=lambda: signal.raise_signal(signal.SIGINT)):
-                yield
-        finally:
-            self._protocol.release(lease)
-
-
 def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None = None) -> None:
     """Train the runs that have no record, in their order, until all have one.
 
@@ -197,18 +154,17 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
     torch.set_num_threads(1)
     register_changes()
     runs, num_done = all_runs(), 0
-    leases = _Leases(folder.work, runs)
+    leases = NamedLeases(folder.work, [run.name for run in runs])
     while num_done != max_runs:
-        undone = [number for number, run in enumerate(runs) if not folder.is_done(run)]
+        undone = [run for run in runs if not folder.is_done(run)]
         if not undone:
             return
-        ready = [number for number in undone if folder.chosen_rate(runs[number]) is not None]
-        taken = next(filter(None, map(leases.take, ready)), None)
-        if taken is None:  # others have them; their machines may die
+        ready = (run for run in undone if folder.chosen_rate(run) is not None)
+        run, lease = next(((run, lease) for run in ready if (lease := leases.take(run.name))), (None, None))
+        if run is None or lease is None:  # others have them; their machines may die
             time.sleep(_POLL_S)
             continue
-        with leases.held(taken):
-            run = runs[taken.chunk]
+        with leases.held(lease):
             if not folder.is_done(run):  # another process may have finished it since
                 settings.say(f"{describe_pool(folder)}; now {run.name}")
                 _do(run, folder, settings)
@@ -222,8 +178,8 @@ def describe_pool(folder: PoolFolder, *, names: bool = False) -> str:
     """
     runs = all_runs()
     done = [run for run in runs if folder.is_done(run)]
-    owners = _Leases(folder.work, runs).owners()
-    running = {run.name: owners[number].host for number, run in enumerate(runs) if number in owners and run not in done}
+    owners = NamedLeases(folder.work, [run.name for run in runs]).owners()
+    running = {run.name: owners[run.name].host for run in runs if run.name in owners and run not in done}
     missing = [run for run in runs if run not in done and run.name not in running]
     left = [run for run in runs if run not in done]
     speeds = speeds_of((run.variant.name, (folder.read(run.name) or {}).get("cpu_seconds_per_step")) for run in done)
