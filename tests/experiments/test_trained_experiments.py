@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from headway.experiments import attention_scores, choices, depth, load_experiment, pretraining, recurrent_lm
+from headway.experiments import attention_scores, choices, depth, load_experiment, pretraining
 from headway.experiments.experiment import Numbers, to_json_values
 from headway.experiments.figures import figure_style
 from headway.experiments.pool import VARIANTS
@@ -69,22 +69,6 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
     return {"runs": runs, "effects": effects}
 
 
-def recurrent_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
-    losses = {
-        recurrent_lm.TRANSFORMER: (changes.get("transformer", 1.48), 2.0, 1.5),
-        recurrent_lm.SAME_TEXT: (changes.get("text", 2.0), changes.get("early", 2.0), changes.get("late", 2.0)),
-        recurrent_lm.SAME_TIME: (changes.get("time", 1.9), 2.0, 1.9),
-    }
-    runs = [
-        {"variant": variant, "seed": seed, "minutes": 5.0, "by_context": [3.0, 2.0, early, late]}
-        | {"loss": loss + offset / 20, "early": early + offset / 40, "late": late + offset / 20}
-        for variant, (loss, early, late) in losses.items()
-        for seed, offset in enumerate(spread, start=1)
-    ]
-    bins = [[0, 1], [1, 2], [2, 4], [4, 8]]
-    return {"runs": runs, "bins": bins, "early": [0, 1], "late": [2, 4], "context": 4, "unit": "character"}
-
-
 def pretraining_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
     accuracies = {
         pretraining.PRETRAINED: (changes.get("few", 88.0), 89.0, 90.0, changes.get("all", 93.5)),
@@ -121,7 +105,6 @@ MAKERS: dict[str, Callable[..., Numbers]] = {
     "attention-scores": attention_score_numbers,
     "depth": depth_numbers,
     "choices": choice_numbers,
-    "recurrent-lm": recurrent_numbers,
     "pretraining": pretraining_numbers,
     "scaling-laws": scaling_numbers,
 }
@@ -161,11 +144,6 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("choices", 1, {"diverged": ["no-positions"]}, "reproduced"),  # 3 of 3 against 0 of 8: p = 1 / 165
         ("choices", 0, {"diverged": ["learned-positions"]}, OPPOSITE),
         ("choices", 2, {"diverged": ["rotary"]}, OPPOSITE),
-        ("recurrent-lm", 0, {"text": 1.3}, OPPOSITE),
-        ("recurrent-lm", 1, {"time": 1.3}, OPPOSITE),
-        ("recurrent-lm", 2, {"early": 2.1}, OPPOSITE),
-        ("recurrent-lm", 3, {"late": 1.3}, OPPOSITE),
-        ("recurrent-lm", 0, {"transformer": 1.55}, OPEN),
         ("pretraining", 1, {"few": 40.0}, OPPOSITE),
         ("pretraining", 2, {"all": 92.0, "scratch": 97.0}, OPEN),  # an error above the gate
         ("pretraining", 2, {"all": 93.0, "scratch": 97.0}, OPPOSITE),
