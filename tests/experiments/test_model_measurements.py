@@ -10,7 +10,8 @@ from headway.experiments.model_measurements import (
     read_targets,
     removed_head,
 )
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, Record, resampled_error
+from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, Record
+from headway.experiments.verdicts import resampled_error
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS, EOS
 from headway.text.lexicon import link_tokens

@@ -54,7 +54,7 @@ def own_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trial(loss: float, *, diverged: bool = False) -> dict[str, Any]:
     record = {"diverged": diverged, "curve": {"dev": [[1, 9.0], [2, loss]]}, "cpu_seconds_per_step": 1.0}
-    return {**record, "recipe": {}, "data": {}}
+    return {**record, "variant": "", "recipe": {}, "data": {}}
 
 
 def test_every_recipe_is_valid_and_differs_from_the_baseline() -> None:

@@ -20,8 +20,8 @@ from headway.experiments.verdicts import (
     levels,
     mean_effect,
     planned_error,
+    resampled_error,
     seed_effects,
-    sentence_error,
     verdict,
 )
 
@@ -136,7 +136,7 @@ class TestEffects:
     def test_the_choice_of_sentences(self) -> None:
         """For sentences of one length, the error of a mean is its standard deviation over the root of their number."""
         differences = np.random.default_rng(3).normal(0, 2, 1000)
-        error = sentence_error(differences, np.full(1000, 10.0))
+        error = resampled_error(np.column_stack([differences, np.full(1000, 10.0)]), lambda sums: sums[0] / sums[1])
         assert error == pytest.approx(differences.std() / 10 / math.sqrt(1000), rel=0.1)
 
 

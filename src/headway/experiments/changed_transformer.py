@@ -76,7 +76,7 @@ class ChangedTransformer(Transformer):
     config: ChangedTransformerConfig
 
     def __init__(self, config: ChangedTransformerConfig, source_vocab_size: int, target_vocab_size: int) -> None:
-        super().__init__(config, source_vocab_size, target_vocab_size)  # type: ignore[arg-type]
+        super().__init__(config, source_vocab_size, target_vocab_size)
         match config.change:
             case "smaller_queries_and_keys":
                 for attention in (part for part in self.modules() if isinstance(part, MultiHeadAttention)):

@@ -39,7 +39,7 @@ from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, resampled_error
+from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet
 from headway.experiments.verdicts import (
     LEVEL,
     Effect,
@@ -51,6 +51,7 @@ from headway.experiments.verdicts import (
     detectable,
     mean_effect,
     planned_error,
+    resampled_error,
     seed_effects,
 )
 
@@ -104,10 +105,9 @@ class ChoiceClaim:
 
 
 def _read_claims() -> tuple[ChoiceClaim, ...]:
+    content = tomllib.loads(files("headway.experiments").joinpath("claims.toml").read_text(encoding="utf-8"))
     claims = list[ChoiceClaim]()
-    for table in tomllib.loads(files("headway.experiments").joinpath("claims.toml").read_text(encoding="utf-8"))[
-        "groups"
-    ]:
+    for table in content["groups"]:
         group = Group(table["name"], table["regime"], tuple(table["gate"]))
         for *what, source, literature, text in table["claims"]:
             claims.append(ChoiceClaim(group, *what, Claim(text, source, literature=literature)))
@@ -125,9 +125,10 @@ def measure(settings: Settings) -> Numbers:
     test = EvaluationSet([], np.ones(0))
     if records["baseline"]:
         pairs = read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)
-        test = EvaluationSet(
-            [target for _, target in pairs], np.array(records["baseline"][0]["num_tokens"], dtype=float)
-        )
+        tokens = np.array(records["baseline"][0]["num_tokens"], dtype=float)
+        test = EvaluationSet([target for _, target in pairs], tokens)
+    else:  # losses are divided by its number of tokens
+        records = {name: found if _VARIANT[name].classifies else [] for name, found in records.items()}
 
     @cache
     def rows_of(variant: str, statistic: str) -> dict[int, Array]:
@@ -169,7 +170,7 @@ def measure(settings: Settings) -> Numbers:
 def _records(folder: PoolFolder, variant: str) -> list[PoolRecord]:
     """Return the records of a variant, without trials, by seed."""
     runs = [PoolRun(_VARIANT[variant], seed) for seed in range(1, _VARIANT[variant].seeds + 1)]
-    return [record for run in runs if (name := folder.record_name(run)) and (record := folder.read(name))]
+    return [record for run in runs if (record := folder.record_of(run)) is not None]
 
 
 def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
@@ -247,6 +248,12 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     effect = add_variance(Effect(sign * value, error, freedom), Effect(0.0, sampling, len(numbers["runs"])))
     is_equal = claim.direction == "equal"
     what = f"{statistic.unit} by which {claim.variant} is {'better' if is_equal else claim.direction}"
+    if claim.baseline:
+        speeds = speeds_of((run["variant"], run["seconds_per_step"]) for side in sides for run in side)
+        ratio = np.divide(*(core_hours(PoolRun(_VARIANT[name], 1), speeds) for name in claim.sides))
+        what += f", after {ratio:.2g} times the processor time"
+    else:
+        what = statistic.unit + (", sign reversed" if sign < 0 else "")
     return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group.name)
 
 

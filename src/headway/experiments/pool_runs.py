@@ -110,10 +110,15 @@ class PoolFolder:
         """Return the folder of a training, given its record or the part with its recipe and the hashes of its data."""
         return self.work / "runs" / f"{name}-{fingerprint(record['recipe'], record['data'])[:8]}"
 
+    def record_of(self, run: PoolRun) -> PoolRecord | None:
+        """Return the record of a run, or None if there is none, or the learning rate is undecided."""
+        name = self.record_name(run)
+        return None if name is None else self.read(name)
+
     def is_done(self, run: PoolRun) -> bool:
         """Return whether a run has a record that has all measurements, or cannot get them: its weights are gone."""
-        name = self.record_name(run)
-        return name is not None and (record := self.read(name)) is not None and not self.lacking(run, record)
+        record = self.record_of(run)
+        return record is not None and not self.lacking(run, record)
 
     def lacking(self, run: PoolRun, record: PoolRecord) -> list[str]:
         """Return the measurements that a record lacks, if its weights are still there."""
@@ -177,20 +182,22 @@ def describe_pool(folder: PoolFolder, *, names: bool = False) -> str:
     ``names`` adds the names of the runs, in lines of their own.
     """
     runs = all_runs()
-    done = [run for run in runs if folder.is_done(run)]
+    records = {run.name: record for run in runs if (record := folder.record_of(run)) is not None}
     owners = NamedLeases(folder.work, [run.name for run in runs]).owners()
-    running = {run.name: owners[run.name].host for run in runs if run.name in owners and run not in done}
-    missing = [run for run in runs if run not in done and run.name not in running]
-    left = [run for run in runs if run not in done]
-    speeds = speeds_of((run.variant.name, (folder.read(run.name) or {}).get("cpu_seconds_per_step")) for run in done)
+    done, left = ([run for run in runs if (run.name in records) == is_done] for is_done in (True, False))
+    running = {run.name: owners[run.name].host for run in left if run.name in owners}
+    speeds = speeds_of((records[run.name]["variant"], records[run.name]["cpu_seconds_per_step"]) for run in done)
     hours = {run.name: core_hours(run, speeds) for run in left}
-    where = "measured" if speeds else "assumed"
-    lines = [f"{len(done)} runs done, {len(running)} running, {len(missing)} missing"]
-    lines[0] += f"; about {sum(hours.values()):.0f} core hours left, from {where} times of a step" if left else ""
+    lines = [f"{len(done)} runs done, {len(running)} running, {len(left) - len(running)} missing"]
+    if left:
+        where = "measured" if speeds else "assumed"
+        lines[0] += f"; about {sum(hours.values()):.0f} core hours left, from {where} times of a step"
+    if unmeasured := [run.name for run in done if not folder.is_done(run)]:
+        lines[0] += f"; {len(unmeasured)} runs lack measurements"
     if names:
         lines += [f"done\t{run.name}" for run in done]
         lines += [f"running\t{name}\t{hours[name]:.2f} core hours\t{host}" for name, host in running.items()]
-        lines += [f"missing\t{run.name}\t{hours[run.name]:.2f} core hours" for run in missing]
+        lines += [f"missing\t{name}\t{hours[name]:.2f} core hours" for name in hours if name not in running]
     return "\n".join(lines)
 
 

@@ -18,7 +18,6 @@ from headway.experiments.model_measurements import BEAMS, BLOCKS, SENTENCES_BEFO
 
 MAX_COST = 0.03  # nats per token; a head that costs less can be spared
 _BINS = 10  # of confidence, for the calibration error (Guo et al. 2017, 2)
-RESAMPLES = 200
 
 Record = Mapping[str, Any]
 
@@ -56,13 +55,6 @@ class Statistic:
         lacks = self.needs and record.get("measured", {}).get(self.needs) is None
         is_text = "log_probs" in record or self.needs == "labels"
         return None if record["diverged"] or lacks or not is_text else self.rows(record, test)
-
-
-def resampled_error(rows: Array, value: Callable[[Array], float]) -> float:
-    """Return the bootstrap error of ``value`` of the summed rows over the choice of the items."""
-    size = len(rows)
-    drawn = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-    return float(np.std([value(sums) for sums in drawn @ rows], ddof=1))
 
 
 def _blocks(values: Array) -> Array:
