@@ -13,6 +13,7 @@ from headway.experiments.model_measurements import (
 from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, Record
 from headway.experiments.verdicts import resampled_error
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.attention import MultiHeadAttention
 from headway.text.base import BOS, EOS
 from headway.text.lexicon import link_tokens
 
@@ -39,6 +40,7 @@ def test_the_log_probability_of_a_target_is_the_sum_over_its_tokens() -> None:
 def test_a_removed_head_contributes_nothing() -> None:
     model, pairs = small_model(), [([5, 6, EOS], [7, 8, EOS])]
     layer = model.decoder.blocks[0].get_submodule("cross_attention")
+    assert isinstance(layer, MultiHeadAttention)
     whole = read_targets(model, pairs)[0]
     with removed_head(layer, 1):
         without = read_targets(model, pairs)[0]

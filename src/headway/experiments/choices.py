@@ -15,8 +15,8 @@ recipe's error for classification. Models that are trained for less show how fas
 is. What lacks runs names their number and the hours that they take.
 
 The figure shows which runs are recorded, and each effect in units of the smallest difference of interest, with its
-interval: right of the gray band agrees with the claim, left of it contradicts it, and inside it there is no difference
-that matters.
+95 % interval before the correction for many claims: right of the gray band agrees with the claim, left of it
+contradicts it, and inside it there is no difference that matters.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ def _read_claims() -> tuple[ChoiceClaim, ...]:
     claims = list[ChoiceClaim]()
     for table in content["groups"]:
         group = Group(table["name"], table["regime"], tuple(table["gate"]))
-        for *what, source, literature, text in table["claims"]:
-            claims.append(ChoiceClaim(group, *what, Claim(text, source, literature=literature)))
+        for variant, direction, statistic, baseline, source, literature, text in table["claims"]:
+            claim = Claim(text, source, literature=literature)
+            claims.append(ChoiceClaim(group, variant, direction, statistic, baseline, claim))
     return tuple(claims)
 
 
@@ -250,8 +251,8 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     what = f"{statistic.unit} by which {claim.variant} is {'better' if is_equal else claim.direction}"
     if claim.baseline:
         speeds = speeds_of((run["variant"], run["seconds_per_step"]) for side in sides for run in side)
-        ratio = np.divide(*(core_hours(PoolRun(_VARIANT[name], 1), speeds) for name in claim.sides))
-        what += f", after {ratio:.2g} times the processor time"
+        first, second = (core_hours(PoolRun(_VARIANT[name], 1), speeds) for name in claim.sides)
+        what += f", after {first / second:.2g} times the processor time"
     else:
         what = statistic.unit + (", sign reversed" if sign < 0 else "")
     return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group.name)
@@ -345,9 +346,12 @@ def draw(numbers: Numbers) -> Figure:
         effects.plot(middle, row, "o", color=color)
     effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, _, _ in known], fontsize=10)
     if not known:
+        effects.set_xlim(-3, 3)
         effects.annotate("no claim has all of its runs yet", (0.5, 0.5), xycoords="axes fraction", ha="center")
-    title = "Effects (bars: 95 %, before the correction for many claims)"
-    label(effects, title, "smallest differences of interest; positive: as claimed", "variant, statistic")
+    effects.set_xscale("symlog", linthresh=3)
+    effects.set_xticks([-30, -3, -1, 0, 1, 3, 30], ["−30", "−3", "−1", "0", "1", "3", "30"])
+    what = "smallest differences; positive: as claimed"
+    label(effects, "Effects (95 % intervals)", what, "variant, statistic")
     return picture
 
 

@@ -267,13 +267,13 @@ def measure_tokens(trained: TrainedModel) -> list[Any]:
     known = [self for self, _ in trained.encode(trained.pairs("val"))]
     test = [source for source, _ in trained.test]
     ids = torch.tensor([token for source in known for token in source])
-    tokens, numbers, counts = ids.unique(return_inverse=True, return_counts=True)
+    tokens, numbers, counts = torch.unique(ids, return_inverse=True, return_counts=True)
     read = torch.tensor([token for source in test for token in source])
     seen = torch.isin(read, tokens)
     columns = [seen]
     for old, new in zip(_encoder_vectors(trained, known), _encoder_vectors(trained, test), strict=True):
         means = torch.zeros(len(tokens), old.size(1)).index_add_(0, numbers, old) / counts.unsqueeze(1)
-        nearest = torch.cat([torch.cdist(part, means).argmin(1) for part in new.split(1000)])
+        nearest = torch.cat([torch.cdist(part, means).argmin(1) for part in torch.split(new, 1000)])
         columns.append(seen & (tokens[nearest] == read))
     of_sentence = np.repeat(np.arange(len(test)), [len(source) for source in test])
     return in_blocks(np.array([np.bincount(of_sentence, column.numpy(), len(test)) for column in columns]).T)

@@ -285,8 +285,8 @@ def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
     if variant.pairs is not None:  # the first pairs; the corpus is in random order
         files = dict[str, str]()
         for language in ("de", "en"):
-            with (corpus / f"train.{language}").open(encoding="utf-8") as lines:
-                files[f"train.{language}"] = "".join(islice(lines, variant.pairs))
+            with (corpus / f"train.{language}").open(encoding="utf-8") as file:
+                files[f"train.{language}"] = "".join(islice(file, variant.pairs))
             files[f"val.{language}"] = (corpus / f"val.{language}").read_text(encoding="utf-8")
         corpus = write_files(files, work, "small")
     names = {name: {"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "val")}
