@@ -42,6 +42,10 @@ def settings(tmp_path: Path) -> Settings:
             ("de", "en"), zip(*(sample_text_pair(random) for _ in range(count)), strict=True), strict=True
         ):
             (data / "multi30k" / f"{name}.{language}").write_text("\n".join(side) + "\n")
+    (data / "ag-news").mkdir()
+    for name, count in (("train", 24), ("dev", 6)):
+        texts = "".join(f"{'ab'[number % 2]}\t{sample_text_pair(random)[0]}\n" for number in range(count))
+        (data / "ag-news" / f"{name}.tsv").write_text(texts)
     return Settings(quick=False, seeds=(), data_folder=data, work_folder=tmp_path / "work", say=lambda _: None)
 
 
@@ -145,6 +149,28 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     assert folder.read(run.name) == record
     shutil.rmtree(folder.work / "runs")  # without weights, it stays as it is
     assert folder.lacking(run, older) == []
+
+
+@pytest.mark.slow
+def test_classifiers_are_chosen_on_texts_for_training_and_tested_on_others(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = next(variant.base for variant in VARIANTS if variant.name == "news-best")
+    small = base | {
+        "model": {"d_model": 8, "num_heads": 1, "d_ff": 8, "encoder_layers": 1},
+        "training": {**base["training"], "steps": 2, "log_every": 1},
+        "validation": {"metric": "loss", "every": 2},
+    }
+    variant = Variant("news", small, seeds=1, pairs=20, measured=("labels",))
+    monkeypatch.setattr("headway.experiments.pool.VARIANTS", (variant,))
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")
+    work_on_pool(folder, settings, max_runs=1)
+    record = folder.read("news-seed1")
+    assert record is not None
+    assert "log_probs" not in record
+    assert {len(values) for values in record["measured"]["labels"].values()} == {6}
+    (parts,) = folder.work.glob("labeled-*")
+    assert [len((parts / f"{name}.tsv").read_text().splitlines()) for name in ("train", "dev")] == [20, 4]
 
 
 def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_taken_over(

@@ -16,6 +16,7 @@ from headway.experiments.verdicts import (
     decide,
     detectable,
     difference,
+    fisher_p_value,
     holm,
     levels,
     mean_effect,
@@ -138,6 +139,11 @@ class TestEffects:
         differences = np.random.default_rng(3).normal(0, 2, 1000)
         error = resampled_error(np.column_stack([differences, np.full(1000, 10.0)]), lambda sums: sums[0] / sums[1])
         assert error == pytest.approx(differences.std() / 10 / math.sqrt(1000), rel=0.1)
+
+    def test_shares_by_hand(self) -> None:
+        # All 3 of 3 against 0 of 8: one of the 165 ways to choose 3 of 11.
+        assert fisher_p_value((3, 0), (3, 8)) == pytest.approx(1 / 165)
+        assert fisher_p_value((1, 1), (3, 3)) == pytest.approx(1)
 
 
 class TestCorrections:

@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import fisher_exact
 
 from headway.experiments.corpus import MULTI30K, find_data
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
@@ -49,6 +48,7 @@ from headway.experiments.verdicts import (
     add_variance,
     decide,
     detectable,
+    fisher_p_value,
     mean_effect,
     planned_error,
     resampled_error,
@@ -277,12 +277,11 @@ def _missed_gate(group: Group, numbers: Numbers) -> str:
 
 def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequence[int]) -> Verdict:
     """Judge by how many trainings diverged, if any did: Fisher's exact test, at the first of Holm's steps."""
-    table = [[bad, seeds - bad] for bad, seeds in zip(diverged, planned, strict=True)]
     reason = f"{diverged[0]} of {planned[0]} trainings of {claim.variant} diverged"
-    if len(table) == 1:
+    if not claim.baseline:
         return Verdict("not decidable here", f"{reason}; it would take other rates", regime=claim.group.regime)
     reason += f", and {diverged[1]} of {planned[1]} of {claim.baseline}"
-    is_certain = fisher_exact(table).pvalue <= LEVEL / _size(claim.group)
+    is_certain = fisher_p_value(diverged, planned) <= LEVEL / _size(claim.group)
     is_worse = diverged[0] / planned[0] > diverged[1] / planned[1]
     agrees = is_certain and claim.direction != "equal" and is_worse == (claim.direction == "worse")
     judged = decide(reason, supported=agrees, refuted=is_certain and not agrees, exact=False)

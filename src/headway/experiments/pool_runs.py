@@ -278,8 +278,8 @@ def _last_step(run_folder: Path) -> int:
 def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
     """Return the keys of the recipe's data section that name files."""
     if variant.classifies:  # the file for testing is not read; texts at the end of the other one are for choosing
-        lines = (corpus / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-        parts = {"train.tsv": lines[: variant.pairs], "dev.tsv": lines[variant.pairs :]}
+        with (corpus / "train.tsv").open(encoding="utf-8") as file:
+            parts = {"train.tsv": list(islice(file, variant.pairs)), "dev.tsv": list(file)}
         folder = write_files({name: "".join(part) for name, part in parts.items()}, work, "labeled")
         return {"folder": str(folder), "train": [{"files": ["train.tsv"]}], "dev": {"files": ["dev.tsv"]}}
     if variant.pairs is not None:  # the first pairs; the corpus is in random order

@@ -363,6 +363,11 @@ def resampled_error(rows: Array, value: Callable[[Array], float]) -> float:
     return float(np.std([value(sums) for sums in drawn @ rows], ddof=1))
 
 
+def fisher_p_value(hits: Sequence[int], of: Sequence[int]) -> float:
+    """Return the two-sided p value of Fisher's exact test that two shares, ``hits`` out of ``of``, are equal."""
+    return float(stats.fisher_exact([[count, total - count] for count, total in zip(hits, of, strict=True)])[1])
+
+
 def holm(p_values: Array, level: float | Array = LEVEL) -> Array:
     """Return the level at which Holm's procedure tests each claim; a claim is rejected if its p value is below.
 
