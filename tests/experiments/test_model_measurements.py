@@ -15,7 +15,6 @@ from headway.experiments.verdicts import resampled_error
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention
 from headway.text.base import BOS, EOS
-from headway.text.lexicon import link_tokens
 
 TEST = EvaluationSet(["a b"] * BLOCKS, np.full(BLOCKS, 2.0))
 
@@ -48,12 +47,6 @@ def test_a_removed_head_contributes_nothing() -> None:
     with torch.no_grad():
         layer.output.weight[:, 4:] = 0  # the columns that read the second of two heads
     assert read_targets(model, pairs)[0] == pytest.approx(without, rel=1e-5)
-
-
-def test_tokens_are_linked_that_occur_together() -> None:
-    # 1 and 11, 2 and 12, 3 and 13 are translations; the order changes, and 4 has none.
-    texts = [([1, 2], [12, 11]), ([2, 3], [12, 13]), ([3, 1, 4], [11, 13]), ([1], [11]), ([2, 4], [12])]
-    assert link_tokens(texts, 3, 20) == [{0: 1, 1: 0}, {0: 0, 1: 1}, {0: 1, 1: 0}]
 
 
 def test_blocks_add_up() -> None:

@@ -123,10 +123,11 @@ def link_tokens(
     """Align the tokens of the first ``num_linked`` pairs, by tables that are learned from all in both directions.
 
     Two tokens are linked if each is the other's most probable translation in its sentence: the intersection of both
-    directions, which finds fewer links than either, but more reliable ones (Och and Ney 2003, section 3.4).
+    directions, which finds fewer links than either, but more reliable ones (Och and Ney 2003).
 
     Args:
-        texts: Pairs of source and target, as ids without special tokens of one vocabulary.
+        texts: Pairs of source and target, as ids without special tokens of one vocabulary; together at most 32 million
+            pairs of tokens, so that all are read.
         num_linked: Number of pairs to align.
         vocab_size: The size of the vocabulary.
 
