@@ -156,7 +156,8 @@ def test_classifiers_are_chosen_on_texts_for_training_and_tested_on_others(
     folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = next(variant.base for variant in VARIANTS if variant.name == "news-best")
-    small = base | {
+    small = {
+        **base,
         "model": {"d_model": 8, "num_heads": 1, "d_ff": 8, "encoder_layers": 1},
         "training": {**base["training"], "steps": 2, "log_every": 1},
         "validation": {"metric": "loss", "every": 2},
