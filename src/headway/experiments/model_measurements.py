@@ -197,44 +197,40 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     return in_blocks(counts)
 
 
+def _translate(trained: TrainedModel, translator: Translator, beam: int = 4, penalty: float = 0.6) -> list[Any]:
+    """Translate the test set, and return the counts of BLEU in blocks."""
+    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
+    results = translator.translate(sources, DecodingOptions(beam_size=beam, length_penalty=penalty))
+    return in_blocks(bleu_counts([result.text for result in results], references))
+
+
 def measure_beams(trained: TrainedModel) -> list[Any]:
     """Return, for each of :data:`BEAMS`, the counts of BLEU."""
-    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
     translator = trained.translator()
-    translated = [
-        [
-            result.text
-            for result in translator.translate(sources, DecodingOptions(beam_size=beam, length_penalty=penalty))
-        ]
-        for beam, penalty in BEAMS
-    ]
-    return [in_blocks(bleu_counts(texts, references)) for texts in translated]
+    return [_translate(trained, translator, *setting) for setting in BEAMS]
 
 
 def measure_int8(trained: TrainedModel) -> dict[str, Any] | None:
     """Return the counts of BLEU in 8-bit integers (beam 4), and the processor time; None if the model has none."""
-    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
     try:
         translator = trained.translator(precision="int8")
     except ConfigError:
         return None
     translator.warm_up()
     begin = time.process_time()
-    texts = [result.text for result in translator.translate(sources, DecodingOptions(beam_size=4))]
-    return {"seconds": time.process_time() - begin, "counts": in_blocks(bleu_counts(texts, references))}
+    return {"counts": _translate(trained, translator), "seconds": time.process_time() - begin}
 
 
 def measure_averages(trained: TrainedModel) -> dict[str, Any]:
     """Return, for averages of the weights, log-probabilities of the references and the counts of BLEU (beam 4)."""
-    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
-    measured = {}
-    for name in ("average", "ema"):
-        if (trained.folder / name).is_dir():
-            translator = trained.translator(name)
-            texts = [result.text for result in translator.translate(sources, DecodingOptions(beam_size=4))]
-            scores = read_targets(Bundle.load(trained.folder / name).model.eval(), trained.test)[0]
-            measured[name] = {"log_probs": in_blocks(scores), "counts": in_blocks(bleu_counts(texts, references))}
-    return measured
+    return {
+        name: {
+            "log_probs": in_blocks(read_targets(Bundle.load(trained.folder / name).model.eval(), trained.test)[0]),
+            "counts": _translate(trained, trained.translator(name)),
+        }
+        for name in ("average", "ema")
+        if (trained.folder / name).is_dir()
+    }
 
 
 def measure_length(trained: TrainedModel) -> list[Any]:
@@ -264,7 +260,7 @@ def measure_tokens(trained: TrainedModel) -> list[Any]:
     Layer 0 is the first block's input. A vector tells its token if the mean vector of this token, over the development
     set, is the nearest of all mean vectors. Tokens that the development set lacks are left out.
     """
-    known = [self for self, _ in trained.encode(trained.pairs("val"))]
+    known = [source for source, _ in trained.encode(trained.pairs("val"))]
     test = [source for source, _ in trained.test]
     ids = torch.tensor([token for source in known for token in source])
     tokens, numbers, counts = torch.unique(ids, return_inverse=True, return_counts=True)
