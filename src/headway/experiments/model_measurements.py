@@ -197,17 +197,21 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     return in_blocks(counts)
 
 
-def _translate(trained: TrainedModel, translator: Translator, beam: int = 4, penalty: float = 0.6) -> list[Any]:
-    """Translate the test set, and return the counts of BLEU in blocks."""
+def _translate(
+    trained: TrainedModel, translator: Translator, beam: int = 4, penalty: float = 0.6
+) -> tuple[list[Any], float]:
+    """Translate the test set, and return the counts of BLEU in blocks, and the processor time of the search."""
     sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
+    begin = time.process_time()
     results = translator.translate(sources, DecodingOptions(beam_size=beam, length_penalty=penalty))
-    return in_blocks(bleu_counts([result.text for result in results], references))
+    seconds = time.process_time() - begin
+    return in_blocks(bleu_counts([result.text for result in results], references)), seconds
 
 
 def measure_beams(trained: TrainedModel) -> list[Any]:
     """Return, for each of :data:`BEAMS`, the counts of BLEU."""
     translator = trained.translator()
-    return [_translate(trained, translator, *setting) for setting in BEAMS]
+    return [_translate(trained, translator, *setting)[0] for setting in BEAMS]
 
 
 def measure_int8(trained: TrainedModel) -> dict[str, Any] | None:
@@ -217,8 +221,7 @@ def measure_int8(trained: TrainedModel) -> dict[str, Any] | None:
     except ConfigError:
         return None
     translator.warm_up()
-    begin = time.process_time()
-    return {"counts": _translate(trained, translator), "seconds": time.process_time() - begin}
+    return dict(zip(("counts", "seconds"), _translate(trained, translator), strict=True))
 
 
 def measure_averages(trained: TrainedModel) -> dict[str, Any]:
@@ -226,7 +229,7 @@ def measure_averages(trained: TrainedModel) -> dict[str, Any]:
     return {
         name: {
             "log_probs": in_blocks(read_targets(Bundle.load(trained.folder / name).model.eval(), trained.test)[0]),
-            "counts": _translate(trained, trained.translator(name)),
+            "counts": _translate(trained, trained.translator(name))[0],
         }
         for name in ("average", "ema")
         if (trained.folder / name).is_dir()
