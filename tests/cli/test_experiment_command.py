@@ -130,7 +130,7 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
     [
         (
             ("scaling", "--data", "d"),
-            r"--data d: has no effect on scaling; .* that use it: choices, recurrent-lm, .*",
+            r"--data d: has no effect on scaling; .* that use it: choices, pretraining, .*",
         ),
         (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out --data or --quick"),
         (("pool", "--quick"), r"--quick has no effect on pool"),
@@ -174,4 +174,4 @@ def test_a_report_measures_nothing(replace_experiments: Replace, tmp_path: Path)
 def test_the_pool_lists_its_runs(tmp_path: Path) -> None:
     ended = run("experiment", "pool", "-o", tmp_path)
     assert ended.out.startswith("0 runs done, 0 running, ")
-    assert "missing\tbaseline-seed1\n" in ended.out
+    assert "missing\tbaseline-seed1\t0.31 core hours\n" in ended.out  # 4,600 steps of 0.24 s

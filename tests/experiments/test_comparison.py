@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from matplotlib.figure import Figure
-
-from headway.experiments.comparison import column, format_mean_std, median_ci, strip_plot
+from headway.experiments.comparison import column, format_mean_std, median_ci
 
 
 def test_the_interval_of_a_median_leaves_out_what_is_far_off() -> None:
@@ -17,13 +15,3 @@ def test_columns_and_means() -> None:
     assert column(runs, "bleu", variant="a") == [1, 3]
     assert format_mean_std(runs, "bleu", variant="a") == "2 ± 1.4"  # the standard deviation is sqrt(2)
     assert format_mean_std(runs, "bleu", variant="b") == "2.5"
-
-
-def test_strips_have_a_row_each_with_its_mean() -> None:
-    axes = Figure().subplots()
-    strip_plot(axes, {"first": [1.0, 2.0, 3.0], "second": [5.0]}, "Quality", "BLEU")
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["first", "second"]
-    assert [text.get_text() for text in axes.texts] == ["2", "5"]
-    dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]  # type: ignore[arg-type]
-    assert dots == [[1, 2, 3], [5]]
-    assert len(axes.patches) == 1  # one value has no interval

@@ -8,58 +8,19 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import torch
-from torch.nn import functional as F
 
 from headway.errors import ConfigError
-from headway.experiments import load_experiment, pretraining, recurrent_lm, scaling_laws
+from headway.experiments import load_experiment, pretraining, scaling_laws
 from headway.experiments.corpus import write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.recurrent_lm import position_losses
 from headway.experiments.scaling_laws import fit_power_laws
-from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
-from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.text.base import BOS
 
 BOOKS_CHARACTERS = 150  # about as many as the full version's text has
 
 
 def full_form(work: Path, data: Path | None = None) -> Settings:
     return Settings(quick=False, seeds=(1,), data_folder=data, work_folder=work, say=lambda _: None)
-
-
-@pytest.mark.parametrize("kind", ["decoder_only", "recurrent_lm"])
-def test_a_loss_at_a_position_has_that_many_tokens_of_context(kind: str) -> None:
-    """Compared with one pass for each prediction, over the tokens before it in the window and no others."""
-    model: DecoderOnly | RecurrentLM
-    if kind == "decoder_only":
-        sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "decoder_layers": 1, "positions": "rotary"}
-        model = DecoderOnly(DecoderOnlyConfig.parse(sizes, "test"), 20)
-    else:
-        model = RecurrentLM(RecurrentLMConfig.parse({"d_model": 16, "num_layers": 1}, "test"), 20)
-    tokens = torch.randint(4, 20, (50,))
-    found = position_losses(model.eval(), tokens, length=8, every=4)
-    starts = range(0, 50 - 8 + 1, 4)
-    assert len(found) == 8
-    for position, loss in enumerate(found):
-        losses = []
-        for start in starts:
-            before = torch.cat([torch.tensor([BOS]), tokens[start : start + position]])
-            with torch.inference_mode():
-                logits = model(before[None])[0, -1]
-            losses.append(float(F.cross_entropy(logits, tokens[start + position])))
-        assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-4)
-
-
-def test_recurrent_and_attending_models_have_equally_many_weights() -> None:
-    sizes = recurrent_lm._FULL
-    attending = DecoderOnly(
-        DecoderOnlyConfig.parse({**recurrent_lm._TRANSFORMER, **sizes[recurrent_lm.TRANSFORMER]}, "test"), 69
-    )
-    recurrent = RecurrentLM(RecurrentLMConfig.parse({**recurrent_lm._LSTM, **sizes["LSTM"]}, "test"), 69)
-    counts = [sum(each.numel() for each in model.parameters()) for model in (attending, recurrent)]
-    assert counts == pytest.approx([1.8e6, 1.8e6], rel=0.02)
 
 
 def test_the_pretrained_model_has_the_stated_size() -> None:
@@ -110,7 +71,7 @@ def test_a_loss_that_approaches_a_constant_is_no_power_law() -> None:
     assert fit_power_laws(runs)["bend"] < -1.5 * 0.02
 
 
-@pytest.mark.parametrize("name", ["recurrent-lm", "pretraining", "scaling-laws"])
+@pytest.mark.parametrize("name", ["pretraining", "scaling-laws"])
 def test_a_missing_corpus_is_named(name: str, tmp_path: Path) -> None:
     experiment = load_experiment(name)
     for data in (None, tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 import threading
 from collections import Counter
 from pathlib import Path
@@ -13,13 +14,17 @@ import pytest
 from headway.errors import DataError
 from headway.evaluation import bleu
 from headway.experiments import pool_runs
+from headway.experiments.changed_transformer import register_changes
 from headway.experiments.corpus import sample_text_pair
 from headway.experiments.experiment import Settings
-from headway.experiments.pool import BASELINE, VARIANTS, PoolRun, Variant, all_runs, recipe_sections
+from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
+from headway.jobs.named_leases import NamedLeases
+from headway.models.registry import ARCHITECTURES
 from headway.tasks import parse_recipe
 
-TUNED = Variant("tuned", {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
+BASELINE = next(variant.base for variant in VARIANTS if variant.name == "baseline")
+TUNED = Variant("tuned", BASELINE, {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
 
 
 @pytest.fixture
@@ -37,26 +42,38 @@ def settings(tmp_path: Path) -> Settings:
             ("de", "en"), zip(*(sample_text_pair(random) for _ in range(count)), strict=True), strict=True
         ):
             (data / "multi30k" / f"{name}.{language}").write_text("\n".join(side) + "\n")
+    (data / "ag-news").mkdir()
+    for name, count in (("train", 24), ("dev", 6)):
+        texts = "".join(f"{'ab'[number % 2]}\t{sample_text_pair(random)[0]}\n" for number in range(count))
+        (data / "ag-news" / f"{name}.tsv").write_text(texts)
     return Settings(quick=False, seeds=(), data_folder=data, work_folder=tmp_path / "work", say=lambda _: None)
 
 
+@pytest.fixture(autouse=True)
+def own_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process must not see the architecture that the pool registers."""
+    monkeypatch.setattr(ARCHITECTURES, "_entries", dict(ARCHITECTURES._entries))
+    register_changes()
+
+
 def trial(loss: float, *, diverged: bool = False) -> dict[str, Any]:
-    return {"diverged": diverged, "curve": {"dev": [[1, 9.0], [2, loss]]}, "cpu_seconds_per_step": 1.0}
+    record = {"diverged": diverged, "curve": {"dev": [[1, 9.0], [2, loss]]}, "cpu_seconds_per_step": 1.0}
+    return {**record, "variant": "", "recipe": {}, "data": {}}
 
 
 def test_every_recipe_is_valid_and_differs_from_the_baseline() -> None:
-    data = {"train": [{"files": ["a", "b"]}], "dev": {"files": ["a", "b"]}}
     recipes = dict[str, str]()
     for run in all_runs():
         sections = recipe_sections(run.variant, run.seed, run.rate)
-        sections["data"] |= data
+        names = ["a.tsv"] if run.variant.classifies else ["a", "b"]
+        sections["data"] |= {"train": [{"files": names}], "dev": {"files": names}}
         recipes[run.name] = parse_recipe(sections, run.name).model_dump_json() + str(run.variant.pairs)
     assert len(recipes) == len(all_runs())  # names are unique
     shared = {name for name, count in Counter(recipes.values()).items() if count > 1}
     # Only the baseline at its best rate, which is undecided here, has the baseline's recipe.
     assert {name for name, recipe in recipes.items() if recipe in shared} == {
         f"{name}-seed{seed}" for name in ("baseline", "baseline-tuned") for seed in range(1, 9)
-    }
+    } | {f"{name}-seed{seed}" for name in ("news-as-written", "news-as-written-tuned") for seed in range(1, 4)}
 
 
 def test_the_baseline_is_tried_with_as_many_rates_as_each_variant() -> None:
@@ -76,7 +93,7 @@ def test_a_rate_is_chosen_by_the_loss_of_the_development_set(folder: PoolFolder)
 
 
 def test_the_baseline_needs_no_second_runs_if_its_own_rate_is_the_best(folder: PoolFolder) -> None:
-    tuned = Variant("baseline-tuned", rates=(5e-3, 1e-2))
+    tuned = Variant("baseline-tuned", BASELINE, rates=(5e-3, 1e-2), untuned="baseline")
     for rate, loss in ((5e-3, 2.0), (1e-2, 2.1)):
         write_record(folder.path(f"baseline-tuned-rate{rate:g}-seed0"), trial(loss))
     assert folder.record_name(PoolRun(tuned, 3)) == "baseline-seed3"
@@ -100,10 +117,11 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     small = {**BASELINE, "model": model, "training": training, "validation": {"metric": "loss", "every": 2}}
     small["checkpoints"] = {"every": 2, "keep": 2, "average": 2}
     changes = {"model": {"tie": "none"}}
-    monkeypatch.setattr("headway.experiments.pool.BASELINE", small)
-    monkeypatch.setattr(
-        "headway.experiments.pool.VARIANTS", (Variant("baseline", seeds=1), Variant("other", changes, pairs=20))
+    variants = (
+        Variant("baseline", small, seeds=1, measured=("fit", "tokens")),
+        Variant("other", small, changes, pairs=20),
     )
+    monkeypatch.setattr("headway.experiments.pool.VARIANTS", variants)
     monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")  # which takes seconds
     work_on_pool(folder, settings, max_runs=1)
     record = folder.read("baseline-seed1")
@@ -120,9 +138,40 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     assert [step for step, _ in record["curve"]["dev"]] == [2, 4]
     assert record["recipe"]["training"]["precision"] in ("bfloat16", "float32")  # never "auto"
     assert "1 runs done, 0 running, 4 missing; about" in describe_pool(folder)
-    before = folder.path("baseline-seed1").read_bytes()
-    work_on_pool(folder, settings, max_runs=0)
-    assert folder.path("baseline-seed1").read_bytes() == before
+    assert set(record["measured"]) == {"fit", "tokens"}
+    # An older version has measured less: the record is completed from the weights, without training again.
+    (run,) = (run for run in all_runs() if run.name == "baseline-seed1")
+    older = {**record, "measured": {"fit": record["measured"]["fit"]}}
+    write_record(folder.path(run.name), older)
+    assert folder.lacking(run, older) == ["tokens"]
+    monkeypatch.delattr(pool_runs, "train")
+    work_on_pool(folder, settings, max_runs=1)
+    assert folder.read(run.name) == record
+    shutil.rmtree(folder.work / "runs")  # without weights, it stays as it is
+    assert folder.lacking(run, older) == []
+
+
+@pytest.mark.slow
+def test_classifiers_are_chosen_on_texts_for_training_and_tested_on_others(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = next(variant.base for variant in VARIANTS if variant.name == "news-best")
+    small = {
+        **base,
+        "model": {"d_model": 8, "num_heads": 1, "d_ff": 8, "encoder_layers": 1},
+        "training": {**base["training"], "steps": 2, "log_every": 1},
+        "validation": {"metric": "loss", "every": 2},
+    }
+    variant = Variant("news", small, seeds=1, pairs=20, measured=("labels",))
+    monkeypatch.setattr("headway.experiments.pool.VARIANTS", (variant,))
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")
+    work_on_pool(folder, settings, max_runs=1)
+    record = folder.read("news-seed1")
+    assert record is not None
+    assert "log_probs" not in record
+    assert {len(values) for values in record["measured"]["labels"].values()} == {6}
+    (parts,) = folder.work.glob("labeled-*")
+    assert [len((parts / f"{name}.tsv").read_text().splitlines()) for name in ("train", "dev")] == [20, 4]
 
 
 def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_taken_over(
@@ -137,10 +186,12 @@ def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_ta
 
     monkeypatch.setattr(pool_runs, "_do", finish)
     monkeypatch.setattr(pool_runs, "_POLL_S", 0.01)
-    runs = all_runs()[14:24]  # the last seeds with learned positions, the trials of the baseline, and its first seeds
+    # Two seeds without trials, the trials of the baseline, and its first seeds.
+    runs = [run for run in all_runs() if run.variant.name == "learned-positions"][:2]
+    runs += [run for run in all_runs() if run.variant.name == "baseline-tuned"][:8]
     monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
-    leases = pool_runs._Leases(folder.work, runs)
-    dead = leases.take(3)
+    leases = NamedLeases(folder.work, [run.name for run in runs])
+    dead = leases.take(runs[3].name)
     assert dead is not None
     path = next(folder.work.glob("leases-*/leases/0000/3.0"))
     counter, _, owner = path.read_text().partition(" ")

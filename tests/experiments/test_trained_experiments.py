@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from headway.experiments import attention_scores, choices, depth, load_experiment, pretraining, recurrent_lm
+from headway.experiments import attention_scores, choices, depth, load_experiment, pretraining
 from headway.experiments.experiment import Numbers, to_json_values
 from headway.experiments.figures import figure_style
 from headway.experiments.pool import VARIANTS
+from headway.experiments.statistics_of_runs import STATISTICS
 from headway.experiments.verdicts import settle
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
@@ -48,37 +49,24 @@ def depth_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbe
     return {"depths": [1, 4, 16], "gradients": gradients}
 
 
-def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Numbers:
     """All runs are recorded, and every variant differs from its baseline as its claim says."""
+    values = dict.fromkeys(STATISTICS, 1.0) | {"bleu": changes.get("bleu", 36.0), "error": changes.get("error", 7.0)}
     runs = [
-        {"variant": variant.name, "seed": seed, "bleu": changes.get("bleu", 36.0), "loss": 1.7, "seconds_per_step": 0.5}
+        {"variant": variant.name, "seed": seed, "values": values, "diverged": False, "seconds_per_step": 0.5}
         for variant in VARIANTS
         for seed in range(1, variant.seeds + 1)
     ]
-    signs = {"better": 1, "worse": -1, "equal": 0}
-    sizes = {
-        index: changes.get("size", 1.0) * signs[each.direction] * (1 if each.statistic == "bleu" else -1)
-        for index, each in enumerate(choices.COMPARISONS)
-        if each.group != "open"
-    }
-    error = 0.002 if spread == SPREAD else 20.0
-    return {"runs": runs, "effects": {str(index): [[size, error, 20], error] for index, size in sizes.items()}}
-
-
-def recurrent_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
-    losses = {
-        recurrent_lm.TRANSFORMER: (changes.get("transformer", 1.48), 2.0, 1.5),
-        recurrent_lm.SAME_TEXT: (changes.get("text", 2.0), changes.get("early", 2.0), changes.get("late", 2.0)),
-        recurrent_lm.SAME_TIME: (changes.get("time", 1.9), 2.0, 1.9),
-    }
-    runs = [
-        {"variant": variant, "seed": seed, "minutes": 5.0, "by_context": [3.0, 2.0, early, late]}
-        | {"loss": loss + offset / 20, "early": early + offset / 40, "late": late + offset / 20}
-        for variant, (loss, early, late) in losses.items()
-        for seed, offset in enumerate(spread, start=1)
-    ]
-    bins = [[0, 1], [1, 2], [2, 4], [4, 8]]
-    return {"runs": runs, "bins": bins, "early": [0, 1], "late": [2, 4], "context": 4, "unit": "character"}
+    for run in runs:
+        run["diverged"] = run["variant"] in changes.get("diverged", ())
+    signs = {"better": 10, "worse": -10, "equal": 0}  # a claimed difference is ten times the smallest one of interest
+    error = 0.05 if spread == SPREAD else 20.0
+    effects = dict[str, Any]()
+    for claim in choices.COMPARISONS:
+        unit = STATISTICS[claim.statistic].smallest
+        size = changes.get("size", 1.0) * signs[claim.direction] * unit * STATISTICS[claim.statistic].sign
+        effects[claim.key] = [[size, error * unit, 20], error * unit]
+    return {"runs": runs, "effects": effects}
 
 
 def pretraining_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
@@ -117,7 +105,6 @@ MAKERS: dict[str, Callable[..., Numbers]] = {
     "attention-scores": attention_score_numbers,
     "depth": depth_numbers,
     "choices": choice_numbers,
-    "recurrent-lm": recurrent_numbers,
     "pretraining": pretraining_numbers,
     "scaling-laws": scaling_numbers,
 }
@@ -132,7 +119,7 @@ def outcomes(name: str, numbers: Numbers) -> list[str]:
 @pytest.mark.parametrize("name", MAKERS)
 def test_numbers_that_bear_the_claims_out_reproduce_them(name: str) -> None:
     found = outcomes(name, MAKERS[name]())
-    never = {"pretraining": 1, "choices": sum(each.group == "open" for each in choices.COMPARISONS)}
+    never = {"pretraining": 1}
     assert found.count(OPEN) == never.get(name, 0)
     assert set(found) <= {"reproduced", EQUAL, OPEN}
 
@@ -154,11 +141,9 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("choices", 1, {"size": -1.0}, OPPOSITE),
         ("choices", 1, {"size": 0.01}, EQUAL),
         ("choices", 1, {"bleu": 34.9}, OPEN),
-        ("recurrent-lm", 0, {"text": 1.3}, OPPOSITE),
-        ("recurrent-lm", 1, {"time": 1.3}, OPPOSITE),
-        ("recurrent-lm", 2, {"early": 2.1}, OPPOSITE),
-        ("recurrent-lm", 3, {"late": 1.3}, OPPOSITE),
-        ("recurrent-lm", 0, {"transformer": 1.55}, OPEN),
+        ("choices", 1, {"diverged": ["no-positions"]}, "reproduced"),  # 3 of 3 against 0 of 8: p = 1 / 165
+        ("choices", 0, {"diverged": ["learned-positions"]}, OPPOSITE),
+        ("choices", 2, {"diverged": ["rotary"]}, OPPOSITE),
         ("pretraining", 1, {"few": 40.0}, OPPOSITE),
         ("pretraining", 2, {"all": 92.0, "scratch": 97.0}, OPEN),  # an error above the gate
         ("pretraining", 2, {"all": 93.0, "scratch": 97.0}, OPPOSITE),
@@ -178,14 +163,33 @@ def test_a_best_size_at_the_end_of_the_sizes_decides_nothing() -> None:
 
 def test_a_choice_without_all_of_its_runs_says_what_they_take() -> None:
     numbers = choice_numbers()
-    index = next(number for number, each in enumerate(choices.COMPARISONS) if each.variant == "1-head")
+    index = [claim.variant for claim in choices.COMPARISONS].index("1-head")
     numbers["runs"] = [run for run in numbers["runs"] if (run["variant"], run["seed"]) != ("1-head", 4)]
     (verdicts,) = settle([load_experiment("choices").judge(numbers)])
     verdict = verdicts[index]
     assert verdict.outcome == OPEN
     # One run of 4,600 steps of half a second is 0.64 hours.
     assert "3 of 4 seeds against 8 of 8 seeds" in verdict.reason
-    assert "after 1 core hours" in verdict.reason
+    assert "after 0.6 core hours" in verdict.reason
+
+
+def test_classifiers_have_a_gate_of_their_own() -> None:
+    (verdicts,) = settle([load_experiment("choices").judge(choice_numbers(error=12.7, bleu=36.0))])
+    judged = zip(choices.COMPARISONS, verdicts, strict=True)
+    assert {claim.group.name for claim, verdict in judged if verdict.outcome == OPEN} == {
+        "classification",
+        "best classifier",
+    }
+
+
+def test_every_claim_is_about_a_variant_that_measures_what_it_needs() -> None:
+    variants = {variant.name: variant for variant in VARIANTS}
+    assert len({(claim.key, claim.direction) for claim in choices.COMPARISONS}) == len(choices.COMPARISONS)
+    for claim in choices.COMPARISONS:
+        assert claim.direction in ("better", "worse", "equal")
+        for side in claim.sides:
+            assert STATISTICS[claim.statistic].needs in ("", *variants[side].measured), claim.key
+            assert variants[side].classifies == variants[claim.group.gate[0]].classifies
 
 
 @pytest.mark.slow_but_every(3)

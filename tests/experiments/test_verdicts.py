@@ -16,12 +16,13 @@ from headway.experiments.verdicts import (
     decide,
     detectable,
     difference,
+    fisher_p_value,
     holm,
     levels,
     mean_effect,
     planned_error,
+    resampled_error,
     seed_effects,
-    sentence_error,
     verdict,
 )
 
@@ -136,8 +137,13 @@ class TestEffects:
     def test_the_choice_of_sentences(self) -> None:
         """For sentences of one length, the error of a mean is its standard deviation over the root of their number."""
         differences = np.random.default_rng(3).normal(0, 2, 1000)
-        error = sentence_error(differences, np.full(1000, 10.0))
+        error = resampled_error(np.column_stack([differences, np.full(1000, 10.0)]), lambda sums: sums[0] / sums[1])
         assert error == pytest.approx(differences.std() / 10 / math.sqrt(1000), rel=0.1)
+
+    def test_shares_by_hand(self) -> None:
+        # All 3 of 3 against 0 of 8: one of the 165 ways to choose 3 of 11.
+        assert fisher_p_value((3, 0), (3, 8)) == pytest.approx(1 / 165)
+        assert fisher_p_value((1, 1), (3, 3)) == pytest.approx(1)
 
 
 class TestCorrections:

@@ -25,7 +25,6 @@ EXPERIMENT_NAMES = (
     "attention-scores",
     "depth",
     "choices",
-    "recurrent-lm",
     "pretraining",
     "scaling-laws",
 )

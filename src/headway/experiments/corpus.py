@@ -23,7 +23,6 @@ MULTI30K = tuple(
 )
 """The corpus files that the full version of the experiments on translation reads."""
 
-TINYSHAKESPEARE = ("tinyshakespeare/train.txt", "tinyshakespeare/val.txt")
 BOOKS = ("books/train.txt", "books/dev.txt")
 AG_NEWS = ("ag-news/train.tsv", "ag-news/dev.tsv")
 

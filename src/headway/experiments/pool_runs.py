@@ -3,11 +3,14 @@
 Each run ends in a *record*, a compressed file of a few dozen kilobytes that is kept in the repository, so that verdicts
 need no models and a later reader can test something else: the log-probability of each test sentence's reference under
 the last weights and under the average of the last five checkpoints, translations with beams of 1 and 4, the curve of
-the losses, and where, when and by which code it was made. What has a record is done, whatever code made it.
+the losses, what else is measured with its model (:mod:`model_measurements`), and where, when and by which code it was
+made. What has a record is done, whatever code made it. If a record lacks a measurement, and the weights are still in
+the folder of the trainings, it is completed.
 
 Any number of processes, on any number of machines, may work on one folder, and may be started twice or killed at any
 time. They share the runs by leases (:mod:`headway.jobs.protocol`), and the training of a killed process is resumed from
 its last checkpoint by whoever takes its run over. Each process uses one thread, whose number affects the last bits.
+Processes of two versions with different lists of runs do not see each other's leases: stop one before the other.
 """
 
 from __future__ import annotations
@@ -16,12 +19,11 @@ import json
 import lzma
 import math
 import shutil
-import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,29 +33,26 @@ import torch
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions
 from headway.errors import DataError, DivergenceError
+from headway.experiments.changed_transformer import register_changes
 from headway.experiments.code_hash import engine_hash
-from headway.experiments.corpus import MULTI30K, TextPair, find_data, write_files
+from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.pool import BASELINE, PoolRun, all_runs, recipe_sections
+from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel
+from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, recipe_sections, speeds_of
 from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
-from headway.jobs.files import LocalFiles
-from headway.jobs.owner import Owner
-from headway.jobs.protocol import ChunkProtocol, Lease, Timing, lease_name, newest_generations
-from headway.jobs.renewal import renewed
-from headway.predict import Translator, load_translator
+from headway.jobs.named_leases import NamedLeases
+from headway.predict import Translator
 from headway.storage import atomic_write
 from headway.tasks import parse_recipe, train
 from headway.training.averaging import average_checkpoints
 
-TEST = "test_2016_flickr"
 BEAMS = (1, 4)
-_BASELINE_RATE = BASELINE["optimizer"]["learning_rate"]
 _POLL_S = 5.0  # time between two looks at the leases of others
 _DIGITS = 3  # of log-probabilities in nats
 
 PoolRecord = dict[str, Any]
-"""The content of a record; :func:`_do` lists its keys."""
+"""The content of a record; :func:`_train` lists its keys."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,7 @@ class PoolFolder:
             DataError: The file is damaged.
         """
         path = self.path(name)
-        if not path.is_file():
-            return None
-        try:
-            record: PoolRecord = json.loads(lzma.decompress(path.read_bytes()))
-        except (lzma.LZMAError, EOFError, ValueError) as error:
-            raise DataError(f"{path}: damaged ({error}); restore it, or remove it to train the run again") from None
-        return record
+        return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
     def chosen_rate(self, run: PoolRun) -> float | None:
         """Return the learning rate of a run, or None if the trials that it depends on are not done.
@@ -95,8 +88,7 @@ class PoolFolder:
         if run.rate is not None:
             return run.rate
         if not run.variant.rates:
-            rate: float = recipe_sections(run.variant, 0, None)["optimizer"]["learning_rate"]
-            return rate
+            return _own_rate(run.variant)
         losses = dict[float, float]()
         for rate in run.variant.rates:
             trial = self.read(PoolRun(run.variant, 0, rate).name)
@@ -108,54 +100,48 @@ class PoolFolder:
     def record_name(self, run: PoolRun) -> str | None:
         """Return the name of the record of a run, or None while its learning rate is undecided.
 
-        The baseline at its best rate is the baseline itself, if the best rate is the recipe's.
+        A baseline at its best rate is the baseline itself, if the best rate is the recipe's.
         """
-        rate = self.chosen_rate(run)
-        is_baseline = not run.variant.changes and run.seed and rate == _BASELINE_RATE
-        return None if rate is None else f"baseline-seed{run.seed}" if is_baseline else run.name
+        rate, untuned = self.chosen_rate(run), run.variant.untuned
+        is_untuned = untuned and run.seed and rate == _own_rate(run.variant)
+        return None if rate is None else f"{untuned}-seed{run.seed}" if is_untuned else run.name
+
+    def run_folder(self, name: str, record: Mapping[str, Any]) -> Path:
+        """Return the folder of a training, given its record or the part with its recipe and the hashes of its data."""
+        return self.work / "runs" / f"{name}-{fingerprint(record['recipe'], record['data'])[:8]}"
+
+    def record_of(self, run: PoolRun) -> PoolRecord | None:
+        """Return the record of a run, or None if there is none, or the learning rate is undecided."""
+        name = self.record_name(run)
+        return None if name is None else self.read(name)
 
     def is_done(self, run: PoolRun) -> bool:
-        """Return whether a run has a record."""
-        name = self.record_name(run)
-        return name is not None and self.path(name).is_file()
+        """Return whether a run has a record that has all measurements, or cannot get them: its weights are gone."""
+        record = self.record_of(run)
+        return record is not None and not self.lacking(run, record)
+
+    def lacking(self, run: PoolRun, record: PoolRecord) -> list[str]:
+        """Return the measurements that a record lacks, if its weights are still there."""
+        measured = record.get("measured", {})
+        lacking = (
+            [] if not run.seed or record["diverged"] else [key for key in run.variant.measured if key not in measured]
+        )
+        return lacking if lacking and (self.run_folder(run.name, record) / "last").is_dir() else []
 
 
-class _Leases:
-    """The leases of runs, by the numbers of the runs in :func:`all_runs`."""
+@cache
+def _read(path: Path, changed: int) -> PoolRecord:
+    """Return a record that was ``changed`` at a time."""
+    try:
+        record: PoolRecord = json.loads(lzma.decompress(path.read_bytes()))
+    except (lzma.LZMAError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: damaged ({error}); restore it, or remove it to train the run again") from None
+    return record
 
-    def __init__(self, work: Path, runs: Sequence[PoolRun]) -> None:
-        names = [run.name for run in runs]
-        self._files = LocalFiles(work / f"leases-{fingerprint(names)[:8]}")  # another list has other numbers
-        self._owner = Owner.this_process()
-        clocks: Any = {"monotonic": time.monotonic, "sleep": time.sleep}
-        self._protocol = ChunkProtocol(self._files, self._owner, len(names), Timing(), in_order=True, **clocks)
 
-    def owners(self) -> dict[int, Owner]:
-        """Return who has taken each run whose last lease was neither released nor held by a process that died here."""
-        owners = dict[int, Owner]()
-        for number, (generation, is_released) in newest_generations(self._files, "0000").items():
-            content = self._files.read(lease_name(number, generation)) or b""
-            if not is_released and content.endswith(b"\n"):
-                owners[number] = Owner.of(json.loads(content.partition(b" ")[2]))
-        return {number: owner for number, owner in owners.items() if not owner.has_died()}
-
-    def take(self, number: int) -> Lease | None:
-        """Take a run, or return None if another process has it."""
-        generation, is_released = newest_generations(self._files, "0000").get(number, (-1, True))
-        name = lease_name(number, generation)
-        content = None if is_released else self._files.read(name)
-        if content is not None and not self._protocol.has_expired(name, content):
-            return None
-        return self._protocol.take(number, generation + 1)
-
-    @contextmanager
-    def held(self, lease: Lease) -> Iterator[None]:
-        """Renew a lease until the end of the block, and release it. If it is lost, interrupt the main thread."""
-        try:
-            with renewed(self._protocol, lease, on_loss=lambda: signal.raise_signal(signal.SIGINT)):
-                yield
-        finally:
-            self._protocol.release(lease)
+def _own_rate(variant: Variant) -> float:
+    rate: float = recipe_sections(variant, 0, None)["optimizer"]["learning_rate"]
+    return rate
 
 
 def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None = None) -> None:
@@ -171,19 +157,19 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
         KeyboardInterrupt: The training was interrupted. A later call resumes it.
     """
     torch.set_num_threads(1)
+    register_changes()
     runs, num_done = all_runs(), 0
-    leases = _Leases(folder.work, runs)
+    leases = NamedLeases(folder.work, [run.name for run in runs])
     while num_done != max_runs:
-        undone = [number for number, run in enumerate(runs) if not folder.is_done(run)]
+        undone = [run for run in runs if not folder.is_done(run)]
         if not undone:
             return
-        ready = [number for number in undone if folder.chosen_rate(runs[number]) is not None]
-        taken = next(filter(None, map(leases.take, ready)), None)
-        if taken is None:  # others have them; their machines may die
+        ready = (run for run in undone if folder.chosen_rate(run) is not None)
+        run, lease = next(((run, lease) for run in ready if (lease := leases.take(run.name))), (None, None))
+        if run is None or lease is None:  # others have them; their machines may die
             time.sleep(_POLL_S)
             continue
-        with leases.held(taken):
-            run = runs[taken.chunk]
+        with leases.held(lease):
             if not folder.is_done(run):  # another process may have finished it since
                 settings.say(f"{describe_pool(folder)}; now {run.name}")
                 _do(run, folder, settings)
@@ -196,20 +182,22 @@ def describe_pool(folder: PoolFolder, *, names: bool = False) -> str:
     ``names`` adds the names of the runs, in lines of their own.
     """
     runs = all_runs()
-    done = [run for run in runs if folder.is_done(run)]
-    owners = _Leases(folder.work, runs).owners()
-    running = {run.name: owners[number].host for number, run in enumerate(runs) if number in owners and run not in done}
-    missing = [run for run in runs if run not in done and run.name not in running]
-    lines = [f"{len(done)} runs done, {len(running)} running, {len(missing)} missing"]
-    speeds = [record for run in done if (record := folder.read(run.name)) and record["cpu_seconds_per_step"]]
-    if speeds:
-        seconds = sum(record["cpu_seconds_per_step"] for record in speeds) / len(speeds)
-        steps = sum(recipe_sections(run.variant, 0, None)["training"]["steps"] for run in runs if run not in done)
-        lines[0] += f"; about {seconds * steps / 3600:.0f} core hours left, at the mean speed of the runs that are done"
+    records = {run.name: record for run in runs if (record := folder.record_of(run)) is not None}
+    owners = NamedLeases(folder.work, [run.name for run in runs]).owners()
+    done, left = ([run for run in runs if (run.name in records) == is_done] for is_done in (True, False))
+    running = {run.name: owners[run.name].host for run in left if run.name in owners}
+    speeds = speeds_of((records[run.name]["variant"], records[run.name]["cpu_seconds_per_step"]) for run in done)
+    hours = {run.name: core_hours(run, speeds) for run in left}
+    lines = [f"{len(done)} runs done, {len(running)} running, {len(left) - len(running)} missing"]
+    if left:
+        where = "measured" if speeds else "assumed"
+        lines[0] += f"; about {sum(hours.values()):.0f} core hours left, from {where} times of a step"
+    if unmeasured := [run.name for run in done if not folder.is_done(run)]:
+        lines[0] += f"; {len(unmeasured)} runs lack measurements"
     if names:
         lines += [f"done\t{run.name}" for run in done]
-        lines += [f"running\t{name}\t{host}" for name, host in running.items()]
-        lines += [f"missing\t{run.name}" for run in missing]
+        lines += [f"running\t{name}\t{hours[name]:.2f} core hours\t{host}" for name, host in running.items()]
+        lines += [f"missing\t{name}\t{hours[name]:.2f} core hours" for name in hours if name not in running]
     return "\n".join(lines)
 
 
@@ -221,17 +209,30 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
-    """Train a run, examine its model, and write the record. A training that diverges is a result too."""
+    """Train a run, unless it has a record, and measure what the record lacks."""
+    record = folder.read(run.name)
+    if record is None:
+        record = _train(run, folder, settings)
+        write_record(folder.path(run.name), record)
+    model = TrainedModel(folder.run_folder(run.name, record), _corpus(run.variant, settings))
+    for key in folder.lacking(run, record):
+        settings.say(f"measuring {key} of {run.name}")
+        record = {**record, "measured": {**record.get("measured", {}), key: MEASUREMENTS[key](model)}}
+        write_record(folder.path(run.name), record)
+
+
+def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
+    """Train a run, read the test set, and return the record. A training that diverges is a result too."""
     rate = folder.chosen_rate(run)
     assert rate is not None
     sections = recipe_sections(run.variant, run.seed, rate)
     precision = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     sections["training"] = {"precision": precision, **sections["training"]}
-    corpus, hashes = find_data(settings, MULTI30K, "Multi30k"), ContentHashes(folder.work / "inputs.json")
-    data = {name: hashes.hash_file(corpus.parent / name) for name in MULTI30K}
-    run_folder = folder.work / "runs" / f"{run.name}-{fingerprint(sections, data)[:8]}"
+    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
+    data = {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
     record: PoolRecord = {"variant": run.variant.name, "seed": run.seed, "rate": rate, "recipe": sections, "data": data}
-    sections = {**sections, "data": {**sections["data"], **_corpora(corpus, run.variant.pairs, folder.work)}}
+    run_folder = folder.run_folder(run.name, record)
+    sections = {**sections, "data": {**sections["data"], **_corpora(corpus, run.variant, folder.work)}}
     recipe, start, begin = parse_recipe(sections, run.name), _last_step(run_folder), time.process_time()
     try:
         if train(recipe, run_folder).interrupted:
@@ -251,17 +252,22 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
         "starts": json.loads((run_folder / "environment.json").read_text(encoding="utf-8")),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    if not diverged:
-        record |= _examine(run_folder, read_test_pairs(corpus), settings)
-    write_record(folder.path(run.name), record)
+    if not diverged and not (run_folder / "last").is_dir():
+        average_checkpoints(run_folder, 1, run_folder / "last")
+    if not diverged and not run.variant.classifies:
+        settings.say(f"examining {run_folder.name}")
+        record |= _examine(TrainedModel(run_folder, corpus))
     for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
         shutil.rmtree(run_folder / name)
+    return record
 
 
-def read_test_pairs(corpus: Path) -> list[TextPair]:
-    """Return the sentences of the test set and their references."""
-    sides = [(corpus / f"{TEST}.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en")]
-    return list(zip(*sides, strict=True))
+def _files(variant: Variant) -> tuple[str, ...]:
+    return AG_NEWS if variant.classifies else MULTI30K
+
+
+def _corpus(variant: Variant, settings: Settings) -> Path:
+    return find_data(settings, _files(variant), "AG News" if variant.classifies else "Multi30k")
 
 
 def _last_step(run_folder: Path) -> int:
@@ -269,29 +275,29 @@ def _last_step(run_folder: Path) -> int:
     return read_metrics(run_folder, "train")[-1]["step"] if path.is_file() else 0
 
 
-def _corpora(corpus: Path, num_pairs: int | None, work: Path) -> dict[str, Any]:
+def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
     """Return the keys of the recipe's data section that name files."""
-    if num_pairs is not None:  # the first pairs; the corpus is in random order
+    if variant.classifies:  # the file for testing is not read; texts at the end of the other one are for choosing
+        with (corpus / "train.tsv").open(encoding="utf-8") as file:
+            parts = {"train.tsv": list(islice(file, variant.pairs)), "dev.tsv": list(file)}
+        folder = write_files({name: "".join(part) for name, part in parts.items()}, work, "labeled")
+        return {"folder": str(folder), "train": [{"files": ["train.tsv"]}], "dev": {"files": ["dev.tsv"]}}
+    if variant.pairs is not None:  # the first pairs; the corpus is in random order
         files = dict[str, str]()
         for language in ("de", "en"):
-            with (corpus / f"train.{language}").open(encoding="utf-8") as lines:
-                files[f"train.{language}"] = "".join(islice(lines, num_pairs))
+            with (corpus / f"train.{language}").open(encoding="utf-8") as file:
+                files[f"train.{language}"] = "".join(islice(file, variant.pairs))
             files[f"val.{language}"] = (corpus / f"val.{language}").read_text(encoding="utf-8")
         corpus = write_files(files, work, "small")
     names = {name: {"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "val")}
     return {"folder": str(corpus), "train": [names["train"]], "dev": names["val"]}
 
 
-def _examine(run_folder: Path, pairs: Sequence[TextPair], settings: Settings) -> PoolRecord:
+def _examine(trained: TrainedModel) -> PoolRecord:
     """Score and translate the test set with the last weights, in float32, and score it with the averaged weights."""
-    settings.say(f"examining {run_folder.name}")
-    last = run_folder / "last"
-    if not last.is_dir():
-        average_checkpoints(run_folder, 1, last)
-    model = load_translator(last, device="cpu", precision="float32", avoid_flagged=False)
-    sources, references = (list(side) for side in zip(*pairs, strict=True))
+    model = trained.translator()
+    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
     scores, num_tokens = _reference_scores(model, sources, references)
-    average = load_translator(run_folder / "average", device="cpu", precision="float32")
     translations = {
         str(beam): [result.text for result in model.translate(sources, DecodingOptions(beam_size=beam))]
         for beam in BEAMS
@@ -299,7 +305,7 @@ def _examine(run_folder: Path, pairs: Sequence[TextPair], settings: Settings) ->
     return {
         "log_probs": scores,
         "num_tokens": num_tokens,
-        "log_probs_of_average": _reference_scores(average, sources, references)[0],
+        "log_probs_of_average": _reference_scores(trained.translator("average"), sources, references)[0],
         "translations": translations,
     }
 

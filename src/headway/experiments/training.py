@@ -1,7 +1,7 @@
-"""Train the language models and classifiers that experiments compare. A variant is trained only once.
+"""Train the models that ``pretraining`` and ``scaling_laws`` compare. A variant is trained only once.
 
 The name of a run folder contains a hash of the resolved recipe and the data files, so that a second request finds the
-trained model, and an interrupted training resumes. Translation models are trained in the pool (:mod:`pool_runs`).
+trained model, and an interrupted training resumes. Other models are trained in the pool (:mod:`pool_runs`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from headway.config import Config
 from headway.data.store import ContentHashes, fingerprint
 from headway.experiments.experiment import Numbers, Settings
 from headway.hardware import has_fast_bfloat16
@@ -113,9 +112,3 @@ def _key(recipe: Recipe, work: Path) -> str:
             sections["training"][key] = hashes.hash_file(Path(start) / "model.safetensors")
     corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
     return fingerprint(sections, [hashes.hash_file(folder / file) for corpus in corpora for file in corpus.files])
-
-
-def cache_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
-    """Return the key for :meth:`Settings.cached` under which a result computed from a model folder is stored."""
-    active = [part.active_options() if isinstance(part, Config) else part for part in how]
-    return f"{kind}/{fingerprint(settings.content_hash(model), *active)}"

@@ -5,7 +5,7 @@ An *effect* is an estimated difference, counted so that a positive one agrees wi
 Runs of the pool are described by value = variant + seed + residual, with one variance of the residuals for the whole
 pool (:func:`seed_effects`). A variant whose own variance differs from the others' (F test at 1 %) is compared with the
 baseline by Welch's t test instead. Which sentences are in the test set is a second source of chance: its variance, from
-a bootstrap over sentences (:func:`sentence_error`), is added (:func:`add_variance`).
+a bootstrap over sentences (:func:`resampled_error`), is added (:func:`add_variance`).
 
 Two corrections keep false alarms rare. Within an experiment of m claims, Holm's procedure tests the smallest p value
 at 5 % / m, the next at 5 % / (m - 1) and so on. Over the report of M claims, of which Benjamini and Hochberg's
@@ -19,7 +19,7 @@ plus and minus the smallest difference of interest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Literal
@@ -37,7 +37,7 @@ Outcome = Literal[
 LEVEL = 0.05
 POWER = 0.81  # 80 %, and what the occasional choice of Welch's test costs
 _UNEQUAL = 0.01  # level of the F test for unequal variances
-_RESAMPLES = 1000
+_RESAMPLES = 400
 
 
 @dataclass(frozen=True)
@@ -356,16 +356,16 @@ def _by_variant(of_variant: NDArray[np.intp], values: Array) -> tuple[Array, Arr
     return means, variances, counts
 
 
-def sentence_error(differences: Array, tokens: Array, seed: int = 0) -> float:
-    """Return the bootstrap error of sum(differences) / sum(tokens) over the choice of the test sentences.
+def resampled_error(rows: Array, value: Callable[[Array], float]) -> float:
+    """Return the bootstrap error of ``value`` of the summed rows (items x columns) over the choice of the items."""
+    size = len(rows)
+    drawn = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), _RESAMPLES)
+    return float(np.std([value(sums) for sums in drawn @ rows], ddof=1))
 
-    Args:
-        differences: A difference for each sentence, in nats (mean over seeds).
-        tokens: Number of tokens of each sentence.
-        seed: Seed of the resamples.
-    """
-    drawn = np.random.default_rng(seed).multinomial(len(tokens), np.full(len(tokens), 1 / len(tokens)), _RESAMPLES)
-    return float(np.std((drawn @ differences) / (drawn @ tokens), ddof=1))
+
+def fisher_p_value(hits: Sequence[int], of: Sequence[int]) -> float:
+    """Return the two-sided p value of Fisher's exact test that two shares, ``hits`` out of ``of``, are equal."""
+    return float(stats.fisher_exact([[count, total - count] for count, total in zip(hits, of, strict=True)])[1])
 
 
 def holm(p_values: Array, level: float | Array = LEVEL) -> Array:

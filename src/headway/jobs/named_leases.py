@@ -1,0 +1,65 @@
+"""Leases of pieces of work that have names, for work whose results are not kept in the folder of a job."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headway.data.store import fingerprint
+from headway.jobs.files import LocalFiles
+from headway.jobs.owner import Owner
+from headway.jobs.protocol import FOLDER_CHUNKS, ChunkProtocol, Lease, Timing, lease_name, newest_generations
+from headway.jobs.renewal import renewed
+
+_FOLDER = "0000"
+
+
+class NamedLeases:
+    """The leases of pieces of work, which processes on any number of machines share.
+
+    Args:
+        folder: The folder that all processes share. Leases are in a folder below it that depends on the names.
+        names: The pieces of work; all processes have the same list. There are at most 1,000.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        assert len(names) <= FOLDER_CHUNKS
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._files = LocalFiles(folder / f"leases-{fingerprint(list(names))[:8]}")  # another list has other numbers
+        clocks: Any = {"monotonic": time.monotonic, "sleep": time.sleep}
+        owner = Owner.this_process()
+        self._protocol = ChunkProtocol(self._files, owner, len(names), Timing(), in_order=True, **clocks)
+
+    def owners(self) -> dict[str, Owner]:
+        """Return who has taken each piece, unless its last lease was released or its owner died here."""
+        owners, newest = dict[str, Owner](), newest_generations(self._files, _FOLDER)
+        for name, number in self._numbers.items():
+            generation, is_released = newest.get(number, (0, True))
+            content = b"" if is_released else self._files.read(lease_name(number, generation)) or b""
+            if content.endswith(b"\n"):
+                owners[name] = Owner.of(json.loads(content.partition(b" ")[2]))
+        return {name: owner for name, owner in owners.items() if not owner.has_died()}
+
+    def take(self, name: str) -> Lease | None:
+        """Take a piece of work, or return None if another process has it."""
+        number = self._numbers[name]
+        generation, is_released = newest_generations(self._files, _FOLDER).get(number, (-1, True))
+        lease = lease_name(number, generation)
+        content = None if is_released else self._files.read(lease)
+        if content is not None and not self._protocol.has_expired(lease, content):
+            return None
+        return self._protocol.take(number, generation + 1)
+
+    @contextmanager
+    def held(self, lease: Lease) -> Iterator[None]:
+        """Renew a lease until the end of the block, and release it. If it is lost, interrupt the main thread."""
+        try:
+            with renewed(self._protocol, lease, on_loss=lambda: signal.raise_signal(signal.SIGINT)):
+                yield
+        finally:
+            self._protocol.release(lease)
