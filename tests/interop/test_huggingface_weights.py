@@ -23,6 +23,7 @@ from drawn_models import (
 )
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
@@ -425,6 +426,16 @@ def test_folders_that_hold_no_model_are_explained(tmp_path: Path) -> None:
         import_model(tmp_path)
     torch.save([1], weights)
     with pytest.raises(BundleError, match=r"pytorch_model.bin: not a file of tensors; expected a state dict"):
+        import_model(tmp_path)
+
+
+def test_nothing_is_unpickled_with_a_pytorch_that_such_files_can_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn("bart").config.save_pretrained(tmp_path)
+    torch.save({"a": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cpu"))
+    with pytest.raises(BundleError, match=r"attack PyTorch 2\.9\.1\+cpu; install PyTorch 2\.10 or newer, or use model"):
         import_model(tmp_path)
 
 

@@ -19,6 +19,9 @@ from headway.config import Config, flat_items
 from headway.errors import BundleError
 from headway.weights import read_weight, read_weights, stored_shapes
 
+# Before this version of PyTorch, a malicious file could damage the memory of the reader of tensors (CVE-2026-24747).
+_SAFE_UNPICKLING = (2, 10)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily(ABC):
@@ -409,6 +412,11 @@ def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a PyTorch file. Only tensors are unpickled."""
+    if torch.__version__ < _SAFE_UNPICKLING:
+        raise BundleError(
+            f"{path}: not read, because a file of this format can attack PyTorch {torch.__version__}; install PyTorch "
+            f"{'.'.join(map(str, _SAFE_UNPICKLING))} or newer, or use model.safetensors"
+        )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
