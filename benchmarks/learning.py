@@ -180,9 +180,12 @@ def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
                 racer.command, stdout=log, stderr=log, env=cpu_environment(1), cwd=workdir, start_new_session=True
             )
     try:
-        while time.monotonic() - start < seconds and any(process.poll() is None for process in running.values()):
+        is_over = False
+        while not is_over:
             time.sleep(POLL_S)
             now = time.monotonic() - start
+            # Before the marks are read, so that those that a process made at its end are seen, too.
+            is_over = now >= seconds or all(process.poll() is not None for process in running.values())
             for racer in racers:
                 for step in racer.marks()[len(racer.seen) :]:
                     racer.seen.append((now, step))

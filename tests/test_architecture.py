@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -86,10 +88,50 @@ ALLOWED = {
 }
 
 
-def imports(tree: ast.AST, package: str) -> list[str]:
-    """Return the full name of every imported module, including imports in functions and for type checking."""
+@dataclass(frozen=True)
+class SourceFile:
+    """What the tests ask about a file, so that each file is parsed once.
+
+    Attributes:
+        imports: The full name of every imported module, including imports in functions and for type checking.
+        imports_at_run_time: The same without imports for type checking.
+        classes: The names of its classes.
+        asked_kinds: The lines that ask which architecture or task an object has.
+    """
+
+    imports: list[str]
+    imports_at_run_time: list[str]
+    classes: list[str]
+    asked_kinds: list[int]
+
+
+@cache
+def read_source(path: Path) -> SourceFile:
+    package = ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]])
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    return SourceFile(
+        imports(nodes, package),
+        imports(walk_at_run_time(tree), package),
+        [node.name for node in nodes if isinstance(node, ast.ClassDef)],
+        asked_kinds(nodes),
+    )
+
+
+def walk_at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes but those in ``if TYPE_CHECKING:``."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        is_skipped = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        left += node.orelse if is_skipped else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
+
+
+def imports(nodes: Iterable[ast.AST], package: str) -> list[str]:
+    """Return the full name of every module that is imported."""
     found: list[str] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -100,19 +142,13 @@ def imports(tree: ast.AST, package: str) -> list[str]:
     return found
 
 
-@cache
-def imports_of(path: Path) -> list[str]:
-    package = ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]])
-    return imports(ast.parse(path.read_text(encoding="utf-8")), package)
-
-
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def own_parts(path: Path) -> set[str]:
     """Return the parts of Headway that a file imports."""
-    modules = [name.split(".") for name in imports_of(path)]
+    modules = [name.split(".") for name in read_source(path).imports]
     return {module[1] for module in modules if module[0] == "headway" and len(module) > 1} & LEVEL_OF.keys()
 
 
@@ -129,7 +165,7 @@ def own_parts(path: Path) -> set[str]:
     ],
 )
 def test_the_check_sees_every_kind_of_import(line: str, package: str, expected: str) -> None:
-    assert imports(ast.parse(line), package) == [expected]
+    assert imports(ast.walk(ast.parse(line)), package) == [expected]
 
 
 def test_every_part_has_a_level() -> None:
@@ -145,19 +181,10 @@ def test_imports_point_down(path: Path) -> None:
     assert upward == set()
 
 
-def is_for_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
 def imported_files(path: Path, modules: dict[str, Path]) -> set[Path]:
     """Return the files of Headway that a file imports when it runs, also in functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in filter(is_for_type_checking, ast.walk(tree)):
-        node.body = []  # type: ignore[attr-defined]
-    names = imports(tree, ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]]))
-    return {
-        modules[name if name in modules else name.rpartition(".")[0]] for name in names if name.startswith("headway")
-    } - {path}
+    names = [name for name in read_source(path).imports_at_run_time if name.startswith("headway")]
+    return {modules[name if name in modules else name.rpartition(".")[0]] for name in names} - {path}
 
 
 def circles(graph: dict[Path, set[Path]]) -> list[Path]:
@@ -198,7 +225,9 @@ def test_commands_share_code_only_through_helpers() -> None:
     prefix = "headway.cli.commands."
     commands = [path for path in FILES if path.is_relative_to(PACKAGE / "cli" / "commands")]
     assert len(commands) > 20
-    assert [(path.name, name) for path in commands for name in imports_of(path) if name.startswith(prefix)] == []
+    assert [
+        (path.name, name) for path in commands for name in read_source(path).imports if name.startswith(prefix)
+    ] == []
 
 
 # The packages that compute. Commands reach them through headway.calls, headway.predict and other packages that Python
@@ -248,11 +277,8 @@ _LISTS_EVERYTHING = {"schema.py", "smaller_folders.py"}  # the schemas of all fo
 
 def computing_imports(path: Path) -> set[str]:
     """Return what a file imports, when it runs, from the packages that compute, without what is in the tables."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in filter(is_for_type_checking, ast.walk(tree)):
-        node.body = []  # type: ignore[attr-defined]
-    names = imports(tree, ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]]))
-    found = {name for name in names if name.startswith("headway.") and name.split(".")[1] in _COMPUTES}
+    names = [name for name in read_source(path).imports_at_run_time if name.startswith("headway.")]
+    found = {name for name in names if name.split(".")[1] in _COMPUTES}
     known = _NOT_LOGIC.keys() | _CALLED_AS_IN_PYTHON.get(path.name, set())
     return {name for name in found if name not in known and name.rpartition(".")[0] not in known}
 
@@ -263,7 +289,7 @@ def test_commands_compute_nothing_that_python_cannot_reach() -> None:
         "move what is computed to a function of headway that the command calls; a function that Python users call, "
         "too, has a row in _CALLED_AS_IN_PYTHON"
     )
-    used = {name for path in FILES if part_of(path) == "cli" for name in imports_of(path)}
+    used = {name for path in FILES if part_of(path) == "cli" for name in read_source(path).imports}
     known = _NOT_LOGIC.keys() | {name for names in _CALLED_AS_IN_PYTHON.values() for name in names}
     modules = {name.rpartition(".")[0] for name in used}
     assert known <= used | modules  # exceptions that are needed no longer
@@ -274,7 +300,7 @@ def test_third_party_libraries_are_imported_only_in_their_places(library: str) -
     users = {
         path.relative_to(PACKAGE).as_posix()
         for path in FILES
-        for name in imports_of(path)
+        for name in read_source(path).imports
         if library in name.split(".") and not name.startswith("headway.")
     }
     heavy_inside_functions = {"cli/commands/doctor.py"} if library == "torch" else set()
@@ -315,9 +341,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_every_class_name_exists_once() -> None:
     homes: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+        for name in read_source(path).classes:
+            homes.setdefault(name, []).append(path.relative_to(PACKAGE).as_posix())
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
@@ -377,9 +402,9 @@ def _asks(node: ast.AST) -> bool:
     return False
 
 
-def asked_kinds(tree: ast.AST) -> list[int]:
+def asked_kinds(nodes: Iterable[ast.AST]) -> list[int]:
     """Return the lines that ask in any way which architecture or task an object has."""
-    return [node.lineno for node in ast.walk(tree) if _asks(node)]  # type: ignore[attr-defined]
+    return [node.lineno for node in nodes if _asks(node)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -400,14 +425,14 @@ def asked_kinds(tree: ast.AST) -> list[int]:
     ],
 )
 def test_the_check_sees_every_way_of_asking(code: str) -> None:
-    assert asked_kinds(ast.parse(code))
+    assert asked_kinds(ast.walk(ast.parse(code)))
 
 
 @pytest.mark.parametrize(
     "code", ["isinstance(m, nn.Module)", "a.kind != b.kind", "hasattr(t, 'get_capabilities')", "getattr(o, name)"]
 )
 def test_the_check_lets_other_questions_pass(code: str) -> None:
-    assert asked_kinds(ast.parse(code)) == []
+    assert asked_kinds(ast.walk(ast.parse(code))) == []
 
 
 def test_only_registries_know_architectures_and_tasks() -> None:
@@ -415,6 +440,6 @@ def test_only_registries_know_architectures_and_tasks() -> None:
         name: lines
         for path in FILES
         if not (name := path.relative_to(PACKAGE).as_posix()).startswith(_KNOWS_KINDS)
-        and (lines := asked_kinds(ast.parse(path.read_text(encoding="utf-8"))))
+        and (lines := read_source(path).asked_kinds)
     }
     assert asking == {}

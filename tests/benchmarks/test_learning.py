@@ -24,9 +24,17 @@ def racer(name: str, folder: Path, code: str) -> learning.Racer:
 def test_what_each_reached_is_noted_with_its_time_until_both_have_ended(tmp_path: Path) -> None:
     (tmp_path / "slow-run").mkdir()
     (tmp_path / "fast-run").mkdir()
-    mark = "import pathlib, time; time.sleep({wait}); pathlib.Path('{name}-run/{step}.mark').touch(); time.sleep(0.5);"
-    fast = racer("fast", tmp_path, mark.format(wait=0, name="fast", step=100))
-    slow = racer("slow", tmp_path, mark.format(wait=0.7, name="slow", step=7))
+    fast = racer("fast", tmp_path, "import pathlib; pathlib.Path('fast-run/100.mark').touch()")
+    wait = "import pathlib, time\nwhile not pathlib.Path('fast-is-seen').exists(): time.sleep(0.01)\n"
+    slow = racer("slow", tmp_path, wait + "pathlib.Path('slow-run/7.mark').touch()")
+    slow_marks = slow.marks
+
+    def slow_marks_after_fast() -> list[int]:
+        if fast.seen:
+            (tmp_path / "fast-is-seen").touch()
+        return slow_marks()
+
+    slow.marks = slow_marks_after_fast
     learning.race([fast, slow], tmp_path, 60)
     [(fast_s, fast_step)], [(slow_s, slow_step)] = fast.seen, slow.seen
     assert (fast_step, slow_step) == (100, 7)

@@ -340,18 +340,23 @@ def test_a_killed_command_continues_and_writes_the_same_files(tmp_path: Path) ->
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
+    def planned_jobs() -> list[Path]:
+        return [path.parent for path in (tmp_path / "killed" / ".job").glob("clean*/job.json")]
+
     once, killed = str(tmp_path / "once"), str(tmp_path / "killed")
     begin = time.monotonic()
     assert start(*clean_command, "-o", once).wait() == 0
     seconds, has_helpers = time.monotonic() - begin, False
     for attempt in range(6):
         process = start(*clean_command, "-o", killed)
-        try:
-            process.wait(seconds * (attempt + 1) / 6)
+        while process.poll() is None and not planned_jobs():
+            time.sleep(0.01)
+        try:  # at first as soon as there is a job, then later
+            process.wait(seconds * attempt / 6)
             break
         except subprocess.TimeoutExpired:
             kill_after(0, process)
-        jobs = [path.parent for path in (tmp_path / "killed" / ".job").glob("clean*/job.json")]
+        jobs = planned_jobs()
         if (
             jobs and not has_helpers
         ):  # as on other machines: one worker is killed, too, and the other one finishes the job

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from threading import Timer
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -147,9 +146,14 @@ def test_an_interruption_stops_all_threads_at_their_next_step(monkeypatch: pytes
 
     def result(self: Future[Any]) -> Any:
         assert running.wait(60)
-        Timer(0.2, interrupted.set).start()
         raise KeyboardInterrupt
 
+    def noted_shutdown(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        interrupted.set()  # by now the threads have been told to stop
+        shutdown(self, wait, cancel_futures=cancel_futures)
+
+    shutdown = ThreadPoolExecutor.shutdown
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", noted_shutdown)
     monkeypatch.setattr(Future, "result", result)
     model = Endless()
     with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from settling import settle
 
 from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.errors import OverloadedError
@@ -23,11 +24,6 @@ class Clock:
 
 def make(clock: Clock, slots: int = 1, max_tokens: int = 1000, max_seconds: float = 10.0) -> Admission:
     return Admission(slots=slots, max_tokens=max_tokens, max_seconds=max_seconds, clock=clock)
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def run_jobs(admission: Admission, jobs: Sequence[tuple[str, str, int]]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from hostile_texts import assert_linear
 from in_process import application, key_config, make_service
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Scope
@@ -169,13 +170,13 @@ def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> No
 def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(content_type: str, item: bytes) -> None:
     place = KeyLocation(lambda _: None, fields=("key",))
 
-    def seconds(num_bytes: int) -> float:
-        body = item * (num_bytes // len(item))
-        began = time.process_time()
-        list(place.in_body(content_type, body))
-        return time.process_time() - began
-
-    assert min(seconds(2_000_000) for _ in range(2)) < 8 * max(seconds(500_000), 0.005)
+    assert_linear(
+        lambda body: list(place.in_body(content_type, body)),
+        lambda num_bytes: item * (num_bytes // len(item)),
+        "in_body",
+        size=500_000,
+        negligible_s=0.005,
+    )
 
 
 @pytest.mark.parametrize(

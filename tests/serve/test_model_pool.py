@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from running_service import RunningService, running, unpack_model, wait_until
+from settling import settle
 
 from headway.errors import BundleError, ConfigError
 from headway.predict import load_translator
@@ -61,7 +62,7 @@ class ImaginedPool(ModelPool):
 def check() -> Callable[..., None]:
     """Return a function that runs a test with a started pool."""
 
-    def run(test: Callable[[ModelPool], Awaitable[None]], memory_mb: float = 80.0, wait_s: float = 5.0) -> None:
+    def run(test: Callable[[ModelPool], Awaitable[None]], memory_mb: float = 80.0, wait_s: float = 60.0) -> None:
         async def inside() -> None:
             ImaginedFleet.started, ImaginedFleet.finish = [], asyncio.Event()
             ImaginedFleet.finish.set()
@@ -79,7 +80,7 @@ def check() -> Callable[..., None]:
 async def use(pool: ModelPool, *names: str) -> None:
     async with pool.using(*names) as fleet:
         assert set(names) <= fleet.num_bytes.keys() | {"stays"}
-    await asyncio.sleep(0.001)  # what follows the use of a model
+    await settle()  # what follows the use of a model
 
 
 def warm(pool: ModelPool) -> set[str]:
@@ -109,7 +110,7 @@ def test_sizes_are_known_after_the_first_load(check: Callable[..., None]) -> Non
         async with pool.using("a"):
             async with pool.using("b"), pool.using("c"):
                 assert pool.num_bytes == 100 * MB
-            await asyncio.sleep(0.001)
+            await settle()
             assert warm(pool) == {"stays", "a", "b"} or warm(pool) == {"stays", "a", "c"}
 
     check(test)
@@ -119,12 +120,12 @@ def test_requests_wait_for_one_load(check: Callable[..., None]) -> None:
     async def test(pool: ModelPool) -> None:
         ImaginedFleet.finish.clear()
         tasks = [asyncio.ensure_future(use(pool, "a")) for _ in range(5)]
-        await asyncio.sleep(0)
+        await settle()
         assert pool.state("a") == "loading"
         await use(pool, "stays")  # does not wait
         for task in tasks[:4]:
             task.cancel()
-        await asyncio.sleep(0.001)
+        await settle()
         ImaginedFleet.finish.set()
         await tasks[4]
         assert [task.cancelled() for task in tasks] == [True] * 4 + [False]
@@ -137,11 +138,11 @@ def test_a_load_goes_on_when_nobody_waits(check: Callable[..., None]) -> None:
     async def test(pool: ModelPool) -> None:
         ImaginedFleet.finish.clear()
         task = asyncio.ensure_future(use(pool, "a"))
-        await asyncio.sleep(0.001)
+        await settle()
         task.cancel()
-        await asyncio.sleep(0.001)
+        await settle()
         ImaginedFleet.finish.set()
-        await asyncio.sleep(0.001)
+        await settle()
         assert pool.state("a") == "warm"
 
     check(test)
@@ -153,7 +154,7 @@ def test_models_with_running_requests_stay(check: Callable[..., None]) -> None:
             await use(pool, name)
         async with pool.using("b"), pool.using("c"):  # 80 of 80 MB
             waiting = asyncio.ensure_future(use(pool, "a"))
-            await asyncio.sleep(0.001)
+            await settle()
             assert (warm(pool), pool.state("a")) == ({"stays", "b", "c"}, "loading")
         await waiting
         assert "a" in warm(pool)
@@ -198,7 +199,7 @@ def test_a_model_whose_loader_has_ended_is_loaded_again(check: Callable[..., Non
         async with pool.using("a") as fleet:
             assert isinstance(fleet, ImaginedFleet)
             fleet.lose()
-            await asyncio.sleep(0.001)
+            await settle()
         assert pool.state("a") == "cold"
         await use(pool, "a")
         assert ImaginedFleet.started == ["a", "a"]

@@ -922,7 +922,7 @@ def test_the_page_goes_on_when_the_service_is_back(browser: Browser, folder: Pat
         page.keyboard.type(TEXT)
         expect(banner).to_contain_text("The service does not answer")
         page.unroute("**/*")
-        expect(banner).to_be_hidden(timeout=10_000)
+        expect(banner).to_be_hidden()
         expect(output(page)).to_have_text(translation(only, TEXT)["text"])
 
 
@@ -936,7 +936,7 @@ def test_requests_that_always_fail_are_repeated_after_growing_pauses(browser: Br
         page.wait_for_timeout(5000)
         assert len(failed) == 2, "at once and after 2 seconds; the next pause takes 4"
         page.unroute("**/api/v1/translate")
-        expect(output(page)).to_have_text(translation(service, TEXT)["text"], timeout=10_000)
+        expect(output(page)).to_have_text(translation(service, TEXT)["text"])
 
 
 @pytest.mark.parametrize("text", ["red tea", "red tea. a tin."])  # the first request is for a translation or sentences

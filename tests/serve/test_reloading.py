@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 from running_service import RunningService, running, unpack_model, wait_until
+from settling import settle
 
 from headway.bundle import Bundle
 from headway.predict import load_translator
@@ -168,10 +169,6 @@ def test_signals_during_a_reload_or_the_start_make_one_more_reload(monkeypatch: 
         await settle()
         assert log[4:] == ["loading mended"]
         serving.cancel()
-
-    async def settle() -> None:
-        for _ in range(9):
-            await asyncio.sleep(0)
 
     monkeypatch.setattr(ModelPool, "of_config", make_pool)
     asyncio.run(steps())

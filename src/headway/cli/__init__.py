@@ -12,11 +12,13 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 import typer
 
@@ -30,7 +32,19 @@ from headway.torchrun import is_main_process, let_main_report_first
 
 __all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
 
-app = typer.Typer(
+
+class _Application(typer.Typer):
+    """An application that prepares all its commands once per process, which takes 50 ms, instead of once per call."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._prepared(*arguments, **keywords)
+
+    @cached_property
+    def _prepared(self) -> Callable[..., Any]:
+        return typer.main.get_command(self)
+
+
+app = _Application(
     name="headway",
     help="The Transformer of 'Attention Is All You Need': train, evaluate, understand and run it.",
     no_args_is_help=True,

@@ -31,11 +31,14 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     Raises:
         ConfigError: There is no such format, or no input or output file.
     """
+    if choice == LINES or (choice == _AUTO and source is None):  # the formats need not be imported
+        return None
     from headway.documents import FORMATS
 
-    extension = "" if source is None else source.suffix.lower()
     format_name: str | None = choice
     if choice == _AUTO:
+        assert source is not None
+        extension = source.suffix.lower()
         format_name = next(
             (
                 name
@@ -44,7 +47,7 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
             ),
             None,
         )
-    if format_name is None or format_name == LINES:
+    if format_name is None:
         return None
     if format_name not in FORMATS:
         accepted = ", ".join([_AUTO, LINES, *FORMATS])
