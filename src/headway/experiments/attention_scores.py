@@ -86,8 +86,8 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
     )
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
     return decide(
-        f"additive attention takes {middle:.3g} [{low:.3g}, {high:.3g}] times as long as the paper's scaled dot "
-        f"product (median over rounds; {MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much "
+        f"additive attention takes {middle:.3g} [{low:.3g}, {high:.3g}] times as long as the scaled dot product "
+        f"(median over rounds; {MIN_TIME_RATIO:g} or more counts as much slower) and {memory:.3g} times as much "
         f"memory for the backward pass ({MIN_MEMORY_RATIO:g} or more counts)",
         supported=low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
         refuted=high < 1 or memory < 1,
@@ -96,7 +96,7 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw quality and cost side by side, with one row per function."""
+    """Draw time and memory, with one row per function."""
     picture, (time, memory) = subplots("Attention score functions", ncols=2, size=(13.0, 5.0))
     for axes, key in ((time, "ms"), (memory, "mib")):
         lengths = [float(np.median(numbers["costs"][name][key])) for name in VARIANTS]

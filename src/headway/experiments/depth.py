@@ -39,10 +39,12 @@ NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; th
 TITLE = "Residual connections and the gradient"
 CLAIMS = (
     Claim(
-        "Without residual connections, the gradient vanishes before the first layer.", f"{OURS}: a usual explanation"
+        "Without residual connections, the gradient vanishes before it reaches the first layer.",
+        f"{OURS}: a usual explanation",
     ),
     Claim(
-        "Without residual connections and without layer normalization, the gradient vanishes before the first layer.",
+        "Without residual connections and layer normalization, the gradient vanishes before it reaches the first "
+        "layer.",
         f"{OURS}: He et al. 2016, 1, hold that normalization keeps gradients alive",
     ),
 )
