@@ -179,12 +179,6 @@ def test_a_position_is_told_from_the_sum_of_embedding_and_encoding() -> None:
 
 
 def test_the_words_follow_the_numbers(measured: dict[str, Numbers]) -> None:
-    numbers = deepcopy(measured["attention-numbers"])
-    explain = load_experiment("attention-numbers").explain
-    numbers["own"]["no projections, 128"] = [0.5, 0.7]
-    assert "60% at 128" in explain(numbers)
-    numbers["growth"] = [each | {"negative": [0.125] * 7} for each in numbers["growth"]]
-    assert "from 0.125 to 0.125 for the others" in explain(numbers)
     numbers = deepcopy(measured["position-picture"])
     explain = load_experiment("position-picture").explain
     numbers["likeness"] = [64.0, 60.0, 47.0, 30.0]

@@ -60,14 +60,14 @@ def test_shares_that_bear_the_claims_out_reproduce_them() -> None:
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        ("reverses a sequence less well", {("reverse", "none", 8): 1.2}),
-        ("sorts a sequence as well", {("sort", "none", 8): 0.2}),
-        ("twice the training length better", {(order, "learned", 16): 1.2 for order in ORDERS}),
-        ("as well as those of the training length", {(order, "sinusoidal", 16): 0.5 for order in ORDERS}),
-        ("sinusoids attend to the third position back as well", {("look back", "sinusoidal", 32): 0.5}),
+        ("worse at reversing", {("reverse", "none", 8): 1.2}),
+        ("sorts a sequence equally well", {("sort", "none", 8): 0.2}),
+        ("At twice the training length", {(order, "learned", 16): 1.2 for order in ORDERS}),
+        ("With sinusoids, they work equally well", {(order, "sinusoidal", 16): 0.5 for order in ORDERS}),
+        ("With sinusoids, it works equally well", {("look back", "sinusoidal", 32): 0.5}),
         ("One head answers", {(LOOK_UPS, "1 heads", 8): 1.2}),
         ("A short path is easier to learn", {(RECALL, "LSTM", 32): 1.2}),
-        ("as well among 32 as among 4", {(RECALL, "Transformer", 4): 0.5}),
+        ("one of 32 pairs as well as one of 4", {(RECALL, "Transformer", 4): 0.5}),
     ],
 )
 def test_other_shares_contradict_a_claim(words: str, changes: dict[tuple[str, str, int], float]) -> None:

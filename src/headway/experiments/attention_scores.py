@@ -75,17 +75,13 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by time and memory of one layer."""
-    return (_judge_cost(numbers["costs"]),)
-
-
-def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
-    """Compare times round by round, because the load on the machine is similar within a round."""
+    """Judge by time and memory of one layer. Times are compared within each round, in which the load is similar."""
+    costs = numbers["costs"]
     low, middle, high = comparison.median_ci(
         [a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)]
     )
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
-    return decide(
+    decided = decide(
         f"additive attention takes {middle:.3g} [{low:.3g}, {high:.3g}] times as long as the scaled dot product "
         f"(median over rounds; {MIN_TIME_RATIO:g} or more counts as much slower) and {memory:.3g} times as much "
         f"memory for the backward pass ({MIN_MEMORY_RATIO:g} or more counts)",
@@ -93,6 +89,7 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
         refuted=high < 1 or memory < 1,
         exact=False,
     )
+    return (decided,)
 
 
 def draw(numbers: Numbers) -> Figure:

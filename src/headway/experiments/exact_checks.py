@@ -330,16 +330,20 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 def draw(numbers: Numbers) -> Figure:
     """Draw the differences that decide, on both sides of rounding."""
     picture, (axes,) = subplots("What a computation decides", size=(12.0, 6.5))
-    names = {"encoder": "encoder without positions: order", "decoder": "decoder without positions: order"}
-    names |= {"misplaced": "causal mask at cross-attention", "right": "causal mask at self-attention"}
-    names |= {
+    names = {
         "masked": "padding, with a mask",
-        "plain": f"{LAYERS} layers of attention alone",
+        "encoder": "encoder without positions: order",
+        "decoder": "decoder without positions: order",
+        "misplaced": "causal mask in cross-attention",
+        "right": "causal mask in self-attention",
+        "plain": f"{LAYERS} layers of attention only",
         "residual": "with residual connections and norms",
     }
     changes = {names[key]: value for values in numbers["values"] for key, value in values.items() if key in names}
-    axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
+    bars = axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
+    axes.bar_label(bars, [f"{value:.1g}" for value in changes.values()], padding=4)
     axes.axvline(EXACT, color="#777777", linestyle=":")
+    axes.set_xlim(1e-9, 10)
     axes.invert_yaxis()
     label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")
     return picture

@@ -262,14 +262,14 @@ def _table1(numbers: Numbers) -> dict[str, list[str]]:
     formulas = {
         CORE: ("n²·d", "O(1)", "O(1)"),
         RECURRENT: ("n·d²", "O(n)", "O(n)"),
-        "convolution": ("k·n·d²", "O(1)", "O(n/k); dilated O(logₖ n)"),
+        "convolution": ("k·n·d²", "O(1)", "O(n/k)\ndilated: O(logₖ n)"),
         RESTRICTED: ("r·n·d", "O(1)", "O(n/r)"),
     }
     paths, rows = numbers["paths"], dict[str, list[str]]()
     n = list(paths[CORE])[-1]
     for kind, (operations, sequential, longest) in formulas.items():
         constant = next(row["counted"] / row["formula"] for row in numbers["counts"] if row["layer"] == kind)
-        steps = f"{paths[kind][n]}{f'; {paths[DILATED][n]}' if kind == 'convolution' else ''}"
+        steps = f"{paths[kind][n]}{f' and {paths[DILATED][n]}' if kind == 'convolution' else ''}"
         growth = f"∝ n^{abs(_exponent(numbers['depths'][kind])):.2f}"
         rows[kind] = [f"{operations}\n{constant:g} · {operations}", f"{sequential}\n{growth}"]
         rows[kind].append(f"{longest}\n{steps} at n = {n}")
