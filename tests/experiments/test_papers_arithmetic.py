@@ -55,7 +55,7 @@ def test_the_number_of_weights_of_table_3() -> None:
     def count(preset: str) -> float:
         d, inner = PRESETS[preset]["d_model"], PRESETS[preset]["d_ff"]
         layer = 4 * d * d + 4 * d + 2 * d * inner + inner + d + 4 * d
-        return (37_000 * d + 12 * layer + 6 * (4 * d * d + 6 * d)) / 1e6
+        return float(37_000 * d + 12 * layer + 6 * (4 * d * d + 6 * d)) / 1e6
 
     assert count("base") == pytest.approx(65, rel=0.04)
     assert count("big") == pytest.approx(213, rel=0.02)

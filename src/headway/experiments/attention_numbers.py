@@ -43,7 +43,7 @@ def measure(settings: Settings) -> Numbers:
     scores, weights, results = x @ x.T, attention_weights(x, x), scaled_dot_product_attention(x, x, x)
     generator = torch.Generator().manual_seed(settings.seeds[0])
     sizes = torch.logspace(-3, 6, 200, dtype=torch.float64)[:, None]
-    single = [SINGLE_QUERY, *(torch.randn(200, 3, generator=generator, dtype=torch.float64) * sizes).split(1)]
+    queries = torch.cat([SINGLE_QUERY, torch.randn(200, 3, generator=generator, dtype=torch.float64) * sizes])[:, None]
     steps = [
         {"vector": name, "x": vector, "scores": row, "weights": shares, "result": result}
         for name, vector, row, shares, result in zip(VECTOR_NAMES, x, scores, weights, results, strict=True)
@@ -53,7 +53,7 @@ def measure(settings: Settings) -> Numbers:
         "scores": scores,
         "vectors": x,
         "results": results,
-        "single_key_error": max(float((scaled_dot_product_attention(q, q, q) - q).abs().max()) for q in single),
+        "single_key_error": float((scaled_dot_product_attention(queries, queries, queries) - queries).abs().max()),
         "tables": {"The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)": steps},
     }
 

@@ -75,7 +75,7 @@ def make_setup(task: str, variant: str) -> Setup:
     """Return a task with one of its models: a kind of positions, a number of heads, or an architecture."""
     if task in ORDERS:
         config = {"d_model": WIDTH, "num_heads": 4, "d_ff": 2 * WIDTH, "encoder_layers": 1, "decoder_layers": 1}
-        config |= {"dropout": 0.0, "positions": variant}
+        config |= {"dropout": 0.0, "positions": variant}  # type: ignore[dict-item]
         vocab = FIRST_SYMBOL + SYMBOLS
         make = lambda: Transformer(TransformerConfig.parse(config, task), vocab, vocab)  # noqa: E731
         return Setup(partial(draw_rewriting, ORDERS[task]), make, (4, 5, 6, 7, 8), (8, 16), 1500)
@@ -83,8 +83,9 @@ def make_setup(task: str, variant: str) -> Setup:
         labeler = partial(Labeler, partial(_mixer, "Transformer", variant), variant, (SYMBOLS,), (1, SYMBOLS))
         return Setup(draw_look_back, labeler, (16,), (16, 32), 800)
     answers = 2 if task == LOOK_UPS else 1
-    vocab = (KEYS, VALUES + 1 + KEYS)  # of a pair's key or the first asked key; of its value or the second asked key
-    labeler = partial(Labeler, partial(_mixer, variant, "none"), "none", vocab, (answers, VALUES))
+    # First token of a position: a pair's key, or the first asked key. Second token: its value, or the second asked key.
+    vocab = (KEYS, VALUES + 1 + KEYS)  # type: ignore[assignment]
+    labeler = partial(Labeler, partial(_mixer, variant, "none"), "none", vocab, (answers, VALUES))  # type: ignore[arg-type]
     lengths, steps = ((8,), 1500) if task == LOOK_UPS else (PAIRS, 2000)
     return Setup(partial(draw_look_ups, answers), labeler, lengths, lengths, steps)
 
@@ -134,7 +135,7 @@ class Labeler(nn.Module):
         """Return the logits of the answers at each position."""
         vectors = [embedding(tokens[..., place]) for place, embedding in enumerate(self.embeddings)]
         logits: Tensor = self.output(self.mixer(self.positions(torch.stack(vectors).sum(0))))
-        return logits.unflatten(-1, self.answers)
+        return logits.unflatten(-1, self.answers)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _mixer(kind: str, positions: str) -> nn.Module:
@@ -203,7 +204,7 @@ def train_and_test(task: str, variant: str, seed: int, rate: float, *, quick: bo
         loss = F.cross_entropy(logits.flatten(0, -2), expected.flatten(), ignore_index=-1)
         optimizer.param_groups[0]["lr"] = rate * min((step + 1) / _WARMUP, (steps - step) / max(steps - _WARMUP, 1))
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         shares.append(float((logits.argmax(-1) == expected)[expected >= 0].float().mean()))
     curve = [sum(shares[start : start + STRIDE]) / STRIDE for start in range(0, steps - STRIDE + 1, STRIDE)]
