@@ -76,7 +76,6 @@ def measure(settings: Settings) -> Numbers:
         "positions": positions,
         "clean": clean,
         "dropped": dropped,
-        "zeros": float((dropped == 0)[clean != 0].float().mean()),
         "nearest": float(torch.pdist(table).min()),
         "likeness": [float(band.mean()) for band in bands],
         "likeness_spread": max(float(band.max() - band.min()) for band in bands),
@@ -156,11 +155,4 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Describe the share of entries that dropout zeroes, and the distance at which similarity falls by a quarter."""
-    half = next((d for d, value in enumerate(numbers["likeness"]) if value < 0.75 * numbers["likeness"][0]), None)
-    falls = f" Similarity falls by a quarter within {half} positions, then slowly and in waves." if half else ""
-    return f"In the picture, dropout zeroes {numbers['zeros']:.1%} of the entries.{falls}"
-
-
-EXPERIMENT = Experiment("position-picture", TITLE, __doc__, CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment("position-picture", TITLE, __doc__, CLAIMS, measure, judge, draw)

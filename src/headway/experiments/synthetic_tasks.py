@@ -57,6 +57,7 @@ RATE, RATES = 3e-3, (1e-3, 3e-3, 1e-2)  # of most tasks; to choose from where ar
 SMALLEST_SHARE, SMALLEST_SPEED = 0.05, 0.32  # share of right answers; log2 of a ratio of steps: a factor of 1.25
 LEARNED = 0.95  # share of right answers of a model that has learned its task
 SAMPLING_ERROR = 0.001  # of the share of right answers in a test, where all of them are right or wrong
+PAPERS_BLEU = {1: "24.9", 4: "25.5", 8: "25.8", 16: "25.8", 32: "25.4"}  # table 3 (A), by number of heads
 REWRITING = "rewriting"
 REFERENCES = {  # the models that must learn a task before anything is decided with it
     **dict.fromkeys((*ORDERS, REWRITING, LOOK_BACK_TASK), "sinusoidal"),
@@ -70,27 +71,27 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-# task | variant and length of test (or "speed" of learning) | > or = | the other side | source | claim
+# task | variant and length of test (or "speed" of learning) | > or = | the other side | source | its numbers | claim
 _TABLE = """
-reverse | sinusoidal 8 | > | none 8 | paper, 3.5 | A model without positions is worse at reversing a sequence than one with sinusoids.
-copy | sinusoidal 8 | > | none 8 | paper, 3.5 | A model without positions is worse at copying a sequence than one with sinusoids.
-sort | none 8 | = | sinusoidal 8 | ours | A model sorts a sequence equally well without positions, because the result does not depend on its order.
-rewriting | learned 8 | = | sinusoidal 8 | paper, 3.5, table 3 (E) | Copying, reversing and sorting work equally well with learned positions and with sinusoids.
-rewriting | sinusoidal 16 | > | learned 16 | paper, 3.5, as a hope | At twice the training length, they work better with sinusoids than with learned positions.
-rewriting | sinusoidal 16 | = | sinusoidal 8 | ours | With sinusoids, they work equally well at the training length and at twice that length.
-look back | sinusoidal speed | > | learned speed | paper, 3.5, as a hypothesis | Sinusoids make it easy to attend to the third position back: this takes fewer steps to learn than with learned positions.
-look back | rotary speed | > | sinusoidal speed | Su et al. 2021, 3.4 | Attending to the third position back takes fewer steps to learn with rotary positions than with sinusoids.
-look back | sinusoidal 16 | > | none 16 | paper, 3.5 | A single causal layer attends to the third position back less well without positions than with sinusoids.
-look back | sinusoidal 32 | > | learned 32 | paper, 3.5, as a hope | Beyond the training length, attention to the third position back works better with sinusoids than with learned positions.
-look back | sinusoidal 32 | = | sinusoidal 16 | ours | With sinusoids, it works equally well beyond the training length and within it.
-look back | rotary 32 | = | rotary 16 | Su et al. 2021, 3.3 | With rotary positions, it works equally well beyond the training length and within it.
-two look-ups | 4 heads 8 | > | 1 heads 8 | paper, 3.2.2 | One head answers two questions at once less well than four heads, because it averages what they find.
-two look-ups | 4 heads 8 | > | 32 heads 8 | paper, table 3 (A) | Too many heads, each too narrow to tell 64 keys apart, answer less well than four.
-recall | Transformer 32 | > | LSTM 32 | paper, 4 | A short path is easier to learn: a Transformer recalls one of 32 pairs better than an LSTM.
-recall | LSTM with attention 32 | > | LSTM 32 | Bahdanau et al. 2015, 1 | An LSTM with attention recalls one of 32 pairs better than one without.
-recall | convolutions 32 | > | LSTM 32 | paper, 4 | Dilated convolutions, whose paths are shorter, recall one of 32 pairs better than an LSTM.
-recall | LSTM 4 | > | LSTM 32 | notebook, issue 2 | The more pairs an LSTM has read, the less well it recalls one of them.
-recall | Transformer 4 | = | Transformer 32 | ours | A Transformer recalls one of 32 pairs as well as one of 4.
+reverse | sinusoidal 8 | > | none 8 | paper, 3.5 | | A model without positions is worse at reversing a sequence than one with sinusoids.
+copy | sinusoidal 8 | > | none 8 | paper, 3.5 | | A model without positions is worse at copying a sequence than one with sinusoids.
+sort | none 8 | = | sinusoidal 8 | ours | | A model sorts a sequence equally well without positions, because the result does not depend on its order.
+rewriting | learned 8 | = | sinusoidal 8 | paper, 3.5, table 3 (E) | BLEU 25.7 and 25.8 | Copying, reversing and sorting work equally well with learned positions and with sinusoids.
+rewriting | sinusoidal 16 | > | learned 16 | paper, 3.5, as a hope | | At twice the training length, they work better with sinusoids than with learned positions.
+rewriting | sinusoidal 16 | = | sinusoidal 8 | ours | | With sinusoids, they work equally well at the training length and at twice that length.
+look back | sinusoidal speed | > | learned speed | paper, 3.5, as a hypothesis | | Sinusoids make it easy to attend to the third position back: this takes fewer steps to learn than with learned positions.
+look back | rotary speed | > | sinusoidal speed | Su et al. 2021, 3.4 | | Attending to the third position back takes fewer steps to learn with rotary positions than with sinusoids.
+look back | sinusoidal 16 | > | none 16 | paper, 3.5 | | A single causal layer attends to the third position back less well without positions than with sinusoids.
+look back | sinusoidal 32 | > | learned 32 | paper, 3.5, as a hope | | Beyond the training length, attention to the third position back works better with sinusoids than with learned positions.
+look back | sinusoidal 32 | = | sinusoidal 16 | ours | | With sinusoids, it works equally well beyond the training length and within it.
+look back | rotary 32 | = | rotary 16 | Su et al. 2021, 3.3 | | With rotary positions, it works equally well beyond the training length and within it.
+two look-ups | 4 heads 8 | > | 1 heads 8 | paper, 3.2.2 | BLEU 24.9 (1 head) and 25.5 (4) | One head answers two questions at once less well than four heads, because it averages what they find.
+two look-ups | 4 heads 8 | > | 32 heads 8 | paper, table 3 (A) | BLEU 25.4 (32 heads) and 25.5 (4) | Too many heads, each too narrow to tell 64 keys apart, answer less well than four.
+recall | Transformer 32 | > | LSTM 32 | paper, 4 | | A short path is easier to learn: a Transformer recalls one of 32 pairs better than an LSTM.
+recall | LSTM with attention 32 | > | LSTM 32 | Bahdanau et al. 2015, 1 | | An LSTM with attention recalls one of 32 pairs better than one without.
+recall | convolutions 32 | > | LSTM 32 | paper, 4 | | Dilated convolutions, whose paths are shorter, recall one of 32 pairs better than an LSTM.
+recall | LSTM 4 | > | LSTM 32 | notebook, issue 2 | | The more pairs an LSTM has read, the less well it recalls one of them.
+recall | Transformer 4 | = | Transformer 32 | ours | | A Transformer recalls one of 32 pairs as well as one of 4.
 """  # noqa: E501
 
 
@@ -113,9 +114,10 @@ class Comparison:
     @classmethod
     def of(cls, line: str) -> Comparison:
         """Return the comparison that a line of the table declares."""
-        task, one, sign, other, source, text = (cell.strip() for cell in line.split("|"))
+        task, one, sign, other, source, literature, text = (cell.strip() for cell in line.split("|"))
         (variant, length), (other_variant, other_length) = (side.rsplit(" ", 1) for side in (one, other))
-        return cls(task, ((variant, length), (other_variant, other_length)), sign == "=", Claim(text, source))
+        sides = (variant, length), (other_variant, other_length)
+        return cls(task, sides, sign == "=", Claim(text, source, literature=literature))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -233,14 +235,8 @@ def draw(numbers: Numbers) -> Figure:
     _draw_means(heads, HEADS, [_shares(runs, (LOOK_UPS,), f"{count} heads", 8) for count in HEADS], "", 0)
     for index, variant in enumerate(ARCHITECTURES):
         _draw_means(recall, PAIRS, [_shares(runs, (RECALL,), variant, pairs) for pairs in PAIRS], variant, index)
-    label(
-        heads,
-        f"Two look-ups at once, width {WIDTH}",
-        f"heads (each {WIDTH} / heads wide)",
-        right,
-        log="x",
-        xticks=HEADS,
-    )
+    label(heads, f"Two look-ups at once, width {WIDTH}", "heads (below: BLEU of the paper's models)", right, log="x")
+    heads.set_xticks(HEADS, [f"{count}\n{PAPERS_BLEU.get(count, '–')}" for count in HEADS])
     label(learning, f"Learning to look {LOOK_BACK} back", "steps of training", right)
     label(places, f"Looking {LOOK_BACK} back (shaded: not trained)", "position", right)
     label(recall, "Recalling one pair", "pairs read before", right, log="x", xticks=PAIRS)
