@@ -96,7 +96,7 @@ recall | Transformer 4 | = | Transformer 32 | ours | | A Transformer recalls one
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TaskComparison:
     """A claim that one side surpasses the other, or equals it.
 
     Attributes:
@@ -112,7 +112,7 @@ class Comparison:
     claim: Claim
 
     @classmethod
-    def of(cls, line: str) -> Comparison:
+    def of(cls, line: str) -> TaskComparison:
         """Return the comparison that a line of the table declares."""
         task, one, sign, other, source, literature, text = (cell.strip() for cell in line.split("|"))
         (variant, length), (other_variant, other_length) = (side.rsplit(" ", 1) for side in (one, other))
@@ -125,7 +125,7 @@ class Comparison:
         return tuple(ORDERS) if self.task == REWRITING else (self.task,)
 
 
-COMPARISONS = tuple(map(Comparison.of, _TABLE.strip().splitlines()))
+COMPARISONS = tuple(map(TaskComparison.of, _TABLE.strip().splitlines()))
 
 
 def measure(settings: Settings) -> Numbers:
@@ -188,7 +188,7 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     return tuple(_judge(comparison, numbers["runs"]) for comparison in COMPARISONS)
 
 
-def _judge(comparison: Comparison, runs: Sequence[Numbers]) -> Tested:
+def _judge(comparison: TaskComparison, runs: Sequence[Numbers]) -> Tested:
     values = []
     for variant, length in comparison.sides:
         if length == "speed":

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -74,18 +75,24 @@ class Setup:
 def make_setup(task: str, variant: str) -> Setup:
     """Return a task with one of its models: a kind of positions, a number of heads, or an architecture."""
     if task in ORDERS:
-        config = {"d_model": WIDTH, "num_heads": 4, "d_ff": 2 * WIDTH, "encoder_layers": 1, "decoder_layers": 1}
-        config |= {"dropout": 0.0, "positions": variant}  # type: ignore[dict-item]
-        vocab = FIRST_SYMBOL + SYMBOLS
-        make = lambda: Transformer(TransformerConfig.parse(config, task), vocab, vocab)  # noqa: E731
+        config: dict[str, Any] = {
+            "d_model": WIDTH,
+            "num_heads": 4,
+            "d_ff": 2 * WIDTH,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+        }
+        config |= {"dropout": 0.0, "positions": variant}
+        size = FIRST_SYMBOL + SYMBOLS
+        make = lambda: Transformer(TransformerConfig.parse(config, task), size, size)  # noqa: E731
         return Setup(partial(draw_rewriting, ORDERS[task]), make, (4, 5, 6, 7, 8), (8, 16), 1500)
     if task == LOOK_BACK_TASK:
         labeler = partial(Labeler, partial(_mixer, "Transformer", variant), variant, (SYMBOLS,), (1, SYMBOLS))
         return Setup(draw_look_back, labeler, (16,), (16, 32), 800)
     answers = 2 if task == LOOK_UPS else 1
     # First token of a position: a pair's key, or the first asked key. Second token: its value, or the second asked key.
-    vocab = (KEYS, VALUES + 1 + KEYS)  # type: ignore[assignment]
-    labeler = partial(Labeler, partial(_mixer, variant, "none"), "none", vocab, (answers, VALUES))  # type: ignore[arg-type]
+    vocab = (KEYS, VALUES + 1 + KEYS)
+    labeler = partial(Labeler, partial(_mixer, variant, "none"), "none", vocab, (answers, VALUES))
     lengths, steps = ((8,), 1500) if task == LOOK_UPS else (PAIRS, 2000)
     return Setup(partial(draw_look_ups, answers), labeler, lengths, lengths, steps)
 
@@ -145,7 +152,7 @@ def _mixer(kind: str, positions: str) -> nn.Module:
     if kind == "Transformer":
         keys = {"d_model": WIDTH, "num_heads": 1, "d_ff": 2 * WIDTH, "positions": positions}
         return _Causal(CausalStack(1, BlockConfig.parse(keys, kind)))
-    return Convolutions() if kind == "convolutions" else Recurrent(attends="attention" in kind)
+    return ConvolutionalMixer() if kind == "convolutions" else RecurrentMixer(attends="attention" in kind)
 
 
 class _Causal(nn.Module):
@@ -160,7 +167,7 @@ class _Causal(nn.Module):
         return mixed
 
 
-class Recurrent(nn.Module):
+class RecurrentMixer(nn.Module):
     """An LSTM, whose states may attend to all earlier ones."""
 
     def __init__(self, *, attends: bool) -> None:
@@ -174,7 +181,7 @@ class Recurrent(nn.Module):
         return states if self.attention is None else states + self.attention(states, mask=Causal())
 
 
-class Convolutions(nn.Module):
+class ConvolutionalMixer(nn.Module):
     """Dilated causal convolutions with residual connections and norms, which reach back 80 positions."""
 
     def __init__(self) -> None:
