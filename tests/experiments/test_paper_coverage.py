@@ -1,4 +1,4 @@
-"""docs/paper.toml: every statement of the paper and of its expositions points to what decides it, or says why not."""
+"""docs/paper.toml and docs/paper.md: each statement of the paper and its expositions names what decides it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from paper_page import SOURCES, page
 
-from headway.experiments import EXPERIMENT_NAMES
+from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
 ROOT = Path(__file__).parents[2]
 TEXTS: dict[str, list[list[str]]] = tomllib.loads((ROOT / "docs" / "paper.toml").read_text(encoding="utf-8"))
 
 
 def test_the_paper_and_its_five_expositions_are_covered() -> None:
-    assert set(TEXTS) == {"paper", "notebook", "notes", "summary", "article", "classifier"}
+    assert list(TEXTS) == list(SOURCES)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_each_entry_points_to_something_that_exists(text: str) -> None:
-    for title, says, by in TEXTS[text]:
-        assert title
-        assert says.endswith((".", "?"))
+    for place, statement, by, *words in TEXTS[text]:
+        assert place
+        assert statement.endswith((".", "?"))
         kind, _, what = by.partition(" ")
         if kind == "experiment":
-            assert what in EXPERIMENT_NAMES, by
-        elif kind == "test":
+            assert len([claim for claim in load_experiment(what).claims if words[0] in claim.text]) == 1, (by, words)
+            continue
+        assert not words, by
+        if kind == "test":
             file, _, name = what.partition("::")
             assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), by
         else:
             assert re.match(r"(open|not testable here), because \w", by), by
 
 
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "paper.md").read_text(encoding="utf-8") == page(TEXTS)
+
+
 def test_every_experiment_on_the_paper_is_named() -> None:
-    named = {by.partition(" ")[2] for entries in TEXTS.values() for _, _, by in entries if by.startswith("experiment ")}
+    named = {entry[2].removeprefix("experiment ") for entries in TEXTS.values() for entry in entries if len(entry) == 4}
     about_other_papers = {"pretraining", "scaling-laws"}
     assert named == set(EXPERIMENT_NAMES) - about_other_papers

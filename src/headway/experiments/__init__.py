@@ -24,6 +24,7 @@ EXPERIMENT_NAMES = (
     "layer-costs",
     "attention-scores",
     "depth",
+    "synthetic-tasks",
     "choices",
     "pretraining",
     "scaling-laws",

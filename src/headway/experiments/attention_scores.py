@@ -75,28 +75,25 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by time and memory of one layer."""
-    return (_judge_cost(numbers["costs"]),)
-
-
-def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
-    """Compare times round by round, because the load on the machine is similar within a round."""
+    """Judge by time and memory of one layer. Times are compared within each round, in which the load is similar."""
+    costs = numbers["costs"]
     low, middle, high = comparison.median_ci(
         [a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)]
     )
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
-    return decide(
-        f"additive attention takes {middle:.3g} [{low:.3g}, {high:.3g}] times as long as the paper's scaled dot "
-        f"product (median over rounds; {MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much "
+    decided = decide(
+        f"additive attention takes {middle:.3g} [{low:.3g}, {high:.3g}] times as long as the scaled dot product "
+        f"(median over rounds; {MIN_TIME_RATIO:g} or more counts as much slower) and {memory:.3g} times as much "
         f"memory for the backward pass ({MIN_MEMORY_RATIO:g} or more counts)",
         supported=low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
         refuted=high < 1 or memory < 1,
         exact=False,
     )
+    return (decided,)
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw quality and cost side by side, with one row per function."""
+    """Draw time and memory, with one row per function."""
     picture, (time, memory) = subplots("Attention score functions", ncols=2, size=(13.0, 5.0))
     for axes, key in ((time, "ms"), (memory, "mib")):
         lengths = [float(np.median(numbers["costs"][name][key])) for name in VARIANTS]

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -39,10 +38,12 @@ NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; th
 TITLE = "Residual connections and the gradient"
 CLAIMS = (
     Claim(
-        "Without residual connections, the gradient vanishes before the first layer.", f"{OURS}: a usual explanation"
+        "Without residual connections, the gradient vanishes before it reaches the first layer.",
+        f"{OURS}: a usual explanation",
     ),
     Claim(
-        "Without residual connections and without layer normalization, the gradient vanishes before the first layer.",
+        "Without residual connections and layer normalization, the gradient vanishes before it reaches the first "
+        "layer.",
         f"{OURS}: He et al. 2016, 1, hold that normalization keeps gradients alive",
     ),
 )
@@ -107,12 +108,7 @@ def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np
 
 def draw(numbers: Numbers) -> Figure:
     """Draw gradients over depth."""
-    picture, (gradients,) = subplots(TITLE, size=(10.0, 5.5))
-    _draw_gradients(gradients, numbers)
-    return picture
-
-
-def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
+    picture, (axes,) = subplots(TITLE, size=(10.0, 5.5))
     for norm, style in zip(NORMS, ("C2o", "C3s", "C4^"), strict=True):
         for residual, dash in ((True, "-"), (False, "--")):
             means = 10 ** _log_gradients(numbers, norm, residual=residual).mean(0)
@@ -121,6 +117,7 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
     axes.legend(fontsize=9, handlelength=4)
     x, y = "layers in encoder and in decoder", "gradient norm, first encoder block"
     label(axes, "Gradient at the first layer", x, y, log="xy", xticks=numbers["depths"])
+    return picture
 
 
 EXPERIMENT = Experiment("depth", TITLE, __doc__, CLAIMS, measure, judge, draw)

@@ -1,8 +1,8 @@
 """Statements about the architecture that a computation decides, whatever a model has learned.
 
-Each is computed with random weights and small sizes, in float64 where rounding would matter. A difference of about
-1e-15 (1e-6 in float32) is rounding. The statements stand in the paper or in texts that explain it; some of these are
-wrong, and a few are right only under a condition, which the verdict names.
+Each statement is tested by a computation with random weights and small sizes, which needs no training. Differences of
+about 1e-6 are rounding errors of float32. The statements are from the paper or from texts that explain it. Some of them
+are wrong, and a few are right only under a condition, which the verdict names.
 """
 
 from __future__ import annotations
@@ -190,59 +190,64 @@ def _dropout() -> Values:
 CHECKS = (
     Check(
         Claim(
-            "In the decoder's second attention, queries and keys are the encoder's, values the decoder's.", "article"
+            "In the decoder's second attention layer, queries and keys come from the encoder, values from the decoder.",
+            "article",
         ),
         _cross_attention,
-        "the paper's form, queries from the decoder, gives {rows:.0f} results for 3 target tokens; the other one gives "
-        "{queries:.0f} queries {weights:.0f} weights each, for {values:.0f} values, which cannot be combined",
+        "in the paper, only queries come from the decoder, which gives {rows:.0f} results for 3 target tokens. The "
+        "other way gives {queries:.0f} queries with {weights:.0f} weights each, but only {values:.0f} values to weight",
         lambda n: n["weights"] == n["values"],
     ),
     Check(
-        Claim.quote("two convolutions with kernel size 1", "paper, 3.3, of the feed-forward layer"),
+        Claim("The feed-forward layer can be described as two convolutions with kernel size 1.", "paper, 3.3"),
         _convolution,
-        "the layer and two such convolutions with the same weights differ by at most {gap:.1g}. A text that says it is "
-        "no convolution means a wider one",
+        "outputs of the layer and of two such convolutions with the same weights differ by at most {gap:.1g}. Texts "
+        "that say it is not a convolution mean wider kernels",
         lambda n: n["gap"] < EXACT,
     ),
     Check(
         Claim("Each head needs three linear layers of its own.", "article; paper, 3.2.2"),
         _three_projections,
-        "three matrices a head and one product with all of them stacked, which we compute, differ by at most {gap:.1g}",
+        "outputs with three matrices for each head, and with one product of all matrices stacked (our code), differ "
+        "by at most {gap:.1g}",
         lambda n: n["gap"] < EXACT,
     ),
     Check(
-        Claim("The same weights serve sequences of any length.", "notebook, as a difficulty"),
+        Claim("The same weights work for sequences of any length.", "notebook, which calls it difficult to see"),
         _any_length,
-        "a layer gives 50 vectors {rows:.0f} results, and 3 vectors the same results alone and among 50 masked others, "
-        "within {gap:.1g}",
+        "the layer returns {rows:.0f} results for 50 vectors. For 3 vectors, results alone and beside 50 masked "
+        "vectors differ by at most {gap:.1g}",
         lambda n: n["gap"] < EXACT and n["rows"] == 50,
     ),
     Check(
         Claim("A classifier needs no mask.", "classifier"),
         _unmasked_padding,
-        "six padding tokens change the mean of an attention layer's results by {gap:.2g} without a mask, and by "
-        "{masked:.1g} with one. It needs none only where all texts have the same length",
+        "without a mask, six padding tokens change the mean of an attention layer's results by {gap:.2g}; with a "
+        "mask, by {masked:.1g}. No mask is needed only if all texts have the same length",
         lambda n: n["gap"] < EXACT,
     ),
     Check(
-        Claim("A score of -1e9 masks as minus infinity does.", "notebook, code; paper, 3.2.3, has minus infinity"),
+        Claim(
+            "A score of -1e9 masks a key like a score of minus infinity.",
+            "notebook, code; paper, 3.2.3: minus infinity",
+        ),
         _large_negative,
-        "with a key to attend to, the weights differ by {gap:.1g}. If all keys are masked, -1e9 gives each the weight "
-        "{finite:.3f}, minus infinity gives no number, and our layers give {ours:.0f}",
+        "if some keys are not masked, the weights differ by {gap:.1g}. If all are masked, each key gets a weight of "
+        "{finite:.3f} with -1e9, NaN with minus infinity, and {ours:.0f} in our layers",
         lambda n: n["gap"] == 0 and not n["undefined"],
     ),
     Check(
         Claim("Scores are scaled by the length of the query and key vectors.", "classifier; its formula has √d_k"),
         _scaled_by_length,
-        "divided by their lengths, which makes them cosines, no weight of 64 keys can exceed {bound:.3f} (here: "
-        "{length:.3f}); divided by √d_k, keys of length 800 get up to {width:.3f}",
+        "divided by the lengths of the vectors, scores are cosines, and no weight of 64 keys can exceed {bound:.3f} "
+        "(here: {length:.3f}). Divided by √d_k, as in the formula, scores give weights of up to {width:.3f}",
         lambda n: abs(n["length"] - n["width"]) < EXACT,
     ),
     Check(
         Claim("The closer two vectors are, the more compatible they are.", "notebook"),
         _closeness,
-        "the query (1, 0) scores {near:g} with itself, at distance 0, and {far:g} with (3, 0), at distance "
-        "{distance:g}",
+        "the score of the query (1, 0) is {near:g} with (1, 0), at a distance of 0, and {far:g} with (3, 0), at a "
+        "distance of {distance:g}",
         lambda n: n["near"] > n["far"],
     ),
     Check(
@@ -252,52 +257,50 @@ CHECKS = (
             "paper, 3.5; here of the encoder",
         ),
         _order,
-        "without positions, an encoder's outputs move with its inputs and change by at most {encoder:.1g}",
+        "if the inputs of an encoder without positions are reordered, its outputs are reordered in the same way, and "
+        "change by at most {encoder:.1g}",
         lambda n: n["encoder"] < EXACT,
     ),
     Check(
-        Claim(
-            "A decoder, too, cannot tell the order of its inputs without positions.", "the same sentence, of decoders"
-        ),
+        Claim("A decoder without positions cannot use the order of its inputs.", "paper, 3.5, read for decoders"),
         _order,
-        "exchanging the first two target tokens changes the last logits by {decoder:.2g}: the causal mask lets each "
-        "position see another number of tokens, which tells the order",
+        "swapping the first two target tokens changes the last logits by {decoder:.2g}. The number of tokens that a "
+        "position can see differs between positions because of the causal mask, and reveals the order",
         lambda n: n["decoder"] < EXACT,
     ),
     Check(
-        Claim("The mask against later positions belongs to the attention over the encoder's output.", "summary"),
+        Claim("The causal mask is applied in the attention over the encoder's output.", "summary"),
         _misplaced_mask,
-        "there, and not in self-attention, a later token changes earlier logits by {misplaced:.2g}; in the paper's "
-        "place, by {right:.1g}",
+        "with the mask there instead of in self-attention, a later token changes earlier logits by {misplaced:.2g}. "
+        "With the mask in self-attention, as in the paper, it changes them by {right:.1g}",
         lambda n: n["misplaced"] < EXACT,
     ),
     Check(
         Claim("The softmax can be applied to one score at a time.", "notes, code"),
         _one_at_a_time,
-        "every weight is then 1: the result is the sum of all values within {gap:.1g}, and {wrong:.2g} away from "
-        "attention",
+        "every weight is then 1: the result differs from the plain sum of all values by {gap:.1g}, and from attention "
+        "by {wrong:.2g}",
         lambda n: n["wrong"] < EXACT,
     ),
     Check(
-        Claim("Attention alone, layer upon layer, makes all vectors equal.", "Dong et al. 2021, abstract"),
+        Claim("Many layers of attention without anything else make all vectors equal.", "Dong et al. 2021, abstract"),
         _collapse,
-        f"after {LAYERS} layers of one head, what is left of the vectors without their mean is {{plain:.1g}} of their "
-        "length; with residual connections and norms, which slow it down, {residual:.2g}",
+        f"after {LAYERS} layers of one head, the vectors differ from their mean by {{plain:.1g}} of their length. With "
+        "residual connections and norms, the effect is slower, and they differ by {residual:.2g}",
         lambda n: n["plain"] < 1e-3,
     ),
     Check(
-        Claim(
-            "Cross-entropy is the divergence KL(q || p) and the entropy H(q) together.", "classifier; Szegedy et al."
-        ),
+        Claim("Cross-entropy is the sum of the divergence KL(q || p) and the entropy H(q).", "classifier"),
         _divergence,
-        "our loss with smoothing 0.1 and the sum, computed from an explicit q, differ by at most {gap:.1g} nats",
+        "our loss with label smoothing of 0.1 differs from that sum, computed from an explicit q, by at most "
+        "{gap:.1g} nats",
         lambda n: n["gap"] < 1e-4,
     ),
     Check(
         Claim("Dropout on embeddings and positions reduces the strength of the signal.", "notebook"),
         _dropout,
-        "a signal of 1 keeps its mean with dropout of 0.1 ({mean:.3f}); what grows is its variance, from 0 to "
-        "{variance:.3f} (p / (1 - p) = {expected:.3f})",
+        "dropout of 0.1 keeps the mean of a signal of 1 ({mean:.3f}) and raises its variance from 0 to {variance:.3f} "
+        "(p / (1 - p) = {expected:.3f}): the signal becomes noisier, not weaker",
         lambda n: n["mean"] < 0.99,
     ),
 )
@@ -327,16 +330,20 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 def draw(numbers: Numbers) -> Figure:
     """Draw the differences that decide, on both sides of rounding."""
     picture, (axes,) = subplots("What a computation decides", size=(12.0, 6.5))
-    names = {"encoder": "encoder without positions: order", "decoder": "decoder without positions: order"}
-    names |= {"misplaced": "causal mask at cross-attention", "right": "causal mask at self-attention"}
-    names |= {
+    names = {
         "masked": "padding, with a mask",
-        "plain": f"{LAYERS} layers of attention alone",
+        "encoder": "encoder without positions: order",
+        "decoder": "decoder without positions: order",
+        "misplaced": "causal mask in cross-attention",
+        "right": "causal mask in self-attention",
+        "plain": f"{LAYERS} layers of attention only",
         "residual": "with residual connections and norms",
     }
     changes = {names[key]: value for values in numbers["values"] for key, value in values.items() if key in names}
-    axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
+    bars = axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
+    axes.bar_label(bars, [f"{value:.1g}" for value in changes.values()], padding=4)
     axes.axvline(EXACT, color="#777777", linestyle=":")
+    axes.set_xlim(1e-9, 10)
     axes.invert_yaxis()
     label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")
     return picture

@@ -48,7 +48,7 @@ from headway.experiments.verdicts import Verdict, decide
 PATH_LENGTH_KINDS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
 MEMORY_KINDS = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
 CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
-RESTRICTED = "restricted self-attention"
+RESTRICTED, DILATED = "restricted self-attention", "dilated convolution"
 MAPPED = (CORE, WHOLE, RECURRENT)  # layers whose times are drawn as maps
 LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 
@@ -68,10 +68,13 @@ CLAIMS = (
         "sequence length n is smaller than the representation dimensionality d",
         "paper, 4",
     ),
-    Claim("Where n < d, table 1's self-attention is faster than recurrence in time as well.", OURS),
-    Claim("Where n < d, a whole self-attention layer, with its projections, takes fewer operations as well.", OURS),
-    Claim("Restricted to r positions, the time and memory of self-attention grow with n, not n².", "paper, table 1"),
-    Claim("The memory of self-attention must grow with n².", f"{OURS}: a common reading of table 1"),
+    Claim("If n < d, the self-attention layer of table 1 also takes less time than a recurrent layer.", OURS),
+    Claim("If n < d, a whole self-attention layer with its projections also takes fewer operations.", OURS),
+    Claim(
+        "Time and memory of self-attention that is restricted to r positions grow with n instead of n².",
+        "paper, table 1",
+    ),
+    Claim("The memory of self-attention necessarily grows with n².", f"{OURS}: a common reading of table 1"),
 )
 
 
@@ -130,9 +133,9 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     return (
         _judge_counts(counts),
         _judge_order(numbers["depths"], numbers["paths"]),
-        _judge_operations(counts, CORE, "table 1's layer, n²·d against n·d²,"),
+        _judge_operations(counts, CORE, "the layer of table 1 (n²·d against n·d²)"),
         _judge_times(numbers["times"]),
-        _judge_operations(counts, WHOLE, "the whole layer, 4·n·d² more for its projections,"),
+        _judge_operations(counts, WHOLE, "the whole layer (with 4·n·d² for its projections)"),
         _judge_restricted(numbers["times"], numbers["kept"]),
         _judge_memory(numbers["kept"]),
     )
@@ -143,8 +146,8 @@ def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
     worst = max(max(kind_ratios) / min(kind_ratios) for kind_ratios in ratios.values())
     constants = ", ".join(f"{kind} {kind_ratios[0]:.3g}" for kind, kind_ratios in ratios.items())
     return decide(
-        f"counted multiplications divided by the formula vary over n and d by a factor of {worst:.3g} ({constants}); "
-        "the whole layer's formula has 2·n·d² more, for its projections",
+        f"the ratio of counted multiplications to the formula varies over n and d by a factor of {worst:.3g} "
+        f"({constants}). The formula of the whole layer includes 2·n·d² for its projections",
         supported=worst < 1.1,
     )
 
@@ -162,9 +165,9 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
     }
     off = max(abs(paths[kind][str(n)] - value) for kind, value in expected.items())
     return decide(
-        f"at n = {n} the first input reaches the last output after "
+        f"at n = {n}, the first input reaches the last output after "
         + ", ".join(f"{paths[kind][str(n)]} ({kind})" for kind in expected)
-        + " layers or steps; the depth of the graph grows with "
+        + " layers or steps. The depth of the graph grows with "
         f"n^{recurrent:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
         supported=recurrent > 0.8 and others < 0.2 and off <= 1.01,
     )
@@ -189,12 +192,12 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     (core, beyond), whole = ([_faster(rows, kind) for rows in (below, above)] for kind in (CORE, WHOLE))
     longest, ratios = max(row["n"] for row in times), [row[RECURRENT] / row[CORE] for row in below]
     reason = (
-        f"table 1's layer is faster in {core:.0%} of the measured pairs with n < d (by a factor of {min(ratios):.2g} "
-        f"to {max(ratios):.2g}) and in {beyond:.0%} of the others, up to n = {longest}; the whole layer in "
-        f"{whole[0]:.0%} and {whole[1]:.0%}"
+        f"the layer of table 1 is faster in {core:.0%} of the measured pairs with n < d (by a factor of "
+        f"{min(ratios):.2g} to {max(ratios):.2g}) and in {beyond:.0%} of the others, up to n = {longest}; the whole "
+        f"layer in {whole[0]:.0%} and {whole[1]:.0%}"
     )
     if core >= 0.95 and beyond > 0.5:
-        reason += ". But n = d is not the border"
+        reason += ". So n = d is not the length at which recurrence becomes faster"
     return decide(reason, supported=core >= 0.95, refuted=core < 0.5, exact=False)
 
 
@@ -221,41 +224,60 @@ def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[st
 def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
     plain, fused = _exponent(kept["self-attention"]), _exponent(kept["fused self-attention"])
     reason = (
-        f"memory grows with n^{plain:.2f} at the largest n if all weights are stored, and with n^{fused:.2f} in the "
-        "fused kernel, which computes the same result without storing them"
+        f"at the largest n, memory grows with n^{plain:.2f} if all weights are stored, and with n^{fused:.2f} in a "
+        "fused kernel with the same result"
     )
     least = min(plain, fused)
     if least <= 1.3:
-        reason += ": only if the weights are stored, which attention does not need"
+        reason += ". Attention can be computed without storing them"
     return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the time of three layers over n and d, and time, longest path and memory over n."""
-    picture, (*maps, time, path, memory) = subplots("What a layer costs (Table 1)", 2, 3, size=(22, 13))
-    widths = sorted({row["d"] for row in numbers["times"]})
-    width = widths[len(widths) // 2]
+    """Draw the time of three layers over n and d, table 1 with measured values, and path and memory over n."""
+    picture, (*maps, table, path, memory) = subplots("What a layer costs (Table 1)", 2, 3, size=(22, 13))
+    for axes, kind in zip(maps, MAPPED, strict=True):
+        _draw_map(axes, numbers["times"], kind)
+    rows = _table1(numbers)
+    heat_map(table, [[0.0] * 3] * len(rows), list(rows.values()), row_labels=[name.replace(" ", "\n") for name in rows])
+    table.set_xticks(range(3), ["multiplications", "sequential steps", "longest path"])
+    label(table, "Table 1: formula and measured value", "cost of a layer", "layer")
     order = (*LAYER_KINDS, "fused self-attention", "dilated convolution")
-    times = {kind: {row["n"]: row[kind] for row in numbers["times"] if row["d"] == width} for kind in LAYER_KINDS}
     kilobytes = {
         kind: {n: value / 1024 for n, value in by_length.items()} for kind, by_length in numbers["kept"].items()
     }
     for axes, values, title, unit in (
-        (time, times, f"Time, d = {width}, {numbers['batch']} sequences", "forward and backward (ms)"),
         (path, numbers["paths"], "Longest path", "layers (recurrent: steps)"),
         (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
         lengths = [int(n) for n in values[RECURRENT]]
         plot_lines(axes, lengths, {kind: list(by_length.values()) for kind, by_length in values.items()}, order=order)
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
-    for axes, kind in zip(maps, MAPPED, strict=True):
-        _draw_map(axes, numbers["times"], kind)
-    shared_legend(picture, time, path, memory)
+    shared_legend(picture, path, memory)
     return picture
 
 
+def _table1(numbers: Numbers) -> dict[str, list[str]]:
+    """Return the rows of the paper's table 1: each formula with the measured value below it."""
+    formulas = {
+        CORE: ("n²·d", "O(1)", "O(1)"),
+        RECURRENT: ("n·d²", "O(n)", "O(n)"),
+        "convolution": ("k·n·d²", "O(1)", "O(n/k)\ndilated: O(logₖ n)"),
+        RESTRICTED: ("r·n·d", "O(1)", "O(n/r)"),
+    }
+    paths, rows = numbers["paths"], dict[str, list[str]]()
+    n = list(paths[CORE])[-1]
+    for kind, (operations, sequential, longest) in formulas.items():
+        constant = next(row["counted"] / row["formula"] for row in numbers["counts"] if row["layer"] == kind)
+        steps = f"{paths[kind][n]}{f' and {paths[DILATED][n]}' if kind == 'convolution' else ''}"
+        growth = f"∝ n^{abs(_exponent(numbers['depths'][kind])):.2f}"
+        rows[kind] = [f"{operations}\n{constant:g} · {operations}", f"{sequential}\n{growth}"]
+        rows[kind].append(f"{longest}\n{steps} at n = {n}")
+    return rows
+
+
 def _draw_map(axes: Axes, times: list[dict[str, Any]], kind: str) -> None:
-    """Draw a layer's time over n and d as colors, with the line n = d, and a frame where it is the fastest."""
+    """Draw a layer's time over n and d as colors, with a line above n = d, and a frame where it is the fastest."""
     lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
     rows = {(row["n"], row["d"]): row for row in times}
     logs = [[math.log10(rows[n, d][kind]) for d in widths] for n in lengths]
@@ -269,8 +291,10 @@ def _draw_map(axes: Axes, times: list[dict[str, Any]], kind: str) -> None:
 
     image: Any = {"vmin": min(every), "vmax": max(every), "origin": "lower", "dark_above": 0.6 * max(every)}
     heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, text_style=style, **image)
-    axes.axline((0, 0), slope=1, color="#555555", linestyle=":", label="n = d")
-    label(axes, f"{kind.capitalize()}: ms (framed: fastest)", "width d (units); dotted: n = d", "length n (tokens)")
+    border = [sum(n < d for n in lengths) - 0.5 for d in widths]
+    axes.stairs(border, [edge - 0.5 for edge in range(len(widths) + 1)], baseline=None, color="black", linewidth=2)
+    title = f"{kind.capitalize()}: ms (framed: fastest)"
+    label(axes, title, "width d (units); below the line: n < d", "length n (tokens)")
 
 
 EXPERIMENT = Experiment("layer-costs", "What a layer costs", __doc__, CLAIMS, measure, judge, draw)

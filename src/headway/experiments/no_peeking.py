@@ -50,7 +50,7 @@ CLAIMS = (
     Claim.quote(
         "the predictions for position i can depend only on the known outputs at positions less than i", "paper, 3.1"
     ),
-    Claim("Padding changes nothing.", f"{OURS}; every implementation that pads its batches needs it"),
+    Claim("Padding does not change any output.", f"{OURS}; required by every implementation that pads batches"),
 )
 
 
@@ -143,8 +143,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge whether all logits of sound models stay unchanged and logits of the broken models change."""
     models = numbers["models"]
     return (
-        _judge_leak(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),
-        _judge_leak(models, "padding", NO_PADDING, "with more padding a logit changes by"),
+        _judge_leak(models, "earlier", NO_CAUSAL, "a later token changes an earlier logit by"),
+        _judge_leak(models, "padding", NO_PADDING, "more padding changes a logit by"),
     )
 
 
@@ -153,13 +153,13 @@ def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words
     worst = max(sound, key=sound.__getitem__)
     caught = min(models[broken][what])
     reason = (
-        f"{words} at most {sound[worst]:.2g} ({worst}; {len(sound)} models), and by at least {caught:.2g} in the model "
-        f"that is broken on purpose ({broken})"
+        f"{words} at most {sound[worst]:.2g} in {len(sound)} models (the largest change: {worst}), and by at least "
+        f"{caught:.2g} in the control, a {broken}"
     )
     wrong = sound[worst] > LOGIT_TOLERANCE
     blind = min(caught, *(min(result["later"]) for result in models.values())) < 10 * LOGIT_TOLERANCE
     if blind and not wrong:
-        reason += ": the measurement does not detect errors"
+        reason += ": the measurement would not detect errors"
     return decide(reason, supported=not wrong and not blind, refuted=wrong)
 
 
@@ -178,12 +178,12 @@ def draw(numbers: Numbers) -> Figure:
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
         label(panel, name, "replaced target token (position)", "output (position)")
     bars = axes[3]
-    changes = {name: max(1e-9, *result["padding"]) for name, result in numbers["models"].items()}
-    bars.barh(list(changes), list(changes.values()))
+    changes = {name.removeprefix("Transformer, "): max(result["padding"]) for name, result in numbers["models"].items()}
+    drawn = bars.barh(list(changes), [max(1e-9, change) for change in changes.values()])
+    bars.bar_label(drawn, [f"{change:.1g}" for change in changes.values()], padding=4)
     bars.axvline(LOGIT_TOLERANCE, color="#777777", linestyle=":")
-    bars.set_xlim(1e-9, 100)
+    bars.set_xlim(1e-9, 1000)
     bars.invert_yaxis()
-    bars.tick_params(axis="y", labelsize=11)
     title = "Effect of more padding (left of the line: rounding)"
     label(bars, title, "largest change of a logit (nats)", "model", log="x")
     return picture
