@@ -662,7 +662,7 @@ class TestLockedFolder:
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
         expected = pytest.warns(
-            UserWarning, match=r"has no locks \(.* (available|implemented)\); train one run at a time"
+            UserWarning, match=r"does not support locks \(.* (available|implemented)\); train one run at a time"
         )
         with expected, lock_run_folder(tmp_path):
             pass
@@ -699,7 +699,7 @@ class TestLock:
             raise OSError(code, os.strerror(code))
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
-        with pytest.warns(UserWarning, match="has no locks"), lock_file(tmp_path / "lock"):
+        with pytest.warns(UserWarning, match="does not support locks"), lock_file(tmp_path / "lock"):
             pass
 
     def test_a_lock_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:

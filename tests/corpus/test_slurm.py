@@ -59,5 +59,5 @@ def test_what_sbatch_says_is_reported(plan: Plan, tmp_path: Path) -> None:
 
 def test_without_slurm(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match="scontrol is not installed here"):
+    with pytest.raises(ConfigError, match="scontrol is not installed on this machine"):
         submit(plan, 1, "", 1)

@@ -65,8 +65,8 @@ export const germanMessages = {
   "the {kind} is in the variant Strict Open XML; save it as an ordinary .docx or .pptx file":
     "das Dokument ist in der Variante Strict Open XML; speichern Sie es als gewöhnliche Datei in .docx oder .pptx",
   "the file is not an OpenDocument text": "die Datei ist kein OpenDocument-Text",
-  "the document has {count} bytes unpacked; expected at most {most}": "das Dokument hat ausgepackt {count} Bytes; erlaubt sind {most}",
-  "the document has too much text": "das Dokument hat zu viel Text",
+  "the unpacked document has {count} bytes; expected at most {most}": "das Dokument hat ausgepackt {count} Bytes; erlaubt sind {most}",
+  "the document contains too much text": "das Dokument hat zu viel Text",
   "the document takes too long to process": "das Dokument zu verarbeiten dauert zu lange",
   "the document cannot be processed; it is damaged, or needs too much memory":
     "das Dokument kann nicht verarbeitet werden; es ist beschädigt oder braucht zu viel Speicher",
