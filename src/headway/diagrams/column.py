@@ -13,7 +13,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Anchor, Box, Drawing, Mask, MaskRows, Style, area
-from headway.diagrams.text_width import text_width, wrapped
+from headway.diagrams.text_width import wrapped
 
 WIDTH = 172.0  # of a layer's box
 FRAME_HALF = WIDTH / 2 + 26.0  # from the center of a column to the edge of its frames
@@ -50,7 +50,6 @@ class Column:
         self.x, self.y = (ports[0] + ports[-1]) / 2, y - 12 if words else y
         self.shape = self._unwritten = shape
         self._outward, self._inward = _ANCHORS[side]
-        self._extent = FRAME_HALF + 7 + _LABEL  # from the center to the edge of the labels at the side
         self._write(words, y)
 
     def rise(self, height: float = _GAP, *, head: bool = True) -> None:
@@ -68,22 +67,19 @@ class Column:
         """Place a box, and ties to the boxes that show the same weights."""
         self.rise(gap)
         weights = list(weights)
-        tied = {self.drawing.owners.get(weight): None for weight in weights}
         number = self.drawing.count(weights, self.copies)
         if self.drawing.sizes and number:
             text += f"\n{f'{self.copies} × ' if self.copies > 1 else ''}{number:,} weights"
         box = self.drawing.box(self.x, self.y, text, style, width=self.width, stacked=stacked, reserved=reserved)
-        self.drawing.owners.update(dict.fromkeys(weights, box))
-        for owner in tied:
-            if owner is not None:
-                self._tie(owner, box)
+        self._tie(weights, box)
         self.newest, self.y, self.shape = box, area(box)[1], shape or self.shape
         self._unwritten = self.shape
         return box
 
     def boxes(
-        self, texts: Sequence[str], style: Style, gap: float, width: float, height: float, *, links: int = 0
-    ) -> list[Box]:
+        self, texts: Sequence[str], style: Style, gap: float, width: float, height: float, *, links: int = 0,
+        weights: Sequence[Tensor] = (),
+    ) -> list[Box]:  # fmt: skip
         """Place a box on each port. ``links`` is 1 if the next box reads it, and 2 if the one before reads it, too."""
         boxes = [self.drawing.box(x, self.y - gap, text, style, width=width, height=height)
                  for x, text in zip(self.ports, texts, strict=True)]  # fmt: skip
@@ -93,6 +89,7 @@ class Column:
             self.drawing.arrow(left.right, left.middle - apart, right.left, along="x")
             if links > 1:
                 self.drawing.arrow(right.left, left.middle + apart, left.right, along="x")
+        self._tie(weights, boxes[0], boxes[-1])
         return boxes
 
     def end(self, *words: str) -> None:
@@ -183,7 +180,6 @@ class Column:
         boxes = [shape for shape in self.drawing.shapes[place:] if isinstance(shape, Box)]
         half = max(abs(edge - self.x) for box in boxes for edge in (box.left, box.right)) + FRAME_HALF - WIDTH / 2
         self.drawing.shapes.insert(place, Box(self.x - half, self.y, self.x + half, bottom, (), "frame"))
-        self._extent = max(self._extent, half + 7 + max(text_width(label, "count"), _LABEL))
         x, lines = self.x + self.side * (half + 7), list(wrapped(words, _LABEL, "small"))
         y = (self.y + bottom) / 2 - LINE_HEIGHT * len(lines) / 2
         self.drawing.text(x, y, label, "count", self._outward)
@@ -203,14 +199,16 @@ class Column:
             self.drawing.text(self.x - 6 * self.side, self.y - 6, self._unwritten, "small", self._inward)
             self._unwritten = ""
 
-    def _tie(self, lower: Box, upper: Box) -> None:
-        """Draw a dashed line between two boxes that share their weights."""
-        if lower.center != upper.center:  # in two columns
-            y = max(lower.middle, upper.middle)
-            self.drawing.arrow(lower.right, y, upper.left, along="x", head=False, dashed=True)
-            self.drawing.text((lower.right + upper.left) / 2, y - 5, "same weights", "small")
-            return
-        outer = self.x + self.side * (self._extent + 9)
-        start, end = (box.right if self.side > 0 else box.left for box in (lower, upper))
-        self.drawing.arrow(start, lower.middle, outer, upper.middle, end, along="x", head=False, dashed=True)
-        self.drawing.text(end + 8 * self.side, upper.middle - 5, "same weights", "small", self._outward)
+    def _tie(self, weights: Sequence[Tensor], box: Box, last: Box | None = None) -> None:
+        """Draw dashed lines to ``box`` from the boxes with the same weights. Later boxes are tied to the last one."""
+        owners, arrow, text = self.drawing.owners, self.drawing.arrow, self.drawing.text
+        for owner in dict.fromkeys(map(owners.get, weights)):
+            if owner and owner.bottom == box.bottom:  # in another column
+                y = box.bottom + 6
+                arrow(owner.right - 8, owner.bottom, y, box.left + 8, box.bottom, head=False, dashed=True)
+                text((owner.right + box.left) / 2, y + 12, "same weights", "small")
+            elif owner:
+                x = self.drawing.bounds()[2] + 18
+                arrow(owner.right, owner.middle, x, box.middle, box.right, along="x", head=False, dashed=True)
+                text(x - 4, (owner.middle + box.middle) / 2, "same weights", "small", upright=True)
+        owners.update(dict.fromkeys(weights, last or box))

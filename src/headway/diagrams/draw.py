@@ -10,9 +10,9 @@ from headway.config import flat_items
 from headway.diagrams.attention import attention_uses, draw_attention
 from headway.diagrams.cell import draw_cell
 from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask
-from headway.diagrams.recurrent import draw_recurrent, draw_recurrent_language_model
+from headway.diagrams.recurrent import draw_recurrent
 from headway.diagrams.transformer import draw_classifier, draw_language_model, draw_transformer
-from headway.diagrams.unrolled import Tokens, draw_words
+from headway.diagrams.unrolled import Tokens, draw_recurrent_language_model, draw_words
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, Model
 from headway.models.classifier import EncoderClassifier
@@ -62,7 +62,7 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
     drawing = Drawing(title, sizes=shapes, steps=level == "block")
     levels[level](drawing)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    drawing.caption = f"{weights:,} weights. {describe_options(model.config)}"
+    drawing.caption = f"{weights:,} weights. {drawing.caption}{describe_options(model.config)}"
     return drawing
 
 

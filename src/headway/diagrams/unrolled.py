@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from headway.diagrams.column import Column
-from headway.diagrams.drawing import Drawing
+from headway.diagrams.drawing import Box, Drawing, weights_of
 from headway.diagrams.text_width import shortened
+from headway.models.recurrent_lm import RecurrentLM
 
 PITCH = 60.0  # between two tokens
 _APART = 30.0  # between encoder and decoder
@@ -48,6 +51,40 @@ def token_column(drawing: Drawing, left: float, tokens: Sequence[str]) -> Column
     width = max(len(tokens) * PITCH - 6, 150.0)
     ports = [left + width / 2 + (number - (len(tokens) - 1) / 2) * PITCH for number in range(len(tokens))]
     return Column(drawing, ports, tokens, width=width)
+
+
+def numbered(letter: str, tokens: Sequence[str], last: str) -> list[str]:
+    """Return the letter with the number of each token; ``last`` is that of the last one if some are left out."""
+    names = [f"{letter}{number}" for number in "₁₂₃₄₅₆₇₈₉"[: len(tokens)]]
+    return [*names[:-2], "…", f"{letter}{last}"] if "…" in tokens[-2:-1] else names
+
+
+def count_parts(model: nn.Module, drawing: Drawing) -> None:
+    """Count the weights of each part of a recurrent model, for the caption of a drawing with sizes."""
+    numbers = {name.replace("_", " "): drawing.count(weights_of(part)) for name, part in model.named_children()}
+    words = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
+    drawing.caption = f"Weights: {words}. " if drawing.sizes else ""
+
+
+def add_layers(column: Column, embedding: nn.Module, text: str, count: int, links: int = 1) -> list[list[Box]]:
+    """Place the embeddings of tokens and the cells of all layers, with arrows between the steps of each layer."""
+    column.boxes(["embed"] * len(column.ports), "embedding", 10, 50, 24, weights=weights_of(embedding))
+    return [column.boxes([text] * len(column.ports), "linear", 20 if number else 40, 42, 40, links=links)
+            for number in range(count)]  # fmt: skip
+
+
+def draw_recurrent_language_model(model: RecurrentLM, drawing: Drawing, tokens: Tokens | None = None) -> None:
+    """Draw the layers from left to right."""
+    tokens, config = (tokens or Tokens()).fitted(8), model.config
+    count_parts(model, drawing)
+    column = token_column(drawing, 0.0, tokens.inputs)
+    rows = add_layers(column, model.embedding, config.cell.upper(), config.num_layers)
+    for cell, *_ in rows:
+        drawing.arrow(cell.left - 26, cell.middle, cell.left, along="x")
+    words = "last state" if config.carry_state else "zeros"
+    drawing.text(rows[-1][0].left, rows[-1][0].top - 8, words, "small", "end")
+    column.layer("Linear, softmax", "softmax", weights_of(model.projection))
+    column.end(*tokens.outputs)
 
 
 def draw_words(model: Any, drawing: Drawing, tokens: Tokens) -> None:
