@@ -19,15 +19,16 @@ from torch.nn import functional as F
 
 import headway
 from headway.config import Config
-from headway.diagrams.attention import attention_steps
+from headway.diagrams.attention_steps import attention_steps
 from headway.diagrams.draw import LEVELS, draw, with_caption
 from headway.diagrams.drawing import Box, Drawing, Text
-from headway.diagrams.head import HeadInput, draw_head, first_attention
+from headway.diagrams.head import HeadInput, draw_head
 from headway.diagrams.svg import to_svg
 from headway.diagrams.text_width import _CHARACTERS
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError
 from headway.inspection.diagram import diagram
+from headway.inspection.diagram_of_text import first_attention
 from headway.models.base import Model
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,9 +11,7 @@ from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
 from headway.diagrams.text_width import shortened
-from headway.errors import ConfigError
 from headway.nn.attention import MultiHeadAttention, masked_softmax
-from headway.nn.blocks import CausalStack, EncoderStack, PreNorm
 
 _CELL = 38.0  # width of a number
 _SHOWN, _MAX_TOKENS = 3, 5  # columns of vectors, and tokens
@@ -29,34 +26,7 @@ class HeadInput:
     layer: MultiHeadAttention
     x: Float[Tensor, "T D"]
     tokens: list[int]
-    mask: Bool[Tensor, "T T"]
-
-
-@torch.inference_mode()
-def first_attention(model: Any, tokens: list[int]) -> HeadInput:
-    """Return the attention of the first block that reads ``tokens``, in a Transformer that of the encoder.
-
-    Raises:
-        ConfigError: The model has no blocks.
-    """
-    stack = next((part for part in model.modules() if isinstance(part, EncoderStack | CausalStack)), None)
-    if stack is None or not len(stack.blocks):
-        raise ConfigError(f"a model of kind {model.config.kind} has no blocks with heads; choose the level model")
-    block: Any = stack.blocks[0]
-    row, causal = torch.tensor([tokens]), isinstance(stack, CausalStack)
-    x = model.embed_source(row) if hasattr(model, "embed_source") else model.embed(row)
-    if hasattr(model, "encoder_tokens"):
-        row = model.encoder_tokens(row)
-    visible = row != model.pad if getattr(model.config, "masked", True) else torch.ones_like(row, dtype=torch.bool)
-    if getattr(model, "convolution", None) is not None:
-        x = model.convolution(x, visible)
-    x = block.attention_residual.norm(x) if isinstance(block.attention_residual, PreNorm) else x
-    positions = torch.arange(x.size(1))
-    distance = positions - positions.unsqueeze(1)
-    before, after = block.attention.window or (x.size(1), x.size(1))
-    mask = (distance >= -before) & (distance <= (0 if causal else after)) & visible
-    name = "causal self-attention" if causal else "encoder self-attention"
-    return HeadInput(name, block.attention, x[0], row[0].tolist(), mask)
+    mask: Bool[Tensor, "#T T"]
 
 
 @torch.inference_mode()
@@ -127,7 +97,7 @@ def _matrix(
 
 def _number(value: float) -> str:
     """Return a number with at most five characters, if it is not huge."""
-    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+    return f"{value:z.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
 def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0) -> None:

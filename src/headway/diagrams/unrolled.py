@@ -114,4 +114,4 @@ def _seen(config: Any, causal: bool) -> str:
     window = config.decoder_window if causal else config.encoder_window
     most = "" if window is None else f" in a window of {window:,}"
     every = " or, in other blocks, to all" if most and getattr(config, "global_every", None) else ""
-    return f"each position attends to {'those before it' if causal else 'all'}{most}{every}"
+    return f"each position attends to {'the tokens so far' if causal else 'all'}{most}{every}"

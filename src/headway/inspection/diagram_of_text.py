@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headway.bundle import AnyBundle, load_bundle
 from headway.diagrams.draw import Level, describe_options, draw_tokens, name_of
 from headway.diagrams.drawing import Drawing
-from headway.diagrams.head import draw_head, first_attention
+from headway.diagrams.head import HeadInput, draw_head
 from headway.diagrams.unrolled import Tokens
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect
 from headway.inspection.results import Inspection
+from headway.nn.attention import restrict_to_window
+from headway.nn.blocks import CausalStack, EncoderStack, PreNorm
+from headway.nn.masks import causal_mask
 from headway.tasks import load
 from headway.text.base import BOS, EOS
 
@@ -66,3 +71,28 @@ def _draw_head(bundle: AnyBundle, text: str, drawing: Drawing) -> None:
             ids = [*ids, EOS]
     head = first_attention(bundle.model, ids)
     draw_head(head, tokenizer.display(head.tokens), drawing)
+
+
+@torch.inference_mode()
+def first_attention(model: Any, tokens: list[int]) -> HeadInput:
+    """Return the attention of the first block that reads ``tokens``, in a Transformer that of the encoder.
+
+    Raises:
+        ConfigError: The model has no blocks.
+    """
+    stack = next((part for part in model.modules() if isinstance(part, EncoderStack | CausalStack)), None)
+    if stack is None or not len(stack.blocks):
+        raise ConfigError(f"a model of kind {model.config.kind} has no blocks with heads; choose the level model")
+    block: Any = stack.blocks[0]
+    row, causal = torch.tensor([tokens]), isinstance(stack, CausalStack)
+    x = model.embed_source(row) if hasattr(model, "embed_source") else model.embed(row)
+    if hasattr(model, "encoder_tokens"):
+        row = model.encoder_tokens(row)
+    visible = row != model.pad if getattr(model.config, "masked", True) else torch.ones_like(row, dtype=torch.bool)
+    if getattr(model, "convolution", None) is not None:
+        x = model.convolution(x, visible)
+    x = block.attention_residual.norm(x) if isinstance(block.attention_residual, PreNorm) else x
+    seen = visible & causal_mask(x.size(1))[0] if causal else visible
+    mask = restrict_to_window(seen, block.attention.window, x)
+    name = "causal self-attention" if causal else "encoder self-attention"
+    return HeadInput(name, block.attention, x[0], row[0].tolist(), mask)
