@@ -38,11 +38,10 @@ from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
 Residual = PostNorm | PreNorm | NoNorm
-_ACTIVATIONS: dict[Any, str] = {
-    F.relu: "ReLU", F.gelu: "GELU", gelu_tanh: "GELU (tanh)", F.silu: "SiLU", F.sigmoid: "sigmoid",
-}  # fmt: skip
-_GATES: dict[Any, str] = {
-    F.relu: "ReGLU", F.gelu: "GeGLU", gelu_tanh: "GeGLU (tanh)", F.silu: "SwiGLU", F.sigmoid: "GLU",
+# The name of each activation, and that of a gated layer with it.
+_ACTIVATIONS: dict[Any, tuple[str, str]] = {
+    F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
+    F.silu: ("SiLU", "SwiGLU"), F.sigmoid: ("sigmoid", "GLU"),
 }  # fmt: skip
 _POOLING = {
     "mean": "Mean over positions", "max": "Maximum over positions", "mean_max": "Mean and maximum over positions",
@@ -198,7 +197,8 @@ def mask_rows(causal: bool, window: tuple[int, int] | None) -> MaskRows:
 
 def _add_feed_forward(column: Column, layer: FeedForward | GatedFeedForward) -> None:
     gated = isinstance(layer, GatedFeedForward)
-    name = (_GATES if gated else _ACTIVATIONS).get(layer.activation, "activation")
+    activation, gate = _ACTIVATIONS.get(layer.activation, ("activation", "gate"))
+    name = gate if gated else activation
     d_model, d_ff = f"{layer.inner.in_features:,}", f"{layer.inner.out_features:,}"
     if not column.drawing.steps:
         text = f"Feed forward\n{d_model} → {d_ff} → {d_model}\n{name}"
@@ -208,6 +208,6 @@ def _add_feed_forward(column: Column, layer: FeedForward | GatedFeedForward) -> 
     first = [weight for weight in weights_of(layer) if weight not in last]
     inside = outside.replace(d_model, d_ff)
     column.layer(f"{'2 × ' if gated else ''}Linear {d_model} → {d_ff}", "feed_forward", first, shape=inside)
-    column.layer(f"{name}: {_ACTIVATIONS[layer.activation]} × other" if gated else name, "feed_forward")
+    column.layer(f"{name}: {activation} × other" if gated else name, "feed_forward")
     add(column, layer.dropout)
     column.layer(f"Linear {d_ff} → {d_model}", "feed_forward", last, shape=outside)

@@ -54,8 +54,8 @@ def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
 
 
 def shortened(text: str, width: float, role: str = "label") -> str:
-    """Return ``text``, or its beginning and an ellipsis if it is wider than ``width``."""
-    shown = text
+    """Return ``text``, or its beginning and an ellipsis if it is wider than ``width``. Blank text is shown as ␣."""
+    shown = text = text if text.strip() else "␣"
     while text and text_width(shown, role) > width:
         text = text[:-1]
         shown = text + "…"

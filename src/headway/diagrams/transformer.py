@@ -41,14 +41,12 @@ def draw_transformer(model: Transformer, drawing: Drawing) -> None:
 
 def draw_language_model(model: DecoderOnly | MaskedTransformer, drawing: Drawing) -> None:
     """Draw a decoder-only or a masked language model."""
-    if isinstance(model, DecoderOnly):
-        _add_output(_body(model, drawing, "Text so far"), model, "Probabilities of the next token")
-        return
-    column = _body(model, drawing, "Text, some tokens hidden")
-    if not drawing.steps:
+    causal = isinstance(model, DecoderOnly)
+    column = _body(model, drawing, "Text so far" if causal else "Text, some tokens hidden")
+    if not causal and not drawing.steps:
         add(column, model.head.dense, ", activation")
         add(column, model.head.norm)
-    _add_output(column, model, "Probabilities of the hidden tokens")
+    _add_output(column, model, f"Probabilities of the {'next token' if causal else 'hidden tokens'}")
 
 
 def draw_classifier(model: EncoderClassifier | SequenceClassifier, drawing: Drawing) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from headway.models.recurrent_lm import RecurrentLM
 
 PITCH = 60.0  # between two tokens
 _APART = 30.0  # between encoder and decoder
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,16 @@ class Tokens:
 
     def fitted(self, most: int) -> Tokens:
         """Return at most ``most`` shortened tokens of each side: the first ones, an ellipsis and the last one."""
-        source, inputs, outputs = (
-            [shortened(token if token.strip() else "␣", PITCH - 4) for token in (
-                tokens if len(tokens) <= most else [*tokens[: most - 2], "…", tokens[-1]])]
+        sides = (
+            [shortened(token, PITCH - 4) for token in _cut(tokens, most, "…")]
             for tokens in (self.source, self.inputs, self.outputs)
-        )  # fmt: skip
-        weights = list(self.weights)
-        if len(weights) > most:
-            weights = [*weights[: most - 2], sum(weights[most - 2 : -1]), weights[-1]]
-        return Tokens(source, inputs, outputs, weights)
+        )
+        return Tokens(*sides, _cut(self.weights, most, sum(self.weights[most - 2 : -1])))
+
+
+def _cut(items: Sequence[Item], most: int, middle: Item) -> Sequence[Item]:
+    """Return ``items``, or the first ones, ``middle`` and the last one if they are more than ``most``."""
+    return items if len(items) <= most else [*items[: most - 2], middle, items[-1]]
 
 
 def token_column(drawing: Drawing, left: float, tokens: Sequence[str]) -> Column:

@@ -16,7 +16,7 @@ from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect
 from headway.inspection.results import Inspection
 from headway.nn.attention import restrict_to_window
-from headway.nn.blocks import CausalStack, EncoderStack, PreNorm
+from headway.nn.blocks import CausalBlock, EncoderBlock, PreNorm
 from headway.nn.masks import causal_mask
 from headway.tasks import load
 from headway.text.base import BOS, EOS
@@ -80,11 +80,10 @@ def first_attention(model: Any, tokens: list[int]) -> HeadInput:
     Raises:
         ConfigError: The model has no blocks.
     """
-    stack = next((part for part in model.modules() if isinstance(part, EncoderStack | CausalStack)), None)
-    if stack is None or not len(stack.blocks):
+    block = next((part for part in model.modules() if isinstance(part, EncoderBlock | CausalBlock)), None)
+    if block is None:
         raise ConfigError(f"a model of kind {model.config.kind} has no blocks with heads; choose the level model")
-    block: Any = stack.blocks[0]
-    row, causal = torch.tensor([tokens]), isinstance(stack, CausalStack)
+    row, causal = torch.tensor([tokens]), isinstance(block, CausalBlock)
     x = model.embed_source(row) if hasattr(model, "embed_source") else model.embed(row)
     if hasattr(model, "encoder_tokens"):
         row = model.encoder_tokens(row)
