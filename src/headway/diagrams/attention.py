@@ -45,13 +45,10 @@ def draw_attention(uses: dict[str, tuple[Attention, MaskRows]], drawing: Drawing
     name = f"{score_steps(kind)[0]} attention"
     if isinstance(layer, MultiHeadAttention):
         steps = attention_steps(kind, layer.d_key, layer.dropout.p, has_bias=layer.relative_bias is not None)
-        _draw_steps(drawing, _LEFT, name, steps)
         _draw_heads(drawing, layer, name)
-        options = ", ".join(attention_options(layer))
-        drawing.caption = f"Attention with {options}. " if options else ""
     else:
         steps = attention_steps(kind, layer.score.width)
-        _draw_steps(drawing, 0.0, name, steps)
+    _draw_steps(drawing, name, steps)
     for number, (_, code) in enumerate(steps, start=1):
         drawing.text(_EDGE, y, f"{number}  {code}", "code", "start")
         y += 15
@@ -60,13 +57,13 @@ def draw_attention(uses: dict[str, tuple[Attention, MaskRows]], drawing: Drawing
         y = max(drawing.paragraph(_EDGE + 50, y + 2, words, PAGE_WIDTH - 90), y + 42) + 8
 
 
-def _draw_steps(drawing: Drawing, x: float, name: str, steps: list[tuple[str, str]]) -> None:
+def _draw_steps(drawing: Drawing, name: str, steps: list[tuple[str, str]]) -> None:
     inputs = ["Q: T × K", "K: S × K"] if drawing.sizes else ["Q", "K"]
-    column = Column(drawing, [x - 40, x + 40], inputs, side=-1)
+    column = Column(drawing, [_LEFT - 40, _LEFT + 40], inputs, side=-1)
     for number, (title, _) in enumerate(steps, start=1):
         style: Style = "softmax" if title == "SoftMax" else "linear" if "MatMul" not in title else "attention"
         column.layer(f"{number}  {title}", style, shape="T × S")
-        column.ports = [x]
+        column.ports = [_LEFT]
     side = column.newest.right + 24
     drawing.text(side, 0, "V")
     drawing.arrow(side, -14, column.newest.middle, column.newest.right)
@@ -80,9 +77,9 @@ def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str) -> None:
     for place, (role, outer, norm) in enumerate(inputs):
         column = Column(drawing, [_RIGHT + (1 - place) * (_NARROW + 18)], [role], width=_NARROW)
         linear = "Linear" if outer is None else "Linear, ReLU, linear"
-        heads = layer.num_kv_heads if place else layer.num_heads
         weights = [torch.split(part, list(layer.widths))[place] for part in layer.projection.parameters()]
-        column.layer(f"{linear}\n× {heads}", "linear", [*weights, *weights_of(outer)], gap=20.0, stacked=True)
+        text = f"{linear}\n× {layer.num_kv_heads if place else layer.num_heads}"
+        column.layer(text, "linear", [*weights, *weights_of(outer)], gap=20.0, stacked=True)
         if norm is not None:
             column.layer("Norm", "linear", weights_of(norm), gap=20.0, stacked=True)
         if layer.rotary is not None and role != "V":
@@ -92,8 +89,8 @@ def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str) -> None:
     for column in columns:
         column.rise(column.y - bottom)
     joined = Column(drawing, [_RIGHT], width=3 * _NARROW + 36, y=bottom)
-    shared = weights_of(layer.score, layer.relative_bias)
-    joined.layer(f"{name}, {layer.num_heads} heads", "attention", shared, gap=0.0, stacked=True)
+    text = "\n".join([f"{name}, {layer.num_heads} heads", *attention_options(layer)])
+    joined.layer(text, "attention", weights_of(layer.score, layer.relative_bias), gap=0.0, stacked=True)
     joined.layer("Concat", "feed_forward", shape=f"T × {layer.output.in_features:,}")
     joined.layer("Linear", "linear", weights_of(layer.output), shape=f"T × {layer.output.out_features:,}")
     joined.end(attention_name(layer))

@@ -13,7 +13,6 @@ from itertools import pairwise
 from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Anchor, Box, Drawing, Mask, MaskRows, Style, area
-from headway.diagrams.text_width import wrapped
 
 WIDTH = 172.0  # of a layer's box
 FRAME_HALF = WIDTH / 2 + 26.0  # from the center of a column to the edge of its frames
@@ -151,15 +150,12 @@ class Column:
 
     def branches(self) -> list[Column]:
         """Return two columns that read what this one carries, to the left and to the right of it."""
-        self._write_shape()
-        columns = [
-            Column(self.drawing, [self.x + side * (WIDTH / 2 + 14)], y=self.y - 12, side=side, copies=self.copies)
-            for side in (-1, 1)
-        ]
-        for branch in columns:
-            self.drawing.arrow(self.x, branch.y, branch.x, along="x", head=False)
-            branch.shape = self.shape
-        return columns
+        branches = []
+        for side in (-1, 1):
+            x, y = self.x + side * (WIDTH / 2 + 14), self.y - 12
+            branches.append(Column(self.drawing, [x], (), self.shape, y=y, side=side, copies=self.copies))
+            self.drawing.arrow(self.x, y, x, along="x", head=False)
+        return branches
 
     def join(self, branches: list[Column]) -> None:
         """Add the outputs of ``branches`` to what this column carries."""
@@ -180,11 +176,9 @@ class Column:
         boxes = [shape for shape in self.drawing.shapes[place:] if isinstance(shape, Box)]
         half = max(abs(edge - self.x) for box in boxes for edge in (box.left, box.right)) + FRAME_HALF - WIDTH / 2
         self.drawing.shapes.insert(place, Box(self.x - half, self.y, self.x + half, bottom, (), "frame"))
-        x, lines = self.x + self.side * (half + 7), list(wrapped(words, _LABEL, "small"))
-        y = (self.y + bottom) / 2 - LINE_HEIGHT * len(lines) / 2
+        x, y = self.x + self.side * (half + 7), (self.y + bottom) / 2 - LINE_HEIGHT
         self.drawing.text(x, y, label, "count", self._outward)
-        for number, line in enumerate(lines, start=1):
-            self.drawing.text(x, y + number * LINE_HEIGHT, line, "small", self._outward)
+        self.drawing.paragraph(x, y, words, _LABEL, self._outward)
 
     def _circle(self, x: float, middle: float, sign: str) -> Box:
         return self.drawing.box(x, middle + 10, sign, "circle", width=20, height=20)

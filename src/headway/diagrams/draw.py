@@ -61,7 +61,7 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
 
 def draw_tokens(model: Model, drawing: Drawing, tokens: Tokens) -> None:
     """Draw a model over the tokens that it reads and predicts."""
-    draw_unrolled = _KINDS[kind][1] if (kind := model.config.kind).startswith("recurrent") else draw_words
+    draw_unrolled = _KINDS[model.config.kind][1] if "recurrent" in model.config.kind else draw_words
     draw_unrolled(model, drawing, tokens)
 
 

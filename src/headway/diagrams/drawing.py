@@ -144,11 +144,11 @@ class Drawing:
         """Add a line of text."""
         self.shapes.append(Text(x, y, text, role, anchor, upright))
 
-    def paragraph(self, x: float, y: float, text: str, width: float) -> float:
+    def paragraph(self, x: float, y: float, text: str, width: float, anchor: Anchor = "start") -> float:
         """Add text below ``y``, wrapped to ``width``, and return the y of its end."""
         for line in wrapped(text.replace(" = ", "\u00a0=\u00a0"), width, "small"):
             y += LINE_HEIGHT
-            self.text(x, y, line, "small", "start")
+            self.text(x, y, line, "small", anchor)
         return y
 
     def arrow(

@@ -25,7 +25,6 @@ from headway.nn.blocks import (
     EncoderStack,
     FeedForward,
     GatedFeedForward,
-    NoNorm,
     PostNorm,
     PreNorm,
     gelu_tanh,
@@ -37,7 +36,6 @@ from headway.nn.norms import RMSNorm
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
-Residual = PostNorm | PreNorm | NoNorm
 # The name of each activation, and that of a gated layer with it.
 _ACTIVATIONS: dict[Any, tuple[str, str]] = {
     F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
@@ -80,6 +78,12 @@ def add(column: Column, module: nn.Module | None, words: str = "") -> None:
             column.layer(f"Linear{words}{bias}", "linear", weights, shape=shape)
 
 
+def add_outside(column: Column, *modules: nn.Module | tuple[nn.Module | None, str] | None) -> None:
+    """Place the boxes of modules outside of blocks, some with words for :func:`add`, unless the drawing has steps."""
+    for module in modules if not column.drawing.steps else ():
+        add(column, *(module if isinstance(module, tuple) else (module,)))
+
+
 def add_blocks(
     column: Column, stack: EncoderStack | DecoderStack | CausalStack, words: str, memory: Column | None = None
 ) -> None:
@@ -94,8 +98,7 @@ def add_blocks(
         which = f" {_ranges(numbers)}" if len(kinds) > 1 else ""
         with column.repeat(count, f"{count} ×" if which else f"N = {count} ×", f"{words}{'s' * (count > 1)}{which}"):
             _add_block(column, stack.blocks[numbers[0] - 1], memory)
-    if not column.drawing.steps:
-        add(column, stack.norm)
+    add_outside(column, stack.norm)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -121,7 +124,7 @@ def _add_block(column: Column, block: Any, memory: Column | None) -> None:
     _add_sublayer(column, block.feed_forward_residual, transform)
 
 
-def _add_sublayer(column: Column, around: Residual, add_inner: Callable[[Column], None]) -> None:
+def _add_sublayer(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
     """Place a sub-layer with its norm and its residual connection."""
     start = column.y - 10
     _add_branch(column, around, add_inner)
@@ -133,7 +136,7 @@ def _add_sublayer(column: Column, around: Residual, add_inner: Callable[[Column]
         column.skip(start)
 
 
-def _add_branch(column: Column, around: Residual, add_inner: Callable[[Column], None]) -> None:
+def _add_branch(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
     if isinstance(around, PreNorm):
         add(column, around.norm)
     add_inner(column)

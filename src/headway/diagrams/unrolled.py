@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
@@ -15,7 +15,6 @@ from headway.models.recurrent_lm import RecurrentLM
 
 PITCH = 60.0  # between two tokens
 _APART = 30.0  # between encoder and decoder
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Tokens:
         return Tokens(*sides, _cut(self.weights, most, sum(self.weights[most - 2 : -1])))
 
 
-def _cut(items: Sequence[Item], most: int, middle: Item) -> Sequence[Item]:
+def _cut(items: Sequence[Any], most: int, middle: Any) -> Sequence[Any]:
     """Return ``items``, or the first ones, ``middle`` and the last one if they are more than ``most``."""
     return items if len(items) <= most else [*items[: most - 2], middle, items[-1]]
 
@@ -83,8 +82,8 @@ def draw_recurrent_language_model(model: RecurrentLM, drawing: Drawing, tokens: 
     rows = add_layers(column, model.embedding, config.cell.upper(), config.num_layers)
     for cell, *_ in rows:
         drawing.arrow(cell.left - 26, cell.middle, cell.left, along="x")
-    words = "last state" if config.carry_state else "zeros"
-    drawing.text(rows[-1][0].left, rows[-1][0].top - 8, words, "small", "end")
+    top, words = rows[-1][0], "last state" if config.carry_state else "zeros"
+    drawing.text(top.left, top.top - 8, words, "small", "end")
     column.layer("Linear, softmax", "softmax", weights_of(model.projection))
     column.end(*tokens.outputs)
 
