@@ -22,13 +22,13 @@ from headway.config import Config
 from headway.diagrams.attention_steps import attention_steps
 from headway.diagrams.draw import LEVELS, draw, with_caption
 from headway.diagrams.drawing import Box, Drawing, Text
-from headway.diagrams.head import HeadInput, draw_head
+from headway.diagrams.head import draw_head
+from headway.diagrams.head_input import HeadInput, first_attention
 from headway.diagrams.svg import to_svg
 from headway.diagrams.text_width import _CHARACTERS
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError
 from headway.inspection.diagram import diagram
-from headway.inspection.diagram_of_text import first_attention
 from headway.models.base import Model
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
@@ -202,7 +202,7 @@ def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     drawing = Drawing("")
     layer = MultiHeadAttention(16, 4)
     mask = torch.ones(3, 3, dtype=torch.bool)
-    head = HeadInput("encoder self-attention", layer, torch.randn(3, 16), [5, 6, 7], mask)
+    head = HeadInput("encoder", layer, torch.randn(3, 16), [5, 6, 7], mask)
     draw_head(head, ["three", "days", "Wunderwerk"], drawing)
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
     assert sum(shape.text == "three" for shape in texts) == 7 + 2  # rows of all matrices, and columns of two

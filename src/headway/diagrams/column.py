@@ -120,12 +120,11 @@ class Column:
         box = self.layer(text, "attention", weights, gap=0.0, reserved=size + 8)
         self.drawing.shapes.append(Mask(box.right - size - 7, box.middle - size / 2, _CELL, mask))
 
-    def plus(self) -> Box:
+    def plus(self) -> None:
         """Place the sign of an addition."""
         self.rise()
         self.newest = self._circle(self.x, self.y - 10, "+")
         self.y = self.newest.top
-        return self.newest
 
     def add_from_side(self, text: str, weights: Iterable[Tensor] = (), sign: str = "") -> None:
         """Place the addition of a box at the side, such as the encoding of positions. ``sign`` is what it computes."""
@@ -160,9 +159,9 @@ class Column:
     def join(self, branches: list[Column]) -> None:
         """Add the outputs of ``branches`` to what this column carries."""
         self.rise(self.y - min(branch.y for branch in branches), head=False)
-        sign = self.plus()
+        self.plus()
         for branch in branches:
-            self.drawing.arrow(branch.x, branch.y, sign.middle, sign.center + 10 * branch.side)
+            self.drawing.arrow(branch.x, branch.y, self.newest.middle, self.x + 10 * branch.side)
 
     @contextmanager
     def repeat(self, count: int, label: str, words: str) -> Iterator[None]:

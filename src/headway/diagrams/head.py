@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
+from headway.diagrams.head_input import HeadInput
 from headway.diagrams.text_width import shortened
-from headway.nn.attention import MultiHeadAttention, masked_softmax
+from headway.nn.attention import masked_softmax
 
 _CELL = 38.0  # width of a number
 _SHOWN, _MAX_TOKENS = 3, 5  # columns of vectors, and tokens
 _APART = 206.0  # between the centers of Q, K and V
-
-
-@dataclass(frozen=True)
-class HeadInput:
-    """An attention layer with its name, its input, the tokens of the input, and the mask."""
-
-    name: str
-    layer: MultiHeadAttention
-    x: Float[Tensor, "T D"]
-    tokens: list[int]
-    mask: Bool[Tensor, "#T T"]
 
 
 @torch.inference_mode()
@@ -61,10 +49,8 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     mixed = _matrix(drawing, _APART / 4, bottom, "Mixture: weights × V", mixture, tokens, "state")
     _elbow(drawing, normed, mixed, LINE_HEIGHT)
     drawing.arrow(shown[2].center, shown[2].top - 18, mixed.middle, mixed.right)
-    drawing.caption = (
-        f"Numbers of the first head in the first block ({head.name}). Rows, and columns of scores and softmax, are "
-        f"tokens; bold: the row of “{tokens[min(1, len(tokens) - 1)].strip()}”. "
-    )
+    row = tokens[min(1, len(tokens) - 1)].strip()
+    drawing.caption = f"Head 1 of the first block ({head.side} self-attention); the row of “{row}” is bold. "
 
 
 def _matrix(

@@ -25,8 +25,7 @@ def draw_transformer(model: Transformer, drawing: Drawing) -> None:
     encoder = _column(drawing, -x, "Inputs", "B × S", config, side=-1)
     add_outside(encoder, (model.source_embedding, "Input embedding"), model.source_positions, model.source_norm)
     add_blocks(encoder, model.encoder, "encoder block")
-    shape = f" {encoder.shape}" if drawing.sizes else ""
-    drawing.text(-x, encoder.y - 30, f"memory (encoder output){shape}", "small")
+    drawing.text(-x, encoder.y - 30, "memory (encoder output)" + f" {encoder.shape}" * drawing.sizes, "small")
     decoder = _column(drawing, x, "Outputs (shifted right)", "B × T", config)
     add_outside(decoder, (model.target_embedding, "Output embedding"), model.target_positions, model.target_norm)
     add_blocks(decoder, model.decoder, "decoder block", encoder)
@@ -37,7 +36,7 @@ def draw_language_model(model: DecoderOnly | MaskedTransformer, drawing: Drawing
     """Draw a decoder-only or a masked language model."""
     causal = isinstance(model, DecoderOnly)
     column = _body(model, drawing, "Text so far" if causal else "Text, some tokens hidden")
-    if not causal:
+    if isinstance(model, MaskedTransformer):
         add_outside(column, (model.head.dense, ", activation"), model.head.norm)
     _add_output(column, model, f"Probabilities of the {'next token' if causal else 'hidden tokens'}")
 

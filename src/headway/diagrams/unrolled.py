@@ -35,11 +35,11 @@ class Tokens:
 
     def fitted(self, most: int) -> Tokens:
         """Return at most ``most`` shortened tokens of each side: the first ones, an ellipsis and the last one."""
-        sides = (
+        source, inputs, outputs = (
             [shortened(token, PITCH - 4) for token in _cut(tokens, most, "…")]
             for tokens in (self.source, self.inputs, self.outputs)
         )
-        return Tokens(*sides, _cut(self.weights, most, sum(self.weights[most - 2 : -1])))
+        return Tokens(source, inputs, outputs, _cut(self.weights, most, sum(self.weights[most - 2 : -1])))
 
 
 def _cut(items: Sequence[Any], most: int, middle: Any) -> Sequence[Any]:
@@ -82,8 +82,8 @@ def draw_recurrent_language_model(model: RecurrentLM, drawing: Drawing, tokens: 
     rows = add_layers(column, model.embedding, config.cell.upper(), config.num_layers)
     for cell, *_ in rows:
         drawing.arrow(cell.left - 26, cell.middle, cell.left, along="x")
-    top, words = rows[-1][0], "last state" if config.carry_state else "zeros"
-    drawing.text(top.left, top.top - 8, words, "small", "end")
+    last, words = rows[-1][0], "last state" if config.carry_state else "zeros"
+    drawing.text(last.left, last.top - 8, words, "small", "end")
     column.layer("Linear, softmax", "softmax", weights_of(model.projection))
     column.end(*tokens.outputs)
 
@@ -103,12 +103,11 @@ def draw_words(model: Any, drawing: Drawing, tokens: Tokens) -> None:
     column.layer("Output embedding, positions" if memory else "Embedding, positions", "embedding")
     words = f"{config.decoder_layers if causal else config.encoder_layers} × {'decoder ' if memory else ''}block"
     block = column.layer(f"{words}\n{_seen(config, causal)}{more}", "attention")
-    pooling = "" if len(tokens.outputs) == len(tokens.inputs) else "Pooling, "
-    column.layer(f"{pooling}{'l' if pooling else 'L'}inear, softmax", "softmax")
+    pools = len(tokens.outputs) < len(tokens.inputs)
+    column.layer("Pooling, linear, softmax" if pools else "Linear, softmax", "softmax")
     column.end(*tokens.outputs)
     if memory is not None:
-        gutter = memory.right + _APART / 2
-        drawing.arrow(memory.center, memory.top, memory.top - 14, gutter, block.middle, block.left)
+        drawing.arrow(memory.center, memory.top, memory.top - 14, left - _APART / 2, block.middle, block.left)
 
 
 def _seen(config: Any, causal: bool) -> str:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from headway.bundle import load_bundle
 from headway.diagrams.draw import Level, describe_options, draw_tokens, name_of
 from headway.diagrams.drawing import Drawing
-from headway.diagrams.head import HeadInput, draw_head
+from headway.diagrams.head import draw_head
+from headway.diagrams.head_input import first_attention
 from headway.diagrams.unrolled import Tokens
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect
 from headway.inspection.results import Inspection
-from headway.nn.attention import restrict_to_window
-from headway.nn.blocks import CausalBlock, EncoderBlock, PreNorm
-from headway.nn.masks import causal_mask
 from headway.tasks import load
 from headway.text.base import BOS, EOS
 
@@ -70,27 +66,3 @@ def _draw_head(bundle: Any, text: str, drawing: Drawing) -> None:
             ids = [*ids, EOS]
     head = first_attention(bundle.model, ids)
     draw_head(head, tokenizer.display(head.tokens), drawing)
-
-
-@torch.inference_mode()
-def first_attention(model: Any, tokens: list[int]) -> HeadInput:
-    """Return the attention of the first block that reads ``tokens``, in a Transformer that of the encoder.
-
-    Raises:
-        ConfigError: The model has no blocks.
-    """
-    block = next((part for part in model.modules() if isinstance(part, EncoderBlock | CausalBlock)), None)
-    if block is None:
-        raise ConfigError(f"a model of kind {model.config.kind} has no blocks with heads; choose the level model")
-    row, causal = torch.tensor([tokens]), isinstance(block, CausalBlock)
-    x = model.embed_source(row) if hasattr(model, "embed_source") else model.embed(row)
-    if hasattr(model, "encoder_tokens"):
-        row = model.encoder_tokens(row)
-    visible = row != model.pad if getattr(model.config, "masked", True) else torch.ones_like(row, dtype=torch.bool)
-    if getattr(model, "convolution", None) is not None:
-        x = model.convolution(x, visible)
-    x = block.attention_residual.norm(x) if isinstance(block.attention_residual, PreNorm) else x
-    seen = visible & causal_mask(x.size(1))[0] if causal else visible
-    mask = restrict_to_window(seen, block.attention.window, x)
-    side = "causal" if causal else "encoder"
-    return HeadInput(f"{side} self-attention", block.attention, x[0], row[0].tolist(), mask)
