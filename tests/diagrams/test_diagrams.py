@@ -164,6 +164,7 @@ def test_recurrent_attention_sums_all_states_in_four_steps() -> None:
     drawing = draw(outline(RecurrentConfig(attention="bahdanau", bidirectional=True)))
     assert {"1 Scores with h₀", "2 Softmax", "3 Weighted sum", "c₁ = α₁z₁ + α₂z₂ + α₃z₃ + α₄z₄", "4 c₁",
             "α₁", "α₄", "z = z₄→", "and z₁←", "same weights"} <= set(lines(drawing))  # fmt: skip
+    assert lines(drawing).count("same weights") == 2  # of both embeddings, and of the projection
     without = draw(outline(RecurrentConfig.preset("cho")))
     assert without.title == "Recurrent encoder-decoder without attention"
     assert "z = z₄" in lines(without)
@@ -203,10 +204,11 @@ def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     layer = MultiHeadAttention(16, 4)
     mask = torch.ones(3, 3, dtype=torch.bool)
     head = HeadInput("encoder", layer, torch.randn(3, 16), [5, 6, 7], mask)
-    draw_head(head, ["three", "days", "Wunderwerk"], drawing)
+    draw_head(head, ["three", "days", " "], drawing)
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
     assert sum(shape.text == "three" for shape in texts) == 7 + 2  # rows of all matrices, and columns of two
     assert sum(shape.text == "days" and shape.role == "bold" for shape in texts) == 5  # not in keys and values
+    assert sum(shape.text == "␣" for shape in texts) == 7 + 2
     assert "encoder self-attention" in drawing.caption
     assert "“days”" in drawing.caption
     assert faults(with_caption(drawing)) == []
