@@ -8,7 +8,7 @@ from torch import nn
 from headway.diagrams.attention_steps import attention_steps, score_steps
 from headway.diagrams.column import Column
 from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask, MaskRows, Style, weights_of
-from headway.diagrams.layers import attention_name, attention_options, mask_rows
+from headway.diagrams.layers import attention_name, attention_options, mask_rows, window_words
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.recurrent_decoders import BahdanauDecoder, RecurrentAttention
 
@@ -30,9 +30,7 @@ def attention_uses(model: nn.Module) -> dict[str, tuple[Attention, MaskRows]]:
             uses.setdefault(_CROSS.format("the decoder"), (layer, mask_rows(False, None)))
         elif isinstance(layer, MultiHeadAttention):
             causal, window = "decoder" in name.split("."), layer.window
-            seen = "itself and those before it" if causal else "all positions"
-            if window is not None:
-                seen = f"a window: itself, {window[0]:,} before and {0 if causal else window[1]:,} after it"
+            seen = window_words(*window) if window else "itself and those before it" if causal else "all positions"
             kind = "Masked self-attention in the decoder" if causal else "Self-attention in the encoder"
             uses.setdefault(_SELF.format(kind, seen), (layer, mask_rows(causal, window)))
     return uses
@@ -78,7 +76,8 @@ def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str) -> None:
         column = Column(drawing, [_RIGHT + (1 - place) * (_NARROW + 18)], [role], width=_NARROW)
         linear = "Linear" if outer is None else "Linear, ReLU, linear"
         weights = [torch.split(part, list(layer.widths))[place] for part in layer.projection.parameters()]
-        text = f"{linear}\n× {layer.num_kv_heads if place else layer.num_heads}"
+        heads = layer.num_kv_heads if place else layer.num_heads
+        text = f"{linear} for\n{heads} head{'s' * (heads > 1)}"
         column.layer(text, "linear", [*weights, *weights_of(outer)], gap=20.0, stacked=True)
         if norm is not None:
             column.layer("Norm", "linear", weights_of(norm), gap=20.0, stacked=True)

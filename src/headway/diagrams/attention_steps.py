@@ -5,7 +5,7 @@ A test runs the lines and compares their result with that of the layer.
 
 from __future__ import annotations
 
-_MATMUL = ("MatMul", "scores = query @ key.transpose(-2, -1)")
+_MATMUL = ("MatMul: Q Kᵀ", "scores = query @ key.transpose(-2, -1)")
 _PAIRS = "(query.unsqueeze(-2) + key.unsqueeze(-3){})"
 _HIDDEN = ("Linear to one number", "scores = (hidden @ score.vector.unsqueeze(-3)).squeeze(-1)")
 _PROJECTED = ("Linear for Q, linear for K", "query, key = query @ score.query, key @ score.key")

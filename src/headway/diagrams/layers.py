@@ -16,19 +16,8 @@ from torch.nn import functional as F
 
 from headway.diagrams.column import Column
 from headway.diagrams.drawing import Drawing, MaskRows, weights_of
+from headway.nn import blocks
 from headway.nn.attention import MultiHeadAttention
-from headway.nn.blocks import (
-    CausalStack,
-    DecoderBlock,
-    DecoderStack,
-    EncoderBlock,
-    EncoderStack,
-    FeedForward,
-    GatedFeedForward,
-    PostNorm,
-    PreNorm,
-    gelu_tanh,
-)
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
@@ -38,7 +27,7 @@ from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
 # The name of each activation, and that of a gated layer with it.
 _ACTIVATIONS: dict[Any, tuple[str, str]] = {
-    F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
+    F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), blocks.gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
     F.silu: ("SiLU", "SwiGLU"), F.sigmoid: ("sigmoid", "GLU"),
 }  # fmt: skip
 _POOLING = {
@@ -85,8 +74,9 @@ def add_outside(column: Column, *modules: nn.Module | tuple[nn.Module | None, st
 
 
 def add_blocks(
-    column: Column, stack: EncoderStack | DecoderStack | CausalStack, words: str, memory: Column | None = None
-) -> None:
+    column: Column, stack: blocks.EncoderStack | blocks.DecoderStack | blocks.CausalStack, words: str,
+    memory: Column | None = None,
+) -> None:  # fmt: skip
     """Place the blocks of a stack, equal ones once with their number, and the norm after them."""
     kinds: dict[Any, list[int]] = {}
     for number, block in enumerate(stack.blocks, start=1):
@@ -98,7 +88,7 @@ def add_blocks(
         which = f" {_ranges(numbers)}" if len(kinds) > 1 else ""
         with column.repeat(count, f"{count} ×" if which else f"N = {count} ×", f"{words}{'s' * (count > 1)}{which}"):
             _add_block(column, stack.blocks[numbers[0] - 1], memory)
-    add_outside(column, stack.norm)
+    add(column, stack.norm)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -109,7 +99,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _add_block(column: Column, block: Any, memory: Column | None) -> None:
-    attend = partial(_add_attention, layer=block.attention, causal=not isinstance(block, EncoderBlock))
+    attend = partial(_add_attention, layer=block.attention, causal=not isinstance(block, blocks.EncoderBlock))
     transform = partial(_add_feed_forward, layer=block.feed_forward)
     if getattr(block, "parallel", False):
         branches = column.branches()
@@ -118,7 +108,7 @@ def _add_block(column: Column, block: Any, memory: Column | None) -> None:
         column.join(branches)
         return
     _add_sublayer(column, block.attention_residual, attend)
-    if isinstance(block, DecoderBlock):
+    if isinstance(block, blocks.DecoderBlock):
         cross = partial(_add_attention, layer=block.cross_attention, memory=memory)
         _add_sublayer(column, block.cross_attention_residual, cross)
     _add_sublayer(column, block.feed_forward_residual, transform)
@@ -128,7 +118,7 @@ def _add_sublayer(column: Column, around: Any, add_inner: Callable[[Column], Non
     """Place a sub-layer with its norm and its residual connection."""
     start = column.y - 10
     _add_branch(column, around, add_inner)
-    if isinstance(around, PostNorm):
+    if isinstance(around, blocks.PostNorm):
         add(column, around.norm, "Add & " if around.residual else "")
     elif around.residual:
         column.plus()
@@ -137,7 +127,7 @@ def _add_sublayer(column: Column, around: Any, add_inner: Callable[[Column], Non
 
 
 def _add_branch(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
-    if isinstance(around, PreNorm):
+    if isinstance(around, blocks.PreNorm):
         add(column, around.norm)
     add_inner(column)
     add(column, around.dropout)
@@ -150,7 +140,7 @@ def _add_attention(
     if causal:
         title = f"Masked {title[0].lower()}{title[1:]}"
     if layer.window is not None:
-        title = f"{title} in a window of {layer.window[0] + 1 + layer.window[1]:,}"
+        title += f" in {window_words(*layer.window)}"
     heads = f"{layer.num_heads} head{'s' * (layer.num_heads > 1)}"
     text, mask = "\n".join([title, heads, *attention_options(layer)]), mask_rows(causal, layer.window)
     shared = weights_of(layer.relative_bias)  # by all blocks of the stack
@@ -191,15 +181,21 @@ def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
         yield f"{attention.score.kind.replace('_', '-')} scores"
 
 
+def window_words(before: int, after: int) -> str:
+    """Return the positions of a window around each position, in words."""
+    more = f", {after:,}\u00a0after" if after else ""
+    return f"a window of {before + 1 + after:,}: itself, {before:,}\u00a0before{more}"
+
+
 def mask_rows(causal: bool, window: tuple[int, int] | None) -> MaskRows:
-    """Return a small picture of which keys (columns) each query (row) attends to."""
-    before, after = (_SIZE_OF_MASK, _SIZE_OF_MASK) if window is None else (min(window[0], 1), min(window[1], 1))
-    after, places = 0 if causal else after, range(_SIZE_OF_MASK)
+    """Return a small picture of which keys (columns) each query (row) attends to. Windows have three positions."""
+    most = (_SIZE_OF_MASK, 0 if causal else _SIZE_OF_MASK) if window is None else (2, 0) if causal else (1, 1)
+    (before, after), places = map(min, window or most, most), range(_SIZE_OF_MASK)
     return tuple(tuple(-before <= key - query <= after for key in places) for query in places)
 
 
-def _add_feed_forward(column: Column, layer: FeedForward | GatedFeedForward) -> None:
-    gated = isinstance(layer, GatedFeedForward)
+def _add_feed_forward(column: Column, layer: blocks.FeedForward | blocks.GatedFeedForward) -> None:
+    gated = isinstance(layer, blocks.GatedFeedForward)
     activation, gate = _ACTIVATIONS.get(layer.activation, ("activation", "gate"))
     name = gate if gated else activation
     d_model, d_ff = f"{layer.inner.in_features:,}", f"{layer.inner.out_features:,}"

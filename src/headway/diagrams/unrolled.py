@@ -112,6 +112,6 @@ def draw_words(model: Any, drawing: Drawing, tokens: Tokens) -> None:
 
 def _seen(config: Any, causal: bool) -> str:
     window = config.decoder_window if causal else config.encoder_window
-    most = "" if window is None else f" in a window of {window:,}"
-    every = " or, in other blocks, to all" if most and getattr(config, "global_every", None) else ""
-    return f"each position attends to {'the tokens so far' if causal else 'all'}{most}{every}"
+    every = " or, in other blocks, to all" if window and getattr(config, "global_every", None) else ""
+    seen = ("the tokens so far", "the last {:,}, itself included") if causal else ("all", "the {:,} around it")
+    return f"each position attends to {seen[window is not None].format(window)}{every}"
