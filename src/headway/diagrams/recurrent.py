@@ -10,11 +10,8 @@ from headway.diagrams.unrolled import PITCH, Tokens, add_layers, count_parts, nu
 from headway.models.recurrent import RecurrentModel
 from headway.nn.recurrent_decoders import AttentionDecoder, BahdanauDecoder, FixedVectorDecoder, LuongDecoder
 
-_BUS = -64.0  # y of the line that carries z or the context vector to the cells
 # The layer between the last state of each kind of decoder and the projection.
-_READOUTS = {
-    LuongDecoder: "tanh of\nc, h", BahdanauDecoder: "Maxout\nh, y, c", FixedVectorDecoder: "Maxout\nh, y, z",
-}  # fmt: skip
+_READOUTS = {LuongDecoder: "tanh of\nc, h", BahdanauDecoder: "Maxout\nh, y, c", FixedVectorDecoder: "Maxout\nh, y, z"}
 
 
 def draw_recurrent(model: RecurrentModel, drawing: Drawing, tokens: Tokens | None = None) -> None:
@@ -25,9 +22,9 @@ def draw_recurrent(model: RecurrentModel, drawing: Drawing, tokens: Tokens | Non
     states, z = _add_encoder(encoder, model, numbered("z", tokens.source, "ₛ"))
     column = token_column(drawing, z.center + PITCH - 27, tokens.inputs)
     rows = add_layers(column, model.target_embedding, config.cell.upper(), config.decoder_layers)
-    words, least = ("", 40.0) if config.cell == "gru" else ("\nc₀ = V′z", 54.0)
-    bottom, height = rows[0][0].bottom, max(rows[0][0].bottom - rows[-1][0].top, least)
-    initial = drawing.box(z.center, bottom, f"h₀ =\ntanh V z{words}", "state", width=58, height=height)
+    words, least = ("", 40.0) if config.cell == "gru" else ("\ncell₀ =\nV′z", 62.0)
+    words, bottom, top = f"h₀ =\ntanh V z{words}", rows[0][0].bottom + 8, rows[-1][0].top
+    initial = drawing.box(z.center, bottom, words, "state", width=58, height=max(bottom - top, least))
     drawing.arrow(z.center, z.top, initial.bottom)
     for row in rows:
         drawing.arrow(initial.right, row[0].middle, row[0].left, along="x")
@@ -37,14 +34,16 @@ def draw_recurrent(model: RecurrentModel, drawing: Drawing, tokens: Tokens | Non
         scores = f"1 Scores with h{'₁' if luong else '₀'}\n({(config.score_kind or '').replace('_', '-')})"
         context = _add_attention(encoder, states, tokens, scores, rows[-1][0] if luong else initial)
         drawing.arrow(context.right, context.middle, gutter, readout.middle, readout.left, along="x")
-        drawing.text(readout.left - 6, readout.middle - 5, "4 c₁", "small", "end")
+        drawing.text(readout.left - 6, readout.middle - 5, "4 Use c₁", "small", "end")
+        names = numbered("c", tokens.inputs, "ₜ")
+        _enter(drawing, readouts[1:], names[1:])
         if not luong:
-            _carry(drawing, rows[0], numbered("c", tokens.inputs, "ₜ"), gutter, readout.middle)
+            _enter(drawing, rows[0], names, gutter, readout.middle)
     elif not config.reads_z_only_at_start:
-        _carry(drawing, rows[0], ["z"] * len(rows[0]), z.center + 18, z.top)
+        _enter(drawing, [*rows[0], *readouts], ["z"] * 2 * len(readouts), z.center + 18, z.top)
     for before, after in zip(readouts, rows[0][1:] if config.input_feeding else (), strict=False):
         channel, port = before.center + PITCH / 2, after.center + 14
-        drawing.arrow(before.right, before.middle, channel, _BUS - 9, port, after.bottom, along="x")
+        drawing.arrow(before.right, before.middle, channel, after.bottom + 9, port, after.bottom, along="x")
     column.layer("Linear, softmax", "softmax", weights_of(model.projection))
     column.end(*tokens.outputs)
 
@@ -57,10 +56,9 @@ def _add_encoder(encoder: Column, model: RecurrentModel, names: Sequence[str]) -
     frame = Box(0.0, encoder.y - 48, encoder.width, encoder.y - 12, (), "frame")
     drawing.shapes.append(frame)
     states = encoder.boxes(names, "state", 18, 40, 24)
-    last, last_only = f"z = {names[-1]}→\nand {names[0]}←" if both else f"z = {names[-1]}", config.summary == "final"
-    z = drawing.box(
-        frame.right + 77, -22, last if last_only else f"z =\n{config.summary}", "state", width=58, height=34
-    )
+    last, last_only = f"{names[-1]}→\nand {names[0]}←" if both else names[-1], config.summary == "final"
+    words = f"z = {last}" if last_only else f"z =\n{config.summary}"
+    z = drawing.box(frame.right + 77, -22, words, "state", width=58, height=34)
     start = states[-1].right if last_only and not both else frame.right
     drawing.arrow(start, frame.middle, frame.right + 10, z.middle, z.left, along="x")
     return frame, z
@@ -68,7 +66,7 @@ def _add_encoder(encoder: Column, model: RecurrentModel, names: Sequence[str]) -
 
 def _add_readouts(column: Column, text: str) -> list[Box]:
     """Place the layer between the last state and the projection. It may read y, the embedding, too."""
-    boxes = column.boxes([text] * len(column.ports), "feed_forward", 34, 54, 40)
+    boxes = column.boxes([text] * len(column.ports), "feed_forward", 36, 54, 40)
     for box in boxes if "y" in text else ():
         port, end = box.center + 17, box.bottom
         column.drawing.arrow(port, -46, -55, box.center + 28, end + 10, port, end)
@@ -80,7 +78,7 @@ def _add_attention(encoder: Column, states: Box, tokens: Tokens, scores_text: st
     drawing, alphas = encoder.drawing, numbered("α", tokens.source, "ₛ")
     scores = encoder.layer(scores_text, "attention", gap=22)
     softmax = encoder.layer("2 Softmax", "softmax")
-    labels = [f"{alpha}: {weight:.2f}" for alpha, weight in zip(alphas, tokens.weights, strict=False)] or alphas
+    labels = [f"{alpha} ≈ {weight:.2f}" for alpha, weight in zip(alphas, tokens.weights, strict=False)] or alphas
     for port, label in zip(encoder.ports, labels, strict=True):
         drawing.text(port + 4, softmax.top - 12, label, "small", "start")
     mixture = encoder.layer("3 Weighted sum", "attention", gap=34)
@@ -91,9 +89,10 @@ def _add_attention(encoder: Column, states: Box, tokens: Tokens, scores_text: st
     return encoder.layer(f"c₁ = {total}", "state", gap=20)
 
 
-def _carry(drawing: Drawing, cells: list[Box], names: Sequence[str], x: float, y: float) -> None:
-    """Draw the arrows for a vector that the first layer reads at each step, from (x, y) on."""
-    drawing.arrow(x, y, _BUS, cells[0].center - 14, head=False)
-    for cell, name in zip(cells, names, strict=True):
-        drawing.arrow(cell.center - 14, _BUS, cell.bottom)
-        drawing.text(cell.center - 14, _BUS + 12, name, "small")
+def _enter(drawing: Drawing, boxes: Sequence[Box], names: Sequence[str], *start: float) -> None:
+    """Draw a short arrow with its name into each box that reads a vector, and a line from ``start`` to the first."""
+    if start:
+        drawing.arrow(*start, boxes[0].bottom + 18, boxes[0].center - 16, head=False)
+    for box, name in zip(boxes, names, strict=True):
+        drawing.arrow(box.center - 16, box.bottom + 18, box.bottom)
+        drawing.text(box.center - 16, box.bottom + 29, name, "small")
