@@ -40,8 +40,8 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     title, center = f"Scores: Q Kᵀ / √{attention.d_key}" if score is None else "Scores of Q and K", -_APART / 2
     title += "" if attention.relative_bias is None else " + bias"
     compared = _matrix(drawing, center, shown[0].top - 44, title, scores, tokens, "attention", heading=LINE_HEIGHT)
-    for box in shown[:2]:
-        _elbow(drawing, box, compared)
+    for box, port in zip(shown, (-20.0, 20.0), strict=False):
+        _elbow(drawing, box, compared, port=port)
     bottom = compared.top - 44 - LINE_HEIGHT
     normed = _matrix(drawing, center, bottom, "Softmax of each row", weights, tokens, "softmax", heading=LINE_HEIGHT)
     drawing.arrow(center, compared.top - 18 - LINE_HEIGHT, normed.bottom)
@@ -50,7 +50,7 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     _elbow(drawing, normed, mixed, LINE_HEIGHT)
     drawing.arrow(shown[2].center, shown[2].top - 18, mixed.middle, mixed.right)
     row = tokens[min(1, len(tokens) - 1)].strip()
-    drawing.caption = f"Head 1 of the first block ({head.side} self-attention); the row of “{row}” is bold. "
+    drawing.caption = f"Head 1 of the first block ({head.side} self-attention), rounded; the row of “{row}” is bold. "
 
 
 def _matrix(
@@ -86,7 +86,10 @@ def _number(value: float) -> str:
     return f"{value:z.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
-def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0) -> None:
-    """Draw an arrow from the top of a matrix, above its title and a heading, to the bottom of a box."""
+def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0, port: float = 0.0) -> None:
+    """Draw an arrow from the top of a matrix, above its title and a heading, to the bottom of a box.
+
+    The arrow ends ``port`` to the right of the center.
+    """
     start = lower.top - 18 - heading
-    drawing.arrow(lower.center, start, start - 10, upper.center, upper.bottom)
+    drawing.arrow(lower.center, start, start - 10, upper.center + port, upper.bottom)
