@@ -19,10 +19,12 @@ from torch.nn import functional as F
 
 import headway
 from headway.config import Config
-from headway.diagrams.attention import attention_steps
+from headway.diagrams.attention_steps import attention_steps
 from headway.diagrams.draw import LEVELS, draw, with_caption
 from headway.diagrams.drawing import Box, Drawing, Text
-from headway.diagrams.head import HeadInput, draw_head, first_attention
+from headway.diagrams.head import draw_head
+from headway.diagrams.head_input import HeadInput, first_attention
+from headway.diagrams.layers import mask_rows
 from headway.diagrams.svg import to_svg
 from headway.diagrams.text_width import _CHARACTERS
 from headway.engine.accelerate import accelerate
@@ -149,7 +151,34 @@ def test_pre_norm_untied_and_windowed_models_look_different() -> None:
     assert words().count("same weights") == 2  # of both embeddings, and of the projection
     assert words(tie="target").count("same weights") == 1
     assert "same weights" not in words(tie="none")
-    assert "window of 5" in words(encoder_window=5)
+    assert "window of 5: itself, 2\u00a0before, 2\u00a0after" in words(encoder_window=5)
+    assert "window of 5: itself, 4\u00a0before" in words(decoder_window=5)
+
+
+def test_the_output_of_a_pre_norm_stack_is_normed_at_each_level() -> None:
+    model = outline(TransformerConfig.preset("tiny", norm="pre"))
+    for level in ("model", "block"):
+        norms = [shape for shape in draw(model, level=level).shapes if isinstance(shape, Box) and shape.style == "norm"]
+        assert len(norms) == 2 + 3 + 2  # of the sub-layers of an encoder and a decoder block, and of both stacks
+
+
+def test_lines_have_junctions_where_they_part_and_none_where_they_cross() -> None:
+    drawing = Drawing("")
+    drawing.arrow(0, 0, 30)  # upright
+    drawing.arrow(-10, 20, 10, along="x")  # crosses it
+    assert drawing.junctions() == []
+    drawing.arrow(0, 10, 10, along="x")  # starts on it
+    drawing.arrow(20, 0, 10, 15, 30)  # two lines that part at (20, 10), and bend before they end
+    drawing.arrow(20, 0, 10, 25, 30)
+    assert drawing.junctions() == [(0, 10), (20, 10)]
+
+
+def test_masks_of_windows_are_bands_of_three_positions() -> None:
+    assert mask_rows(False, None)[2] == (True,) * 6
+    assert mask_rows(True, None)[2] == (True, True, True, False, False, False)
+    assert mask_rows(False, (3, 3))[2] == (False, True, True, True, False, False)
+    assert mask_rows(True, (6, 0))[3] == (False, True, True, True, False, False)
+    assert mask_rows(True, (0, 0))[3] == (False, False, False, True, False, False)
 
 
 def lines(drawing: Drawing) -> list[str]:
@@ -161,11 +190,17 @@ def lines(drawing: Drawing) -> list[str]:
 
 def test_recurrent_attention_sums_all_states_in_four_steps() -> None:
     drawing = draw(outline(RecurrentConfig(attention="bahdanau", bidirectional=True)))
-    assert {"1 Scores with h₀", "2 Softmax", "3 Weighted sum", "c₁ = α₁z₁ + α₂z₂ + α₃z₃ + α₄z₄", "4 c₁",
+    assert {"1 Scores with h₀", "2 Softmax", "3 Weighted sum", "c₁ = α₁z₁ + α₂z₂ + α₃z₃ + α₄z₄", "4 Use c₁",
             "α₁", "α₄", "z = z₄→", "and z₁←", "same weights"} <= set(lines(drawing))  # fmt: skip
+    assert lines(drawing).count("same weights") == 2  # of both embeddings, and of the projection
     without = draw(outline(RecurrentConfig.preset("cho")))
     assert without.title == "Recurrent encoder-decoder without attention"
     assert "z = z₄" in lines(without)
+    assert lines(without).count("z") == 3 + 3  # read by each cell and each maxout layer
+    assert lines(drawing).count("c₂") == 2
+    luong = lines(draw(outline(RecurrentConfig.preset("luong"))))
+    assert {"c₂", "c₃", "cell₀ ="} <= set(luong)
+    assert "c₀ = V′z" not in luong
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -201,11 +236,12 @@ def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     drawing = Drawing("")
     layer = MultiHeadAttention(16, 4)
     mask = torch.ones(3, 3, dtype=torch.bool)
-    head = HeadInput("encoder self-attention", layer, torch.randn(3, 16), [5, 6, 7], mask)
-    draw_head(head, ["three", "days", "Wunderwerk"], drawing)
+    head = HeadInput("encoder", layer, torch.randn(3, 16), [5, 6, 7], mask)
+    draw_head(head, ["three", "days", " "], drawing)
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
     assert sum(shape.text == "three" for shape in texts) == 7 + 2  # rows of all matrices, and columns of two
     assert sum(shape.text == "days" and shape.role == "bold" for shape in texts) == 5  # not in keys and values
+    assert sum(shape.text == "␣" for shape in texts) == 7 + 2
     assert "encoder self-attention" in drawing.caption
     assert "“days”" in drawing.caption
     assert faults(with_caption(drawing)) == []

@@ -18,8 +18,7 @@ def draw_cell(layers: dict[str, RecurrentLayer], drawing: Drawing) -> None:
     drawing.text(newest.center, newest.top - 28, "hₜ  (output, and state of the next step)")
     y = 10.0
     for name, layer in layers.items():
-        number = drawing.count(weights_of(layer))
-        weights = f", {number:,} weights" if drawing.sizes else ""
+        weights = f", {drawing.count(weights_of(layer)):,} weights" if drawing.sizes else ""
         words = f"{name}: x has {layer.cell.input_size:,} units, h has {layer.cell.hidden_size:,}{weights}."
         y = drawing.paragraph(-_WIDTH / 2, y, words, _WIDTH)
 

@@ -13,7 +13,6 @@ from itertools import pairwise
 from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Anchor, Box, Drawing, Mask, MaskRows, Style, area
-from headway.diagrams.text_width import text_width, wrapped
 
 WIDTH = 172.0  # of a layer's box
 FRAME_HALF = WIDTH / 2 + 26.0  # from the center of a column to the edge of its frames
@@ -50,7 +49,6 @@ class Column:
         self.x, self.y = (ports[0] + ports[-1]) / 2, y - 12 if words else y
         self.shape = self._unwritten = shape
         self._outward, self._inward = _ANCHORS[side]
-        self._extent = FRAME_HALF + 7 + _LABEL  # from the center to the edge of the labels at the side
         self._write(words, y)
 
     def rise(self, height: float = _GAP, *, head: bool = True) -> None:
@@ -68,22 +66,19 @@ class Column:
         """Place a box, and ties to the boxes that show the same weights."""
         self.rise(gap)
         weights = list(weights)
-        tied = {self.drawing.owners.get(weight): None for weight in weights}
         number = self.drawing.count(weights, self.copies)
         if self.drawing.sizes and number:
             text += f"\n{f'{self.copies} × ' if self.copies > 1 else ''}{number:,} weights"
         box = self.drawing.box(self.x, self.y, text, style, width=self.width, stacked=stacked, reserved=reserved)
-        self.drawing.owners.update(dict.fromkeys(weights, box))
-        for owner in tied:
-            if owner is not None:
-                self._tie(owner, box)
+        self._tie(weights, box)
         self.newest, self.y, self.shape = box, area(box)[1], shape or self.shape
         self._unwritten = self.shape
         return box
 
     def boxes(
-        self, texts: Sequence[str], style: Style, gap: float, width: float, height: float, *, links: int = 0
-    ) -> list[Box]:
+        self, texts: Sequence[str], style: Style, gap: float, width: float, height: float, *, links: int = 0,
+        weights: Sequence[Tensor] = (),
+    ) -> list[Box]:  # fmt: skip
         """Place a box on each port. ``links`` is 1 if the next box reads it, and 2 if the one before reads it, too."""
         boxes = [self.drawing.box(x, self.y - gap, text, style, width=width, height=height)
                  for x, text in zip(self.ports, texts, strict=True)]  # fmt: skip
@@ -93,6 +88,7 @@ class Column:
             self.drawing.arrow(left.right, left.middle - apart, right.left, along="x")
             if links > 1:
                 self.drawing.arrow(right.left, left.middle + apart, left.right, along="x")
+        self._tie(weights, boxes[0], boxes[-1])
         return boxes
 
     def end(self, *words: str) -> None:
@@ -124,12 +120,11 @@ class Column:
         box = self.layer(text, "attention", weights, gap=0.0, reserved=size + 8)
         self.drawing.shapes.append(Mask(box.right - size - 7, box.middle - size / 2, _CELL, mask))
 
-    def plus(self) -> Box:
+    def plus(self) -> None:
         """Place the sign of an addition."""
         self.rise()
         self.newest = self._circle(self.x, self.y - 10, "+")
         self.y = self.newest.top
-        return self.newest
 
     def add_from_side(self, text: str, weights: Iterable[Tensor] = (), sign: str = "") -> None:
         """Place the addition of a box at the side, such as the encoding of positions. ``sign`` is what it computes."""
@@ -154,22 +149,19 @@ class Column:
 
     def branches(self) -> list[Column]:
         """Return two columns that read what this one carries, to the left and to the right of it."""
-        self._write_shape()
-        columns = [
-            Column(self.drawing, [self.x + side * (WIDTH / 2 + 14)], y=self.y - 12, side=side, copies=self.copies)
-            for side in (-1, 1)
-        ]
-        for branch in columns:
-            self.drawing.arrow(self.x, branch.y, branch.x, along="x", head=False)
-            branch.shape = self.shape
-        return columns
+        branches = []
+        for side in (-1, 1):
+            x, y = self.x + side * (WIDTH / 2 + 14), self.y - 12
+            branches.append(Column(self.drawing, [x], (), self.shape, y=y, side=side, copies=self.copies))
+            self.drawing.arrow(self.x, y, x, along="x", head=False)
+        return branches
 
     def join(self, branches: list[Column]) -> None:
         """Add the outputs of ``branches`` to what this column carries."""
         self.rise(self.y - min(branch.y for branch in branches), head=False)
-        sign = self.plus()
+        self.plus()
         for branch in branches:
-            self.drawing.arrow(branch.x, branch.y, sign.middle, sign.center + 10 * branch.side)
+            self.drawing.arrow(branch.x, branch.y, self.newest.middle, self.x + 10 * branch.side)
 
     @contextmanager
     def repeat(self, count: int, label: str, words: str) -> Iterator[None]:
@@ -183,12 +175,9 @@ class Column:
         boxes = [shape for shape in self.drawing.shapes[place:] if isinstance(shape, Box)]
         half = max(abs(edge - self.x) for box in boxes for edge in (box.left, box.right)) + FRAME_HALF - WIDTH / 2
         self.drawing.shapes.insert(place, Box(self.x - half, self.y, self.x + half, bottom, (), "frame"))
-        self._extent = max(self._extent, half + 7 + max(text_width(label, "count"), _LABEL))
-        x, lines = self.x + self.side * (half + 7), list(wrapped(words, _LABEL, "small"))
-        y = (self.y + bottom) / 2 - LINE_HEIGHT * len(lines) / 2
+        x, y = self.x + self.side * (half + 7), (self.y + bottom) / 2 - LINE_HEIGHT
         self.drawing.text(x, y, label, "count", self._outward)
-        for number, line in enumerate(lines, start=1):
-            self.drawing.text(x, y + number * LINE_HEIGHT, line, "small", self._outward)
+        self.drawing.paragraph(x, y, words, _LABEL, self._outward)
 
     def _circle(self, x: float, middle: float, sign: str) -> Box:
         return self.drawing.box(x, middle + 10, sign, "circle", width=20, height=20)
@@ -203,14 +192,16 @@ class Column:
             self.drawing.text(self.x - 6 * self.side, self.y - 6, self._unwritten, "small", self._inward)
             self._unwritten = ""
 
-    def _tie(self, lower: Box, upper: Box) -> None:
-        """Draw a dashed line between two boxes that share their weights."""
-        if lower.center != upper.center:  # in two columns
-            y = max(lower.middle, upper.middle)
-            self.drawing.arrow(lower.right, y, upper.left, along="x", head=False, dashed=True)
-            self.drawing.text((lower.right + upper.left) / 2, y - 5, "same weights", "small")
-            return
-        outer = self.x + self.side * (self._extent + 9)
-        start, end = (box.right if self.side > 0 else box.left for box in (lower, upper))
-        self.drawing.arrow(start, lower.middle, outer, upper.middle, end, along="x", head=False, dashed=True)
-        self.drawing.text(end + 8 * self.side, upper.middle - 5, "same weights", "small", self._outward)
+    def _tie(self, weights: Sequence[Tensor], box: Box, last: Box | None = None) -> None:
+        """Draw dashed lines to ``box`` from the boxes with the same weights. Later boxes are tied to the last one."""
+        owners, arrow, text = self.drawing.owners, self.drawing.arrow, self.drawing.text
+        for owner in dict.fromkeys(map(owners.get, weights)):
+            if owner and owner.bottom == box.bottom:  # in another column
+                y = box.bottom + 6
+                arrow(owner.right - 8, owner.bottom, y, box.left + 8, box.bottom, head=False, dashed=True)
+                text((owner.right + box.left) / 2, y + 12, "same weights", "small")
+            elif owner:
+                x = self.drawing.bounds()[2] + 18
+                arrow(owner.right, owner.middle, x, box.middle, box.right, along="x", head=False, dashed=True)
+                text(x - 4, (owner.middle + box.middle) / 2, "same weights", "small", upright=True)
+        owners.update(dict.fromkeys(weights, last or box))

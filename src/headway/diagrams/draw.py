@@ -10,18 +10,11 @@ from headway.config import flat_items
 from headway.diagrams.attention import attention_uses, draw_attention
 from headway.diagrams.cell import draw_cell
 from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask
-from headway.diagrams.recurrent import draw_recurrent, draw_recurrent_language_model
+from headway.diagrams.recurrent import draw_recurrent
 from headway.diagrams.transformer import draw_classifier, draw_language_model, draw_transformer
-from headway.diagrams.unrolled import Tokens, draw_words
+from headway.diagrams.unrolled import Tokens, draw_recurrent_language_model, draw_words
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, Model
-from headway.models.classifier import EncoderClassifier
-from headway.models.decoder_only import DecoderOnly
-from headway.models.masked import MaskedTransformer
-from headway.models.recurrent import RecurrentModel
-from headway.models.recurrent_lm import RecurrentLM
-from headway.models.sequence_classifier import SequenceClassifier
-from headway.models.transformer import Transformer
 from headway.nn.recurrent import RecurrentLayer
 
 Level = Literal["model", "block", "cell", "attention"]
@@ -29,14 +22,14 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 _SIZES = ("kind", "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "num_layers", "dropout")
 _LEGEND = "Small squares are masks: rows are queries, columns are keys; filled: the query may attend to the key."
 # The name of each kind of model, and the function that draws it.
-_KINDS: dict[type[Model], tuple[str, Callable[..., None]]] = {
-    Transformer: ("Transformer", draw_transformer),
-    RecurrentModel: ("Recurrent encoder-decoder", draw_recurrent),
-    EncoderClassifier: ("Classifier", draw_classifier),
-    DecoderOnly: ("Decoder-only language model", draw_language_model),
-    RecurrentLM: ("Recurrent language model", draw_recurrent_language_model),
-    MaskedTransformer: ("Masked language model", draw_language_model),
-    SequenceClassifier: ("Classifier on a language model", draw_classifier),
+_KINDS: dict[str, tuple[str, Callable[..., None]]] = {
+    "transformer": ("Transformer", draw_transformer),
+    "recurrent": ("Recurrent encoder-decoder", draw_recurrent),
+    "classifier": ("Classifier", draw_classifier),
+    "decoder_only": ("Decoder-only language model", draw_language_model),
+    "recurrent_lm": ("Recurrent language model", draw_recurrent_language_model),
+    "masked": ("Masked language model", draw_language_model),
+    "sequence_classifier": ("Classifier on a language model", draw_classifier),
 }
 
 
@@ -49,7 +42,7 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
     title = name_of(model) + {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}[level]
     uses = attention_uses(model)
     cells = {name: part for name, part in model.named_modules() if isinstance(part, RecurrentLayer)}
-    whole = partial(_KINDS[type(model)][1], model)
+    whole = partial(_KINDS[model.config.kind][1], model)
     levels: dict[Level, Callable[[Drawing], None]] = {"model": whole}
     if cells:
         levels["cell"] = partial(draw_cell, cells)
@@ -62,13 +55,13 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
     drawing = Drawing(title, sizes=shapes, steps=level == "block")
     levels[level](drawing)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    drawing.caption = f"{weights:,} weights. {describe_options(model.config)}"
+    drawing.caption = f"{weights:,} weights. {drawing.caption}{describe_options(model.config)}"
     return drawing
 
 
 def draw_tokens(model: Model, drawing: Drawing, tokens: Tokens) -> None:
     """Draw a model over the tokens that it reads and predicts."""
-    draw_unrolled = _KINDS[type(model)][1] if isinstance(model, RecurrentModel | RecurrentLM) else draw_words
+    draw_unrolled = _KINDS[model.config.kind][1] if "recurrent" in model.config.kind else draw_words
     draw_unrolled(model, drawing, tokens)
 
 
@@ -78,10 +71,10 @@ def name_of(model: Model) -> str:
     Raises:
         ConfigError: The architecture is that of another package.
     """
-    if type(model) not in _KINDS:
-        raise ConfigError(f"model.kind = {model.config.kind!r} has no drawing: another package has added it")
-    without = isinstance(model, RecurrentModel) and model.config.attention == "none"
-    return _KINDS[type(model)][0] + (" without attention" if without else "")
+    if (kind := model.config.kind) not in _KINDS:
+        raise ConfigError(f"model.kind = {kind!r} has no drawing: another package has added it")
+    without = kind == "recurrent" and not attention_uses(model)
+    return _KINDS[kind][0] + (" without attention" if without else "")
 
 
 def describe_options(config: ArchitectureConfig) -> str:

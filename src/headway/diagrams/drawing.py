@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from typing import Literal
 
 from torch import Tensor, nn
@@ -144,11 +144,11 @@ class Drawing:
         """Add a line of text."""
         self.shapes.append(Text(x, y, text, role, anchor, upright))
 
-    def paragraph(self, x: float, y: float, text: str, width: float) -> float:
+    def paragraph(self, x: float, y: float, text: str, width: float, anchor: Anchor = "start") -> float:
         """Add text below ``y``, wrapped to ``width``, and return the y of its end."""
         for line in wrapped(text.replace(" = ", "\u00a0=\u00a0"), width, "small"):
             y += LINE_HEIGHT
-            self.text(x, y, line, "small", "start")
+            self.text(x, y, line, "small", anchor)
         return y
 
     def arrow(
@@ -173,6 +173,17 @@ class Drawing:
         """Return left, top, right and bottom of all shapes."""
         lefts, tops, rights, bottoms = zip(*map(area, self.shapes), strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
+
+    def junctions(self) -> list[tuple[float, float]]:
+        """Return the points where lines part or meet. Lines that only cross each other have none."""
+        lines = [shape.points for shape in self.shapes if isinstance(shape, Arrow) and not shape.dashed]
+        segments, found = [segment for points in lines for segment in pairwise(points)], []
+        for x, y in dict.fromkeys(chain(*lines)):
+            ends = [end for (x0, y0), (x1, y1) in segments if (x0 - x) * (x1 - x) <= 0 and (y0 - y) * (y1 - y) <= 0
+                    for end in ((x0, y0), (x1, y1)) if end != (x, y)]  # fmt: skip
+            if len({(end[0] == x, end > (x, y)) for end in ends}) > 2:  # directions
+                found.append((x, y))
+        return found
 
     def description(self) -> str:
         """Return the texts of all shapes, for people who do not see the drawing."""

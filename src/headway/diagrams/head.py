@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
+from headway.diagrams.head_input import HeadInput
 from headway.diagrams.text_width import shortened
-from headway.errors import ConfigError
-from headway.nn.attention import MultiHeadAttention, masked_softmax
-from headway.nn.blocks import CausalStack, EncoderStack, PreNorm
+from headway.nn.attention import masked_softmax
 
 _CELL = 38.0  # width of a number
 _SHOWN, _MAX_TOKENS = 3, 5  # columns of vectors, and tokens
 _APART = 206.0  # between the centers of Q, K and V
-
-
-@dataclass(frozen=True)
-class HeadInput:
-    """An attention layer with its name, its input, the tokens of the input, and the mask."""
-
-    name: str
-    layer: MultiHeadAttention
-    x: Float[Tensor, "T D"]
-    tokens: list[int]
-    mask: Bool[Tensor, "T T"]
-
-
-@torch.inference_mode()
-def first_attention(model: Any, tokens: list[int]) -> HeadInput:
-    """Return the attention of the first block that reads ``tokens``, in a Transformer that of the encoder.
-
-    Raises:
-        ConfigError: The model has no blocks.
-    """
-    stack = next((part for part in model.modules() if isinstance(part, EncoderStack | CausalStack)), None)
-    if stack is None or not len(stack.blocks):
-        raise ConfigError(f"a model of kind {model.config.kind} has no blocks with heads; choose the level model")
-    block: Any = stack.blocks[0]
-    row, causal = torch.tensor([tokens]), isinstance(stack, CausalStack)
-    x = model.embed_source(row) if hasattr(model, "embed_source") else model.embed(row)
-    if hasattr(model, "encoder_tokens"):
-        row = model.encoder_tokens(row)
-    visible = row != model.pad if getattr(model.config, "masked", True) else torch.ones_like(row, dtype=torch.bool)
-    if getattr(model, "convolution", None) is not None:
-        x = model.convolution(x, visible)
-    x = block.attention_residual.norm(x) if isinstance(block.attention_residual, PreNorm) else x
-    positions = torch.arange(x.size(1))
-    distance = positions - positions.unsqueeze(1)
-    before, after = block.attention.window or (x.size(1), x.size(1))
-    mask = (distance >= -before) & (distance <= (0 if causal else after)) & visible
-    name = "causal self-attention" if causal else "encoder self-attention"
-    return HeadInput(name, block.attention, x[0], row[0].tolist(), mask)
 
 
 @torch.inference_mode()
@@ -82,8 +40,8 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     title, center = f"Scores: Q Kᵀ / √{attention.d_key}" if score is None else "Scores of Q and K", -_APART / 2
     title += "" if attention.relative_bias is None else " + bias"
     compared = _matrix(drawing, center, shown[0].top - 44, title, scores, tokens, "attention", heading=LINE_HEIGHT)
-    for box in shown[:2]:
-        _elbow(drawing, box, compared)
+    for box, port in zip(shown, (-20.0, 20.0), strict=False):
+        _elbow(drawing, box, compared, port=port)
     bottom = compared.top - 44 - LINE_HEIGHT
     normed = _matrix(drawing, center, bottom, "Softmax of each row", weights, tokens, "softmax", heading=LINE_HEIGHT)
     drawing.arrow(center, compared.top - 18 - LINE_HEIGHT, normed.bottom)
@@ -91,10 +49,8 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     mixed = _matrix(drawing, _APART / 4, bottom, "Mixture: weights × V", mixture, tokens, "state")
     _elbow(drawing, normed, mixed, LINE_HEIGHT)
     drawing.arrow(shown[2].center, shown[2].top - 18, mixed.middle, mixed.right)
-    drawing.caption = (
-        f"Numbers of the first head in the first block ({head.name}). Rows, and columns of scores and softmax, are "
-        f"tokens; bold: the row of “{tokens[min(1, len(tokens) - 1)].strip()}”. "
-    )
+    row = tokens[min(1, len(tokens) - 1)].strip()
+    drawing.caption = f"Head 1 of the first block ({head.side} self-attention), rounded; the row of “{row}” is bold. "
 
 
 def _matrix(
@@ -127,10 +83,13 @@ def _matrix(
 
 def _number(value: float) -> str:
     """Return a number with at most five characters, if it is not huge."""
-    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+    return f"{value:z.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
-def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0) -> None:
-    """Draw an arrow from the top of a matrix, above its title and a heading, to the bottom of a box."""
+def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0, port: float = 0.0) -> None:
+    """Draw an arrow from the top of a matrix, above its title and a heading, to the bottom of a box.
+
+    The arrow ends ``port`` to the right of the center.
+    """
     start = lower.top - 18 - heading
-    drawing.arrow(lower.center, start, start - 10, upper.center, upper.bottom)
+    drawing.arrow(lower.center, start, start - 10, upper.center + port, upper.bottom)

@@ -16,20 +16,8 @@ from torch.nn import functional as F
 
 from headway.diagrams.column import Column
 from headway.diagrams.drawing import Drawing, MaskRows, weights_of
+from headway.nn import blocks
 from headway.nn.attention import MultiHeadAttention
-from headway.nn.blocks import (
-    CausalStack,
-    DecoderBlock,
-    DecoderStack,
-    EncoderBlock,
-    EncoderStack,
-    FeedForward,
-    GatedFeedForward,
-    NoNorm,
-    PostNorm,
-    PreNorm,
-    gelu_tanh,
-)
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
@@ -37,12 +25,10 @@ from headway.nn.norms import RMSNorm
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
-Residual = PostNorm | PreNorm | NoNorm
-_ACTIVATIONS: dict[Any, str] = {
-    F.relu: "ReLU", F.gelu: "GELU", gelu_tanh: "GELU (tanh)", F.silu: "SiLU", F.sigmoid: "sigmoid",
-}  # fmt: skip
-_GATES: dict[Any, str] = {
-    F.relu: "ReGLU", F.gelu: "GeGLU", gelu_tanh: "GeGLU (tanh)", F.silu: "SwiGLU", F.sigmoid: "GLU",
+# The name of each activation, and that of a gated layer with it.
+_ACTIVATIONS: dict[Any, tuple[str, str]] = {
+    F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), blocks.gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
+    F.silu: ("SiLU", "SwiGLU"), F.sigmoid: ("sigmoid", "GLU"),
 }  # fmt: skip
 _POOLING = {
     "mean": "Mean over positions", "max": "Maximum over positions", "mean_max": "Mean and maximum over positions",
@@ -81,9 +67,16 @@ def add(column: Column, module: nn.Module | None, words: str = "") -> None:
             column.layer(f"Linear{words}{bias}", "linear", weights, shape=shape)
 
 
+def add_outside(column: Column, *modules: nn.Module | tuple[nn.Module | None, str] | None) -> None:
+    """Place the boxes of modules outside of blocks, some with words for :func:`add`, unless the drawing has steps."""
+    for module in modules if not column.drawing.steps else ():
+        add(column, *(module if isinstance(module, tuple) else (module,)))
+
+
 def add_blocks(
-    column: Column, stack: EncoderStack | DecoderStack | CausalStack, words: str, memory: Column | None = None
-) -> None:
+    column: Column, stack: blocks.EncoderStack | blocks.DecoderStack | blocks.CausalStack, words: str,
+    memory: Column | None = None,
+) -> None:  # fmt: skip
     """Place the blocks of a stack, equal ones once with their number, and the norm after them."""
     kinds: dict[Any, list[int]] = {}
     for number, block in enumerate(stack.blocks, start=1):
@@ -95,8 +88,7 @@ def add_blocks(
         which = f" {_ranges(numbers)}" if len(kinds) > 1 else ""
         with column.repeat(count, f"{count} ×" if which else f"N = {count} ×", f"{words}{'s' * (count > 1)}{which}"):
             _add_block(column, stack.blocks[numbers[0] - 1], memory)
-    if not column.drawing.steps:
-        add(column, stack.norm)
+    add(column, stack.norm)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -107,7 +99,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _add_block(column: Column, block: Any, memory: Column | None) -> None:
-    attend = partial(_add_attention, layer=block.attention, causal=not isinstance(block, EncoderBlock))
+    attend = partial(_add_attention, layer=block.attention, causal=not isinstance(block, blocks.EncoderBlock))
     transform = partial(_add_feed_forward, layer=block.feed_forward)
     if getattr(block, "parallel", False):
         branches = column.branches()
@@ -116,17 +108,17 @@ def _add_block(column: Column, block: Any, memory: Column | None) -> None:
         column.join(branches)
         return
     _add_sublayer(column, block.attention_residual, attend)
-    if isinstance(block, DecoderBlock):
+    if isinstance(block, blocks.DecoderBlock):
         cross = partial(_add_attention, layer=block.cross_attention, memory=memory)
         _add_sublayer(column, block.cross_attention_residual, cross)
     _add_sublayer(column, block.feed_forward_residual, transform)
 
 
-def _add_sublayer(column: Column, around: Residual, add_inner: Callable[[Column], None]) -> None:
+def _add_sublayer(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
     """Place a sub-layer with its norm and its residual connection."""
     start = column.y - 10
     _add_branch(column, around, add_inner)
-    if isinstance(around, PostNorm):
+    if isinstance(around, blocks.PostNorm):
         add(column, around.norm, "Add & " if around.residual else "")
     elif around.residual:
         column.plus()
@@ -134,8 +126,8 @@ def _add_sublayer(column: Column, around: Residual, add_inner: Callable[[Column]
         column.skip(start)
 
 
-def _add_branch(column: Column, around: Residual, add_inner: Callable[[Column], None]) -> None:
-    if isinstance(around, PreNorm):
+def _add_branch(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
+    if isinstance(around, blocks.PreNorm):
         add(column, around.norm)
     add_inner(column)
     add(column, around.dropout)
@@ -148,7 +140,7 @@ def _add_attention(
     if causal:
         title = f"Masked {title[0].lower()}{title[1:]}"
     if layer.window is not None:
-        title = f"{title} in a window of {layer.window[0] + 1 + layer.window[1]:,}"
+        title += f" in {window_words(*layer.window)}"
     heads = f"{layer.num_heads} head{'s' * (layer.num_heads > 1)}"
     text, mask = "\n".join([title, heads, *attention_options(layer)]), mask_rows(causal, layer.window)
     shared = weights_of(layer.relative_bias)  # by all blocks of the stack
@@ -189,16 +181,23 @@ def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
         yield f"{attention.score.kind.replace('_', '-')} scores"
 
 
+def window_words(before: int, after: int) -> str:
+    """Return the positions of a window around each position, in words."""
+    more = f", {after:,}\u00a0after" if after else ""
+    return f"a window of {before + 1 + after:,}: itself, {before:,}\u00a0before{more}"
+
+
 def mask_rows(causal: bool, window: tuple[int, int] | None) -> MaskRows:
-    """Return a small picture of which keys (columns) each query (row) attends to."""
-    before, after = (_SIZE_OF_MASK, _SIZE_OF_MASK) if window is None else (min(window[0], 1), min(window[1], 1))
-    after, places = 0 if causal else after, range(_SIZE_OF_MASK)
+    """Return a small picture of which keys (columns) each query (row) attends to. Windows have three positions."""
+    most = (_SIZE_OF_MASK, 0 if causal else _SIZE_OF_MASK) if window is None else (2, 0) if causal else (1, 1)
+    (before, after), places = map(min, window or most, most), range(_SIZE_OF_MASK)
     return tuple(tuple(-before <= key - query <= after for key in places) for query in places)
 
 
-def _add_feed_forward(column: Column, layer: FeedForward | GatedFeedForward) -> None:
-    gated = isinstance(layer, GatedFeedForward)
-    name = (_GATES if gated else _ACTIVATIONS).get(layer.activation, "activation")
+def _add_feed_forward(column: Column, layer: blocks.FeedForward | blocks.GatedFeedForward) -> None:
+    gated = isinstance(layer, blocks.GatedFeedForward)
+    activation, gate = _ACTIVATIONS.get(layer.activation, ("activation", "gate"))
+    name = gate if gated else activation
     d_model, d_ff = f"{layer.inner.in_features:,}", f"{layer.inner.out_features:,}"
     if not column.drawing.steps:
         text = f"Feed forward\n{d_model} → {d_ff} → {d_model}\n{name}"
@@ -208,6 +207,6 @@ def _add_feed_forward(column: Column, layer: FeedForward | GatedFeedForward) -> 
     first = [weight for weight in weights_of(layer) if weight not in last]
     inside = outside.replace(d_model, d_ff)
     column.layer(f"{'2 × ' if gated else ''}Linear {d_model} → {d_ff}", "feed_forward", first, shape=inside)
-    column.layer(f"{name}: {_ACTIVATIONS[layer.activation]} × other" if gated else name, "feed_forward")
+    column.layer(f"{name}: {activation} × other" if gated else name, "feed_forward")
     add(column, layer.dropout)
     column.layer(f"Linear {d_ff} → {d_model}", "feed_forward", last, shape=outside)

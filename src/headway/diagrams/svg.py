@@ -13,7 +13,6 @@ _FONTS = "Arial,Helvetica,'Liberation Sans','DejaVu Sans',sans-serif"
 _CODE_FONTS = "Menlo,Consolas,'Liberation Mono','DejaVu Sans Mono',monospace"
 # Properties of each class on a light and on a dark screen. Boxes have the colors of figure 1 of the paper.
 _COLORS = {
-    "page": ("fill", "#ffffff", "#14181d"),
     "frame": ("fill", "#f3f3f5", "#1f252c"),
     "embedding": ("fill", "#fbe0e0", "#5b2f35"),
     "attention": ("fill", "#ffe0b8", "#5f431a"),
@@ -36,12 +35,13 @@ def to_svg(drawing: Drawing) -> str:
     left, top, right, bottom = drawing.bounds()
     width, height = _number(right - left + 2 * _MARGIN), _number(bottom - top + 2 * _MARGIN)
     title, inner = escape(drawing.title), "\n".join(line for shape in drawing.shapes for line in _elements(shape))
+    dots = "".join(f'<circle class="ink" cx="{_number(x)}" cy="{_number(y)}" r="3"/>' for x, y in drawing.junctions())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="headway-diagram" role="img" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" aria-label="{title}">\n<title>{title}</title>\n'
         f"<desc>{escape(drawing.description())}</desc>\n<style>{style_sheet()}</style>\n"
-        f'<rect class="page" width="{width}" height="{height}"/>\n'
-        f'<g transform="translate({_number(_MARGIN - left)} {_number(_MARGIN - top)})">\n{inner}\n</g>\n</svg>\n'
+        f'<rect class="plain" width="{width}" height="{height}"/>\n'
+        f'<g transform="translate({_number(_MARGIN - left)} {_number(_MARGIN - top)})">\n{inner}\n{dots}</g>\n</svg>\n'
     )
 
 

@@ -19,7 +19,7 @@ _CHARACTERS: dict[int, str] = {
     528: '₋', 531: '?', 550: 'cç', 558: 'L', 576: 'F', 580: 'k', 592: 'vxy', 604: 'P', 611: 'TY', 612: 'oö',
     613: 'aäà', 616: 'eéè', 626: '∘', 630: 'ß', 632: 'E', 634: 'hnuσüñ', 635: 'Sbdgpq', 637: '$0123456789{}',
     638: '√', 656: 'K', 660: 'α', 685: 'AV', 686: 'XZ', 687: 'B', 695: 'R', 699: 'C', 732: 'U', 749: 'N', 752: 'H',
-    771: 'D', 775: 'G', 780: '&', 788: 'OQ', 818: 'w', 838: '#+<=>^~×→←−≤⊕', 863: 'M', 951: '%', 975: 'm', 989: 'W',
+    771: 'D', 775: 'G', 780: '&', 788: 'OQ', 818: 'w', 838: '#+<=>^~×→←−≤≈⊕', 863: 'M', 951: '%', 975: 'm', 989: 'W',
     1000: '@—…',
 }  # fmt: skip
 _WIDTHS = {character: width / 1000 for width, characters in _CHARACTERS.items() for character in characters}
@@ -54,8 +54,8 @@ def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
 
 
 def shortened(text: str, width: float, role: str = "label") -> str:
-    """Return ``text``, or its beginning and an ellipsis if it is wider than ``width``."""
-    shown = text
+    """Return ``text``, or its beginning and an ellipsis if it is wider than ``width``. Blank text is shown as ␣."""
+    shown = text = text if text.strip() else "␣"
     while text and text_width(shown, role) > width:
         text = text[:-1]
         shown = text + "…"

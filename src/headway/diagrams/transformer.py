@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.diagrams.column import FRAME_HALF, Column
 from headway.diagrams.drawing import Drawing
-from headway.diagrams.layers import add, add_blocks
+from headway.diagrams.layers import add_blocks, add_outside
 from headway.models.classifier import EncoderClassifier
 from headway.models.decoder_only import DecoderOnly
 from headway.models.masked import MaskedTransformer
@@ -23,42 +23,30 @@ def draw_transformer(model: Transformer, drawing: Drawing) -> None:
     """Draw encoder and decoder at equal distances from x = 0."""
     x, config = FRAME_HALF + _GUTTER / 2, model.config
     encoder = _column(drawing, -x, "Inputs", "B × S", config, side=-1)
-    if not drawing.steps:
-        add(encoder, model.source_embedding, "Input embedding")
-        add(encoder, model.source_positions)
-        add(encoder, model.source_norm)
+    add_outside(encoder, (model.source_embedding, "Input embedding"), model.source_positions, model.source_norm)
     add_blocks(encoder, model.encoder, "encoder block")
-    shape = f" {encoder.shape}" if drawing.sizes else ""
-    drawing.text(-x, encoder.y - 30, f"memory (encoder output){shape}", "small")
+    drawing.text(-x, encoder.y - 30, "memory (encoder output)" + f" {encoder.shape}" * drawing.sizes, "small")
     decoder = _column(drawing, x, "Outputs (shifted right)", "B × T", config)
-    if not drawing.steps:
-        add(decoder, model.target_embedding, "Output embedding")
-        add(decoder, model.target_positions)
-        add(decoder, model.target_norm)
+    add_outside(decoder, (model.target_embedding, "Output embedding"), model.target_positions, model.target_norm)
     add_blocks(decoder, model.decoder, "decoder block", encoder)
     _add_output(decoder, model, "Output probabilities")
 
 
 def draw_language_model(model: DecoderOnly | MaskedTransformer, drawing: Drawing) -> None:
     """Draw a decoder-only or a masked language model."""
-    if isinstance(model, DecoderOnly):
-        _add_output(_body(model, drawing, "Text so far"), model, "Probabilities of the next token")
-        return
-    column = _body(model, drawing, "Text, some tokens hidden")
-    if not drawing.steps:
-        add(column, model.head.dense, ", activation")
-        add(column, model.head.norm)
-    _add_output(column, model, "Probabilities of the hidden tokens")
+    causal = isinstance(model, DecoderOnly)
+    column = _body(model, drawing, "Text so far" if causal else "Text, some tokens hidden")
+    if isinstance(model, MaskedTransformer):
+        add_outside(column, (model.head.dense, ", activation"), model.head.norm)
+    _add_output(column, model, f"Probabilities of the {'next token' if causal else 'hidden tokens'}")
 
 
 def draw_classifier(model: EncoderClassifier | SequenceClassifier, drawing: Drawing) -> None:
     """Draw a classifier, which may be on the body of a language model."""
     column = _body(model.body if isinstance(model, SequenceClassifier) else model, drawing, "Text")
-    if not drawing.steps:
-        add(column, model.pooling, "without padding" if model.config.masked else "with padding")
-        if isinstance(model, SequenceClassifier):
-            add(column, model.dense, f", {model.config.dense}")
-            add(column, model.dense_norm)
+    add_outside(column, (model.pooling, "without padding" if model.config.masked else "with padding"))
+    if isinstance(model, SequenceClassifier):
+        add_outside(column, (model.dense, f", {model.config.dense}"), model.dense_norm)
     _add_output(column, model, "Probabilities of the classes")
 
 
@@ -71,12 +59,9 @@ def _column(drawing: Drawing, x: float, words: str, shape: str, config: Any, *, 
 def _body(model: Any, drawing: Drawing, words: str) -> Column:
     """Draw the layers from the embedding to the states of the last block."""
     column = _column(drawing, 0.0, words, "B × T", model.config)
-    if not drawing.steps:
-        add(column, model.embedding, "Embedding")
-        add(column, model.positions)
-        add(column, getattr(model, "segment_embedding", None), "Segment\nembedding")
-        add(column, getattr(model, "embedding_norm", None))
-        add(column, getattr(model, "convolution", None))
+    segments = (getattr(model, "segment_embedding", None), "Segment\nembedding")
+    others = (getattr(model, name, None) for name in ("embedding_norm", "convolution"))
+    add_outside(column, (model.embedding, "Embedding"), model.positions, segments, *others)
     is_decoder = isinstance(model, DecoderOnly)
     add_blocks(column, model.decoder if is_decoder else model.encoder, "block" if is_decoder else "encoder block")
     return column
@@ -84,7 +69,7 @@ def _body(model: Any, drawing: Drawing, words: str) -> Column:
 
 def _add_output(column: Column, model: Any, words: str) -> None:
     """Draw the layers from states to probabilities."""
+    add_outside(column, model.projection)
     if not column.drawing.steps:
-        add(column, model.projection)
         column.layer("Softmax", "softmax")
     column.end("" if column.drawing.steps else words)

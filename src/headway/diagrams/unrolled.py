@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from headway.diagrams.column import Column
-from headway.diagrams.drawing import Drawing
+from headway.diagrams.drawing import Box, Drawing, weights_of
 from headway.diagrams.text_width import shortened
+from headway.models.recurrent_lm import RecurrentLM
 
 PITCH = 60.0  # between two tokens
 _APART = 30.0  # between encoder and decoder
@@ -33,14 +36,15 @@ class Tokens:
     def fitted(self, most: int) -> Tokens:
         """Return at most ``most`` shortened tokens of each side: the first ones, an ellipsis and the last one."""
         source, inputs, outputs = (
-            [shortened(token if token.strip() else "␣", PITCH - 4) for token in (
-                tokens if len(tokens) <= most else [*tokens[: most - 2], "…", tokens[-1]])]
+            [shortened(token, PITCH - 4) for token in _cut(tokens, most, "…")]
             for tokens in (self.source, self.inputs, self.outputs)
-        )  # fmt: skip
-        weights = list(self.weights)
-        if len(weights) > most:
-            weights = [*weights[: most - 2], sum(weights[most - 2 : -1]), weights[-1]]
-        return Tokens(source, inputs, outputs, weights)
+        )
+        return Tokens(source, inputs, outputs, _cut(self.weights, most, sum(self.weights[most - 2 : -1])))
+
+
+def _cut(items: Sequence[Any], most: int, middle: Any) -> Sequence[Any]:
+    """Return ``items``, or the first ones, ``middle`` and the last one if they are more than ``most``."""
+    return items if len(items) <= most else [*items[: most - 2], middle, items[-1]]
 
 
 def token_column(drawing: Drawing, left: float, tokens: Sequence[str]) -> Column:
@@ -48,6 +52,40 @@ def token_column(drawing: Drawing, left: float, tokens: Sequence[str]) -> Column
     width = max(len(tokens) * PITCH - 6, 150.0)
     ports = [left + width / 2 + (number - (len(tokens) - 1) / 2) * PITCH for number in range(len(tokens))]
     return Column(drawing, ports, tokens, width=width)
+
+
+def numbered(letter: str, tokens: Sequence[str], last: str) -> list[str]:
+    """Return the letter with the number of each token; ``last`` is that of the last one if some are left out."""
+    names = [f"{letter}{number}" for number in "₁₂₃₄₅₆₇₈₉"[: len(tokens)]]
+    return [*names[:-2], "…", f"{letter}{last}"] if "…" in tokens[-2:-1] else names
+
+
+def count_parts(model: nn.Module, drawing: Drawing) -> None:
+    """Count the weights of each part of a recurrent model, for the caption of a drawing with sizes."""
+    numbers = {name.replace("_", " "): drawing.count(weights_of(part)) for name, part in model.named_children()}
+    words = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
+    drawing.caption = f"Weights: {words}. " if drawing.sizes else ""
+
+
+def add_layers(column: Column, embedding: nn.Module, text: str, count: int, links: int = 1) -> list[list[Box]]:
+    """Place the embeddings of tokens and the cells of all layers, with arrows between the steps of each layer."""
+    column.boxes(["embed"] * len(column.ports), "embedding", 10, 50, 24, weights=weights_of(embedding))
+    return [column.boxes([text] * len(column.ports), "linear", 20 if number else 40, 42, 40, links=links)
+            for number in range(count)]  # fmt: skip
+
+
+def draw_recurrent_language_model(model: RecurrentLM, drawing: Drawing, tokens: Tokens | None = None) -> None:
+    """Draw the layers from left to right."""
+    tokens, config = (tokens or Tokens()).fitted(8), model.config
+    count_parts(model, drawing)
+    column = token_column(drawing, 0.0, tokens.inputs)
+    rows = add_layers(column, model.embedding, config.cell.upper(), config.num_layers)
+    for cell, *_ in rows:
+        drawing.arrow(cell.left - 26, cell.middle, cell.left, along="x")
+    last, words = rows[-1][0], "last state" if config.carry_state else "zeros"
+    drawing.text(last.left, last.top - 8, words, "small", "end")
+    column.layer("Linear, softmax", "softmax", weights_of(model.projection))
+    column.end(*tokens.outputs)
 
 
 def draw_words(model: Any, drawing: Drawing, tokens: Tokens) -> None:
@@ -65,16 +103,15 @@ def draw_words(model: Any, drawing: Drawing, tokens: Tokens) -> None:
     column.layer("Output embedding, positions" if memory else "Embedding, positions", "embedding")
     words = f"{config.decoder_layers if causal else config.encoder_layers} × {'decoder ' if memory else ''}block"
     block = column.layer(f"{words}\n{_seen(config, causal)}{more}", "attention")
-    pooling = "" if len(tokens.outputs) == len(tokens.inputs) else "Pooling, "
-    column.layer(f"{pooling}{'l' if pooling else 'L'}inear, softmax", "softmax")
+    pools = len(tokens.outputs) < len(tokens.inputs)
+    column.layer("Pooling, linear, softmax" if pools else "Linear, softmax", "softmax")
     column.end(*tokens.outputs)
     if memory is not None:
-        gutter = memory.right + _APART / 2
-        drawing.arrow(memory.center, memory.top, memory.top - 14, gutter, block.middle, block.left)
+        drawing.arrow(memory.center, memory.top, memory.top - 14, left - _APART / 2, block.middle, block.left)
 
 
 def _seen(config: Any, causal: bool) -> str:
     window = config.decoder_window if causal else config.encoder_window
-    most = "" if window is None else f" in a window of {window:,}"
-    every = " or, in other blocks, to all" if most and getattr(config, "global_every", None) else ""
-    return f"each position attends to {'those before it' if causal else 'all'}{most}{every}"
+    every = " or, in other blocks, to all" if window and getattr(config, "global_every", None) else ""
+    seen = ("the tokens so far", "the last {:,}, itself included") if causal else ("all", "the {:,} around it")
+    return f"each position attends to {seen[window is not None].format(window)}{every}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headway.bundle import AnyBundle, load_bundle
+from headway.bundle import load_bundle
 from headway.diagrams.draw import Level, describe_options, draw_tokens, name_of
 from headway.diagrams.drawing import Drawing
-from headway.diagrams.head import draw_head, first_attention
+from headway.diagrams.head import draw_head
+from headway.diagrams.head_input import first_attention
 from headway.diagrams.unrolled import Tokens
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect
@@ -30,8 +31,8 @@ def draw_text(folder: Path, text: str, level: Level) -> Drawing:
     if level == "attention":
         _draw_head(bundle, text, drawing)
     else:
-        settings: dict[str, Any] = {"max_new_tokens": 1} if bundle.capability == "continues" else {}
-        draw_tokens(bundle.model, drawing, _tokens(inspect(load(folder, device="cpu"), text, **settings)))
+        limit = 1 if bundle.capability == "continues" else None
+        draw_tokens(bundle.model, drawing, _tokens(inspect(load(folder, device="cpu"), text, max_new_tokens=limit)))
     drawing.caption += describe_options(bundle.model.config)
     return drawing
 
@@ -48,16 +49,15 @@ def _tokens(seen: Inspection) -> Tokens:
     return Tokens(source, seen.tokens("input"), outputs, seen.maps[0].weights[0, 0].tolist() if seen.maps else ())
 
 
-def _draw_head(bundle: AnyBundle, text: str, drawing: Drawing) -> None:
+def _draw_head(bundle: Any, text: str, drawing: Drawing) -> None:
     """Draw the first head of the first block, in an encoder-decoder that of the encoder."""
-    tokenizer: Any = bundle.tokenizers["source"]
-    whole: Any = bundle
+    tokenizer = bundle.tokenizers["source"]
     ids = tokenizer.encode(bundle.normalized(text))
     match bundle.capability:
         case "translates":
-            ids = whole.token_template.fill().add_to_source(ids)
+            ids = bundle.token_template.fill().add_to_source(ids)
         case "continues":
-            ids = [*whole.prompt_prefix, *ids]
+            ids = [*bundle.prompt_prefix, *ids]
         case "fills":
             ids = [BOS, *ids, EOS]
         case "labels":

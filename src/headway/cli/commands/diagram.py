@@ -46,9 +46,7 @@ def diagram(
     if not to_stdout:
         check_output_format(output)
     drawn = draw_diagram(what, level=level, shapes=shapes, text=text)
-    if to_stdout:
-        with output_file(None) as file:
-            file.write(drawn.svg)
-        return
-    drawn.save(output)
-    print(f"written: {output}", file=sys.stderr)
+    with output_file(output) as file:
+        file.write(drawn.svg)
+    if not to_stdout:
+        print(f"written: {output}", file=sys.stderr)
