@@ -20,7 +20,7 @@ from headway.errors import BundleError
 from headway.weights import read_weight, read_weights, stored_shapes
 
 # Before this version of PyTorch, a malicious file could damage the memory of the reader of tensors (CVE-2026-24747).
-_SAFE_UNPICKLING = (2, 10)
+_SAFE_UNPICKLING = "2.10"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,7 +415,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     if torch.__version__ < _SAFE_UNPICKLING:
         raise BundleError(
             f"{path}: not read, because a file of this format can attack PyTorch {torch.__version__}; install PyTorch "
-            f"{'.'.join(map(str, _SAFE_UNPICKLING))} or newer, or use model.safetensors"
+            f"{_SAFE_UNPICKLING} or newer, or use model.safetensors"
         )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
