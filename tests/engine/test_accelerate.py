@@ -63,6 +63,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     layer = block()
     layer.attention.sinks = 3  # type: ignore[assignment]
     layer.feed_forward.clamp = True  # type: ignore[assignment]
+    layer.feed_forward_residual.factors = torch.nn.Parameter(torch.ones(8))
     layer.attention_residual.gate = None  # type: ignore[assignment]  # an option that is off
     accelerate(layer)
     assert type(layer.attention) is MultiHeadAttention
@@ -70,6 +71,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     reasons = {form.name: form.plain_reason for form in layer_forms(layer)}
     assert reasons["attention"] == "sinks = 3 is not listed in headway/engine/accelerate.py"
     assert reasons["feed_forward"] == "clamp = True is not listed in headway/engine/accelerate.py"
+    assert reasons["feed_forward_residual"] == "factors = Parameter is not listed in headway/engine/accelerate.py"
     assert reasons["attention_residual"] is None
 
 

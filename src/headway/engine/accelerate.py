@@ -86,7 +86,8 @@ class Replacement:
 
 
 def _shown(value: Any) -> str:
-    return type(value).__name__ if isinstance(value, nn.Module) else getattr(value, "__name__", repr(value))
+    is_named_by_type = isinstance(value, nn.Module | nn.Parameter)
+    return type(value).__name__ if is_named_by_type else getattr(value, "__name__", repr(value))
 
 
 def is_any_value(_value: Any) -> bool:
