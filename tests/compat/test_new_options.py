@@ -144,11 +144,13 @@ def values_in(value: Any, config: type[Config]) -> list[bool]:
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Return what preparation has saved. A run that has not begun may copy the tokenizers that it starts from again."""
+    """Return what preparation has saved. A run that has not begun may copy tokenizers and settings again from the model
+    that it starts from."""
     with chdir(folder):
         found = saved_by_preparation()
         is_begun = Path("run/checkpoints").exists()
-    return {name: content for name, content in found.items() if is_begun or not name.endswith("framing.json")}
+    copied = ("framing.json", "defaults.json")
+    return {name: content for name, content in found.items() if is_begun or not name.endswith(copied)}
 
 
 @each_class()
