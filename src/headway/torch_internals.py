@@ -225,11 +225,11 @@ def hooks_are_visible() -> bool:
 
 
 def parts(module: nn.Module) -> dict[str, Any]:
-    """Return the parameters and submodules of a module, including those that are None.
+    """Return the parameters, buffers and submodules of a module, including those that are None.
 
     See :func:`parts_are_visible`.
     """
-    return {**module._modules, **module._parameters}
+    return {**module._modules, **module._parameters, **module._buffers}
 
 
 def attributes_and_parts(module: nn.Module) -> dict[str, Any]:
@@ -249,11 +249,18 @@ def parts_are_visible() -> bool:
         module = nn.Module()
         module.weight, module.part = nn.Parameter(torch.zeros(1)), nn.Identity()
         module.register_parameter("bias", None)
+        module.register_buffer("table", None)
         module.register_module("empty", None)
-        return parts(module) == {"part": module.part, "empty": None, "weight": module.weight, "bias": None}
+        return parts(module) == {
+            "part": module.part,
+            "empty": None,
+            "weight": module.weight,
+            "bias": None,
+            "table": None,
+        }
 
     consequence = "layers are not replaced by fast ones: training and decoding are slower"
-    return _usable("nn.Module._modules or nn.Module._parameters", has_usual_effect, consequence)
+    return _usable("nn.Module._modules, nn.Module._parameters or nn.Module._buffers", has_usual_effect, consequence)
 
 
 def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:

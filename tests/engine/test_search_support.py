@@ -67,6 +67,12 @@ def test_attention_with_an_unknown_part_searches_in_its_own_form(value: Any) -> 
     assert to_search_model(model) is model
 
 
+def test_attention_with_an_unknown_buffer_searches_in_its_own_form() -> None:
+    model = make()
+    model.get_submodule("decoder.blocks.1.attention").register_buffer("slopes", torch.ones(4))
+    assert (unsupported_reason(model) or "").startswith("decoder.blocks.1.attention, an attention layer with slopes")
+
+
 class ScaleNorm(torch.nn.Module):
     """A norm that the conversion does not support."""
 

@@ -73,3 +73,9 @@ def test_a_text_that_could_be_in_many_languages_is_in_one_that_is_served(text: s
     found = detect_language(text, ["en"])
     assert found.code == "en"
     assert found.confidence < 0.5, "the detector is not sure of a few letters"
+
+
+def test_a_detected_language_is_not_one_of_its_scripts() -> None:
+    text = "Это простое русское предложение о погоде и о доме."
+    assert detect_language(text, ["en", "ru", "ru_Latn"]).code == "ru"
+    assert detect_language(text, ["en", "ru_Latn"]).code == "ru_Latn"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,7 @@ from headway.decode.generation_options import GenerationOptions
 from headway.errors import ConfigError
 from headway.predict import LanguageModel, Translator
 from headway.serve.bulk_jobs import BulkJob, BulkJobs
+from headway.serve.cost import cost_of_translation
 from headway.serve.service import Service
 
 TEXT = "das Haus ist klein und das Haus ist grün"
@@ -76,8 +79,8 @@ def test_requests_cost_what_the_search_of_their_models_costs(translator: Transla
     )
     texts = [TEXT, "ein Haus"]
 
-    def tokens(*words: Any) -> int:
-        return service.cost_of_translation(texts, *words).tokens
+    def tokens(source: str, target: str, model: str | None = None) -> int:
+        return service.cost_of_translation(texts, [(source, target)], model).tokens
 
     usual = tokens("de", "en")
     assert tokens("en", "fr") == 4 * usual
@@ -85,7 +88,62 @@ def test_requests_cost_what_the_search_of_their_models_costs(translator: Transla
     assert tokens("auto", "fr") == 4 * usual
     assert tokens("auto", "en", "one") == tokens("de", "xx") == tokens("auto", "en", "missing") == usual
     reverse = make_service({"large": searching(translator, LARGE), "one": searching(translator, plain, "en", "fr")})
-    assert reverse.cost_of_translation(texts, "de", "fr").tokens == 4 * usual  # the first step
+    assert reverse.cost_of_translation(texts, [("de", "fr")]).tokens == 4 * usual  # the first step
+
+
+def test_settings_of_a_model_that_a_detected_text_may_not_need_refuse_nothing(translator: Translator) -> None:
+    """``n_best = 4`` does not fit the beam of one of the two models from whose language the text could be."""
+    german = searching(translator, DecodingOptions())
+    french = searching(translator, SETTINGS, "fr", "en")
+    http = application({"german": german, "french": french})
+    body = {"text": TEXT, "target": "en", "options": {"n_best": 4}}
+    assert http.post("/api/v1/translate", json={**body, "source": "auto"}).status_code == 200
+    assert http.post("/api/v1/translate", json={**body, "source": "fr"}).status_code == 400
+
+
+def test_many_pairs_of_languages_cost_their_texts_once(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a request with too many texts is refused before anything is computed for each."""
+    costs: list[int] = []
+    monkeypatch.setattr(
+        "headway.serve.service.cost_of_translation",
+        lambda texts, *arguments, **keywords: (
+            costs.append(len(texts)) or cost_of_translation(texts, *arguments, **keywords)
+        ),
+    )
+    http = application({"model": searching(translator, SETTINGS)})
+
+    def post(count: int) -> Any:
+        inputs = [{"text": "ein", "language": "de", "targets": [{"language": f"x{n}"} for n in range(count)]}]
+        return http.post("/translate?api-version=2026-06-06", json={"inputs": inputs})
+
+    post(200)
+    assert sum(costs) <= 500  # all together, and each pair alone
+    costs.clear()
+    reply = post(3000)
+    assert reply.status_code in (400, 413)
+    assert costs == []
+
+
+def test_a_list_is_made_once_for_all_who_wait(translator: Translator) -> None:
+    service = make_service({"model": translator})
+    calls: list[int] = []
+
+    def make() -> list[str]:
+        calls.append(1)
+        time.sleep(0.05)
+        return ["de"]
+
+    def fail() -> list[str]:
+        raise ValueError("no languages")
+
+    async def check() -> None:
+        assert await asyncio.gather(*(service.list_once("list", make) for _ in range(5))) == [b'["de"]'] * 5
+        assert len(calls) == 1
+        with pytest.raises(ValueError, match="no languages"):
+            await service.list_once("other", fail)
+        assert await service.list_once("other", make) == b'["de"]'
+
+    asyncio.run(check())
 
 
 def test_a_job_has_the_share_of_the_queue_that_its_search_needs(
@@ -130,6 +188,13 @@ def test_a_language_model_generates_with_its_settings(plain: LanguageModel) -> N
     assert beam.generate("das ", temperature=0.5) == plain.generate("das ", temperature=0.5, max_new_tokens=5)
     with pytest.raises(ConfigError, match="n = 4: with temperature = 0 expected at most beam_size, which is 3"):
         beam.generate("das ", n=4)
+
+
+def test_several_answers_of_openai_without_chance_are_those_of_a_beam(plain: LanguageModel) -> None:
+    http = application({"model": with_settings(plain, temperature=0.0)})
+    reply = http.post("/v1/completions", json={"prompt": "a", "n": 3, "max_tokens": 3})
+    assert reply.status_code == 200
+    assert len(reply.json()["choices"]) == 3
 
 
 def test_every_api_generates_with_the_settings_of_the_model(plain: LanguageModel) -> None:

@@ -51,7 +51,9 @@ def inspect_language_model(
     else:
         prompt_ids, new_ids, continuation = tuple(bundle.tokenizer.encode(read)), (), ""
         if max_new_tokens:
-            (generated,) = language_model.generate(prompt, temperature=0, max_new_tokens=max_new_tokens)
+            (generated,) = language_model.generate(
+                prompt, temperature=0, beam_size=1, repetition_penalty=1.0, max_new_tokens=max_new_tokens
+            )
             new_ids, continuation = generated.ids, generated.text
     predicted = [*prompt_ids, *new_ids, EOS]
     if len(predicted) == 1:

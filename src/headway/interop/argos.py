@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from headway.errors import BundleError
 from headway.interop.ctranslate2_importing import CTranslate2Model, is_ctranslate2
 from headway.interop.ctranslate2_tokenizers import FolderTokenizers
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 from headway.interop.stored_vocabulary import StoredVocabulary
 from headway.text.base import TextTokenizer
 from headway.text.moses import END_OF_WORD, MosesTokenizer

@@ -21,7 +21,7 @@ from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.ctranslate2_importing import CTranslate2Model
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.tokenizer_importing import read_tokenizer_files
 from headway.text.base import BOS, EOS, TextTokenizer

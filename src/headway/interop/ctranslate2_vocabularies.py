@@ -21,7 +21,7 @@ import numpy as np
 from headway.engine import Shortlist
 from headway.errors import BundleError
 from headway.interop.ctranslate2_variables import StoredVariables
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 from headway.interop.stored_vocabulary import StoredVocabulary
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import EOS

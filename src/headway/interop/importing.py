@@ -28,12 +28,13 @@ from headway.interop.hub.names import SCHEMES
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.causal_importing import import_causal
-from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, read_checkpoint_config, read_json
+from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, read_checkpoint_config
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.masked_importing import import_masked, import_sequence_classifier
 from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
+from headway.interop.json_objects import read_json
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
 from headway.interop.search_settings import ARGOS_SEARCH, generation_of_transformers, search_of_transformers

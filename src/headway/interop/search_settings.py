@@ -33,7 +33,7 @@ from headway.config import Config
 from headway.decode.generation_options import GenerationOptions
 from headway.decode.request import DecodingOptions
 from headway.errors import ConfigError
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 
 OptionsT = TypeVar("OptionsT", bound=Config)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 from headway.text.tokenizer import byte_symbols
 
 _SPECIAL = ("<pad>", "</s>", "<unk>")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 from headway.interop.t5_tokenizers import before_language, byt5_library, is_byt5
 from headway.interop.tokenizer_overrides import apply_overrides, bert_normalizer
 from headway.interop.vocabulary_order import VocabularyOrder

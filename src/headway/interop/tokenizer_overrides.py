@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.json_objects import read_json
 
 _GENERIC = "PreTrainedTokenizerFast"
 # The class that `transformers` uses for a family if the folder names none. For families that are not listed, such as

@@ -80,12 +80,16 @@ class Directions:
         ]
         known = {(pair.source, pair.target) for pair in pairs}
         for first, second in product(self._models, repeat=2) if self._candidates else ():
-            for source in first.source_languages:
-                for target in second.target_languages:
-                    if (source, target) not in known and (pair := _pivoted(first, second, source, target)) is not None:
-                        known.add((source, target))
-                        pairs.append(pair)
+            pivots = _pivots(first, second)
+            for source, target in product(first.source_languages, second.target_languages) if pivots else ():
+                if (source, target) not in known and (pivot := _pivot(pivots, source, target)) is not None:
+                    known.add((source, target))
+                    pairs.append(LanguagePair(source, target, first, second, pivot))
         return pairs
+
+    def may_use(self, model: ModelInfo, target: str) -> bool:
+        """Return whether ``model`` can have a part in a translation into ``target``, alone or before another model."""
+        return self._candidates > 0 or find_language(target, model.target_languages) is not None
 
     def find(self, source: str, target: str, model: ModelInfo | None = None, *, direct: bool = False) -> Direction:
         """Return the model, or the two models, that translate from ``source`` to ``target``.
@@ -117,12 +121,11 @@ class Directions:
             for first, source_code in firsts:
                 for second, target_code in seconds:
                     if source_code is not None and target_code is not None:
-                        pivot_pair = _pivoted(first, second, source_code, target_code)
-                        if pivot_pair is not None and pivot_pair.pivots is not None:
-                            models = PivotModels(first.name, second.name, pivot_pair.pivots, self._candidates)
-                            return Direction(
-                                models, source_code, target_code, _arguments(pivot_pair), pivot_pair.pivots[0]
-                            )
+                        pivot = _pivot(_pivots(first, second), source_code, target_code)
+                        if pivot is not None:
+                            pair = LanguagePair(source_code, target_code, first, second, pivot)
+                            models = PivotModels(first.name, second.name, pivot, self._candidates)
+                            return Direction(models, source_code, target_code, _arguments(pair), pivot[0])
         if not is_source:
             raise UnknownLanguageError(f"{source} is not supported", "source", source, target)
         if all(find_language(target, candidate.target_languages) is None for candidate in considered):
@@ -130,16 +133,20 @@ class Directions:
         raise UnknownLanguageError(f"No model translates from {source} into {target}", "pair", source, target)
 
 
-def _pivoted(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:
-    """Return a pair that two models translate through a third language, or None if they have none in common."""
+def _pivots(first: ModelInfo, second: ModelInfo) -> list[tuple[str, str]]:
+    """Return the languages that ``first`` writes and ``second`` reads, in the code of each model."""
+    if first is second:
+        return []
+    codes = ((pivot, find_language(pivot, second.source_languages)) for pivot in first.target_languages)
+    return [(pivot, pivot_source) for pivot, pivot_source in codes if pivot_source is not None]
+
+
+def _pivot(pivots: Sequence[tuple[str, str]], source: str, target: str) -> tuple[str, str] | None:
+    """Return the first pivot in a language of its own, or None if there is none."""
     ends = {base_language(source), base_language(target)}
-    if len(ends) < 2 or first is second:
+    if len(ends) < 2:
         return None
-    for pivot in first.target_languages:
-        pivot_source = find_language(pivot, second.source_languages)
-        if pivot_source is not None and base_language(pivot) not in ends:
-            return LanguagePair(source, target, first, second, (pivot, pivot_source))
-    return None
+    return next((pivot for pivot in pivots if base_language(pivot[0]) not in ends), None)
 
 
 def _arguments(pair: LanguagePair) -> dict[str, Any]:

@@ -89,13 +89,19 @@ def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage
     probable than the most probable language in ``served``. The confidence is always the probability among all
     languages.
     """
-    codes = {base_language(code): code for code in served}
+    codes = _codes_by_language(tuple(served))
     ranked = _identifier().rank(text)
     best, probability = ranked[0]
     known = next(((label, value) for label, value in ranked if base_language(label) in codes), None)
     if known is not None and (probability < _CLEAR or probability < _MUCH_MORE * known[1]):
         best, probability = known
     return DetectedLanguage(codes.get(base_language(best), best), float(probability))
+
+
+@lru_cache(maxsize=16)
+def _codes_by_language(served: tuple[str, ...]) -> dict[str, str]:
+    """Return the code in ``served`` for each language: if there are several, the shortest, which names no script."""
+    return {base_language(code): code for code in sorted(served, key=len, reverse=True)}
 
 
 def prepare_detection() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.errors import HeadwayError
+from headway.errors import ConfigError, HeadwayError
 from headway.kinds import Capability
 from headway.predict import Candidate, Translation
 from headway.predict.markup.html import MarkupOptions, text_without_markup
@@ -109,7 +109,7 @@ class Service:
         self.target_languages = sorted({code for model in translating for code in model.target_languages})
         self.languages = sorted({*self.source_languages, *self.target_languages})
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
-        self._lists: dict[str, bytes] = {}
+        self._lists: dict[str, asyncio.Future[bytes]] = {}
 
     def models_that(self, capability: Capability) -> list[ModelInfo]:
         """Return the models with a capability."""
@@ -157,8 +157,12 @@ class Service:
         """
         lists = self._lists  # those of the current models, which may be replaced meanwhile
         if name not in lists:
-            lists[name] = await asyncio.to_thread(lambda: to_json(make()))
-        return lists[name]
+            lists[name] = asyncio.ensure_future(asyncio.to_thread(lambda: to_json(make())))
+        try:
+            return await asyncio.shield(lists[name])  # others may wait for it when this request is canceled
+        except Exception:
+            lists.pop(name, None)
+            raise
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
         """Return the language of each text. A language that no model translates from must be clearly more probable.
@@ -354,28 +358,33 @@ class Service:
     def cost_of_translation(
         self,
         texts: Sequence[Any],
-        source: str,
-        target: str,
+        languages: Collection[tuple[str, str]],
         model: str | None = None,
         options: TranslateOptions = DEFAULT_OPTIONS,
         *,
         entries: Sequence[Sequence[str]] = (),
         has_glossary: bool = False,
     ) -> Cost:
-        """Return the cost of :meth:`translate`: if languages are to be detected, with the model that costs most.
+        """Return the cost of :meth:`translate` with the pair of languages, and the model, that costs most.
 
-        Languages and models that the service does not have cost nothing more: translating them is refused.
+        If a source language is to be detected, any model that can have a part in the translation counts. Languages and
+        models that the service does not have cost nothing more: translating them is refused.
 
         Raises:
-            ConfigError: A search setting of a model does not fit the options.
+            ConfigError: A search setting of the model for a pair does not fit the options.
         """
-        models: list[ModelInfo | PivotModels] = []
-        with suppress(UnknownLanguageError, UnknownModelError):
-            if source != "auto":
-                models = [self.direction(source, target, model).model]
+        steps: dict[Any, TranslateOptions] = {}
+        for source, target in languages:
+            if source == "auto":
+                for candidate in self.models_that("translates"):
+                    if model in (None, candidate.name) and self.directions.may_use(candidate, target):
+                        with suppress(ConfigError):  # translate raises it if a text is in a language of this model
+                            steps |= {step.key(): step for step in self._steps(candidate, options)}
             else:
-                models = [each for each in self.models_that("translates") if model in (None, each.name)]
-        steps = {step.key(): step for each in models for step in self._steps(each, options)}
+                with suppress(UnknownLanguageError, UnknownModelError):
+                    named = None if model is None else self.model(model, "translates")
+                    found = self.directions.find(source, target, named).model
+                    steps |= {step.key(): step for step in self._steps(found, options)}
         return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:

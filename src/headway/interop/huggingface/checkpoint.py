@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headway.config import Config, flat_items
 from headway.errors import BundleError
+from headway.interop.json_objects import read_json
 from headway.weights import read_weight, read_weights, stored_shapes
 
 # Before this version of PyTorch, a malicious file could damage the memory of the reader of tensors (CVE-2026-24747).
@@ -147,7 +148,6 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
-_MAX_DEPTH = 100  # of nested JSON
 # Other checks name what is wrong with sizes for which any computer has the memory.
 _SMALL, _FEW_LAYERS = 4096, 100
 _LAYERS = (
@@ -280,32 +280,6 @@ def checked_config(
                 f"{name} = {value:,}, but no tensor of the weights has a dimension of more than {largest:,}"
             )
     return config
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object, or return None if the file does not exist."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path}: damaged ({error}); copy it again from its source") from None
-    if not isinstance(content, dict):
-        raise BundleError(f"{path}: damaged (expected a JSON object); copy it again from its source")
-    if _is_deep(content):
-        raise BundleError(f"{path}: nested more than {_MAX_DEPTH} deep; copy it again from its source")
-    return content
-
-
-def _is_deep(content: dict[str, Any]) -> bool:
-    """Return whether JSON is nested so deeply that functions which call themselves for each level would fail."""
-    level: list[dict[str, Any] | list[Any]] = [content]
-    for _ in range(_MAX_DEPTH):
-        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
-        level = [child for child in children if isinstance(child, (dict, list))]
-    return bool(level)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

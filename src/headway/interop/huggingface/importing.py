@@ -23,7 +23,6 @@ from headway.interop.huggingface.checkpoint import (
     Checkpoint,
     checked_config,
     read_checkpoint_config,
-    read_json,
     read_tensors,
 )
 from headway.interop.huggingface.families import (
@@ -35,6 +34,7 @@ from headway.interop.huggingface.families import (
     embedding_names,
     tensor_names,
 )
+from headway.interop.json_objects import read_json
 from headway.interop.supported import SIZES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig

@@ -234,12 +234,12 @@ class _Azure:
 
     def _cost(self, jobs: Sequence[_Job], options: TranslateOptions) -> Cost:
         """Return the cost of all jobs together, as if each were one with the languages that cost most."""
-        texts, languages = [job.text for job in jobs], {(job.source, job.target) for job in jobs}
-        costs = [self._service.cost_of_translation(texts, *pair, options=options) for pair in sorted(languages)]
-        return max(costs, key=lambda cost: cost.tokens)
+        languages = {(job.source, job.target) for job in jobs}
+        return self._service.cost_of_translation([job.text for job in jobs], languages, options=options)
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
         """Translate each job. Jobs with the same languages and the same type of text are translated together."""
+        self._service.sizes.check_number(jobs)
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
         client = self._service.checked_client(client, self._cost(jobs, TranslateOptions(alignment=alignment)))

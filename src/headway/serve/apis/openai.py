@@ -91,14 +91,22 @@ class _CommonFields(BaseModel):
         """Whether the last part of a streamed reply counts the tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def generation_options(self, max_new_tokens: int) -> dict[str, Any]:
-        """Return the options of :meth:`headway.predict.LanguageModel.generate`."""
+    def generation_options(self, max_new_tokens: int, defaults: GenerationOptions) -> dict[str, Any]:
+        """Return the options of :meth:`headway.predict.LanguageModel.generate`.
+
+        Several answers without chance are the best of a beam, which the API cannot ask for.
+
+        Args:
+            max_new_tokens: The maximum length.
+            defaults: The settings of the model.
+        """
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         chosen = self.model_dump(
             include={"n", "temperature", "top_p", "seed", "top_k", "min_p", "repetition_penalty"}, exclude_none=True
         )
-        if chosen.get("temperature") == 0 and self.count > 1:
-            chosen["beam_size"] = self.count
+        if chosen.get("temperature", defaults.temperature) == 0 and self.count > 1:
+            inherited = 1 if "temperature" in chosen else defaults.beam_size
+            chosen["beam_size"] = max(self.count, inherited)
         stops = tuple(filter(None, stop))
         return {"seed": _random_seed(), "stop": stops, "max_new_tokens": max_new_tokens} | chosen
 
@@ -168,11 +176,6 @@ class _ChatFields(_CommonFields):
     def alternatives(self) -> int | None:
         """The number of tokens to list at each position. None means that no log-probabilities are returned."""
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The generation options."""
-        return self.generation_options(self.limit)
 
 
 KEYS = KeyLocation(lambda head: authorization(head, "bearer"))
@@ -339,7 +342,7 @@ class _OpenAI:
         async with self._admitted(client, model, prompts, body, "prompt") as admitted:
             if body.limit:
                 read = [_without_begin(prompt) for prompt in prompts]
-                options = body.generation_options(body.limit)
+                options = body.generation_options(body.limit, model.generation)
                 if body.seed is None:  # equal prompts get different answers
                     options["seeds"] = [_random_seed() for _ in prompts]
                 continuations = await self._service.call(admitted, model, "generate", (), read, **options)
@@ -365,7 +368,9 @@ class _OpenAI:
         """Return the choices for a conversation, and the usage."""
         answers = []
         async with self._admitted(client, model, [body.prompt], body, "messages") as admitted:
-            (continuations,) = await self._service.call(admitted, model, "generate", (), [body.prompt], **body.options)
+            (continuations,) = await self._service.call(
+                admitted, model, "generate", (), [body.prompt], **body.generation_options(body.limit, model.generation)
+            )
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
             for continuation in continuations:
                 logprobs = None
@@ -383,7 +388,7 @@ class _OpenAI:
             text, length = await self._service.call(admitted, model, "read_prompt", (), read)
             echoed = [reply.chunk([_completion_choice(text, None)])] if body.echo else []
             if body.limit:
-                options = body.generation_options(body.limit)
+                options = body.generation_options(body.limit, model.generation)
                 async with begun(self._service.stream(admitted, model, "stream", (), read, **options)) as parts:
                     for chunk in echoed:
                         yield chunk
@@ -405,7 +410,11 @@ class _OpenAI:
         made = _NOTHING
         async with self._admitted(client, model, [body.prompt], body, "messages") as admitted:
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
-            async with begun(self._service.stream(admitted, model, "stream", (), body.prompt, **body.options)) as parts:
+            async with begun(
+                self._service.stream(
+                    admitted, model, "stream", (), body.prompt, **body.generation_options(body.limit, model.generation)
+                )
+            ) as parts:
                 yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
                 async for part in parts:
                     if isinstance(part, Continuation):
@@ -434,7 +443,9 @@ class _OpenAI:
             body: The body.
             field: The name of the field.
         """
-        options = GenerationOptions.over(model.generation, body.generation_options(max(1, body.limit)))
+        options = GenerationOptions.over(
+            model.generation, body.generation_options(max(1, body.limit), model.generation)
+        )
         cost = cost_of_generation(
             [_sized(prompt) for prompt in prompts],
             options,

@@ -189,7 +189,7 @@ def make_translate_function(
 
     has_glossary = body.glossary is not None
     shared: dict[str, Any] = {"entries": entries, "has_glossary": has_glossary}
-    cost = service.cost_of_translation(sources(all_texts), *languages, options, **shared)
+    cost = service.cost_of_translation(sources(all_texts), [(body.source, body.target)], body.model, options, **shared)
     service.sizes.check_options(cost)
     glossary = _chosen_glossary(service, client, body)
 
