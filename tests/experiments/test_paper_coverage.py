@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from paper_page import SOURCES, page
+from paper_page import SOURCES, decision, page
 
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
@@ -24,7 +24,7 @@ def test_each_entry_points_to_something_that_exists(text: str) -> None:
     for place, statement, by, *words in TEXTS[text]:
         assert place
         assert statement.endswith((".", "?"))
-        kind, _, what = by.partition(" ")
+        kind, _, what = by.removeprefix("opposite of ").partition(" ")
         if kind == "experiment":
             assert len([claim for claim in load_experiment(what).claims if words[0] in claim.text]) == 1, (by, words)
             continue
@@ -36,11 +36,18 @@ def test_each_entry_points_to_something_that_exists(text: str) -> None:
             assert re.match(r"(open|not testable here), because \w", by), by
 
 
+def test_a_statement_has_the_opposite_verdict_of_its_opposite() -> None:
+    claim = "two convolutions with kernel size 1"
+    assert decision("experiment exact-checks", claim)[0] == "holds exactly"
+    assert decision("opposite of experiment exact-checks", claim)[0] == "does not hold"
+    assert decision("opposite of test tests/nn/test_blocks.py::test_post_norm_by_formula")[0] == "does not hold"
+
+
 def test_the_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "paper.md").read_text(encoding="utf-8") == page(TEXTS)
 
 
 def test_every_experiment_on_the_paper_is_named() -> None:
-    named = {entry[2].removeprefix("experiment ") for entries in TEXTS.values() for entry in entries if len(entry) == 4}
+    named = {entry[2].rpartition(" ")[2] for entries in TEXTS.values() for entry in entries if len(entry) == 4}
     about_other_papers = {"pretraining", "scaling-laws"}
     assert named == set(EXPERIMENT_NAMES) - about_other_papers

@@ -62,8 +62,8 @@ def test_the_number_of_weights_of_table_3() -> None:
 
 
 @pytest.mark.skipif(TEXT is None, reason="needs Multi30k in ../shared/data")
-def test_sentences_are_shorter_than_the_width_of_models() -> None:
-    """Section 4: n < d is most often the case. The narrowest model of the paper's table 3 has d = 256."""
+def test_captions_have_fewer_words_than_models_are_wide() -> None:
+    """Section 4: n < d is most often the case; n counts word pieces there. Table 3's narrowest model has d = 256."""
     assert TEXT is not None
     lengths = [len(line.split()) for line in TEXT.read_text(encoding="utf-8").splitlines()]
     assert max(lengths) < 64
