@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.errors import DataError
+from headway.errors import DataError, DivergenceError
 from headway.evaluation import bleu
 from headway.experiments import pool_runs
 from headway.experiments.changed_transformer import register_changes
@@ -22,6 +22,7 @@ from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_poo
 from headway.jobs.named_leases import NamedLeases
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import parse_recipe
+from headway.training.recipe import Recipe
 
 BASELINE = next(variant.base for variant in VARIANTS if variant.name == "baseline")
 TUNED = Variant("tuned", BASELINE, {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
@@ -149,6 +150,37 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     assert folder.read(run.name) == record
     shutil.rmtree(folder.work / "runs")  # without weights, it stays as it is
     assert folder.lacking(run, older) == []
+
+
+def test_a_training_that_is_killed_or_diverges_before_its_first_line_leaves_a_record(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = (run for run in all_runs() if run.name == "baseline-seed1")
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: [run])
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")
+    endings, folders = [KeyboardInterrupt(), DivergenceError("not a number")], list[Path]()
+
+    def end_early(_: Recipe, run_folder: Path) -> None:
+        folders.append(run_folder)
+        (run_folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run_folder / "metrics.jsonl").touch()
+        (run_folder / "environment.json").write_text("[]")
+        raise endings.pop(0)
+
+    def write(path: Path, record: dict[str, Any]) -> None:
+        assert (folders[-1] / "checkpoints").is_dir()  # a process that is killed here must not train again
+        write_record(path, record)
+
+    monkeypatch.setattr(pool_runs, "train", end_early)
+    monkeypatch.setattr(pool_runs, "write_record", write)
+    with pytest.raises(KeyboardInterrupt):
+        work_on_pool(folder, settings)
+    work_on_pool(folder, settings)
+    record = folder.read(run.name)
+    assert record is not None
+    assert record["diverged"]
+    assert (record["curve"], record["elapsed_s"]) == ({"train": [], "dev": []}, 0.0)
+    assert not (folders[-1] / "checkpoints").exists()
 
 
 @pytest.mark.slow

@@ -214,7 +214,10 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     if record is None:
         record = _train(run, folder, settings)
         write_record(folder.path(run.name), record)
-    model = TrainedModel(folder.run_folder(run.name, record), _corpus(run.variant, settings))
+    run_folder = folder.run_folder(run.name, record)
+    for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
+        shutil.rmtree(run_folder / name, ignore_errors=True)
+    model = TrainedModel(run_folder, _corpus(run.variant, settings))
     for key in folder.lacking(run, record):
         settings.say(f"measuring {key} of {run.name}")
         record = {**record, "measured": {**record.get("measured", {}), key: MEASUREMENTS[key](model)}}
@@ -246,7 +249,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     record |= {
         "diverged": diverged,
         "curve": {kind: [[line["step"], round(line["loss"], 4)] for line in curves[kind]] for kind in curves},
-        "elapsed_s": curves["train"][-1]["elapsed_s"],
+        "elapsed_s": curves["train"][-1]["elapsed_s"] if curves["train"] else 0.0,
         "cpu_seconds_per_step": round(seconds / steps, 4) if steps else None,
         "engine": engine_hash(),
         "starts": json.loads((run_folder / "environment.json").read_text(encoding="utf-8")),
@@ -257,8 +260,6 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     if not diverged and not run.variant.classifies:
         settings.say(f"examining {run_folder.name}")
         record |= _examine(TrainedModel(run_folder, corpus))
-    for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
-        shutil.rmtree(run_folder / name)
     return record
 
 
@@ -271,8 +272,8 @@ def _corpus(variant: Variant, settings: Settings) -> Path:
 
 
 def _last_step(run_folder: Path) -> int:
-    path = run_folder / "metrics.jsonl"
-    return read_metrics(run_folder, "train")[-1]["step"] if path.is_file() else 0
+    lines = read_metrics(run_folder, "train") if (run_folder / "metrics.jsonl").is_file() else []
+    return lines[-1]["step"] if lines else 0
 
 
 def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
