@@ -5,13 +5,15 @@ import lzma
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headway.errors import DataError, DivergenceError
+from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.evaluation import bleu
 from headway.experiments import pool_runs
 from headway.experiments.changed_transformer import register_changes
@@ -235,3 +237,39 @@ def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_ta
     for worker in workers:
         worker.join()
     assert sorted(done) == sorted({name for run in runs if (name := folder.record_name(run))})
+
+
+def test_a_run_that_shares_a_record_is_not_trained_while_another_process_trains_the_record(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = Variant("baseline-tuned", BASELINE, rates=(5e-3, 1e-2), untuned="baseline")
+    for rate, loss in ((5e-3, 2.0), (1e-2, 2.1)):  # 0.005 is the baseline's own rate
+        write_record(folder.path(f"baseline-tuned-rate{rate:g}-seed0"), trial(loss))
+    runs = [PoolRun(Variant("baseline", BASELINE), 1), PoolRun(tuned, 1)]
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
+    assert NamedLeases(folder.work, [run.name for run in runs]).take("baseline-seed1")
+    # While the worker waits, the other process finishes.
+    end = SimpleNamespace(sleep=lambda _: write_record(folder.path("baseline-seed1"), trial(1.0)))
+    monkeypatch.setattr(pool_runs, "time", end)
+    monkeypatch.delattr(pool_runs, "_do")
+    work_on_pool(folder, settings)
+
+
+def test_a_run_whose_folder_is_locked_is_left_for_later(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [PoolRun(Variant("baseline", BASELINE), seed) for seed in (1, 2)]
+    tried, said = list[str](), list[str]()
+
+    def refuse_twice(run: PoolRun, folder: PoolFolder, _: Settings) -> None:
+        tried.append(run.name)
+        if run.name == "baseline-seed1" and tried.count(run.name) < 3:
+            raise CheckpointError("process 7 is training there")
+        write_record(folder.path(run.name), trial(1.0))
+
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
+    monkeypatch.setattr(pool_runs, "_do", refuse_twice)
+    monkeypatch.setattr(pool_runs, "_POLL_S", 0.0)
+    work_on_pool(folder, replace(settings, say=said.append))
+    assert tried == ["baseline-seed1", "baseline-seed2", "baseline-seed1", "baseline-seed1"]
+    assert sum("process 7" in line for line in said) == 1

@@ -20,6 +20,7 @@ import lzma
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ import torch
 
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions
-from headway.errors import DataError, DivergenceError
+from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.experiments.changed_transformer import register_changes
 from headway.experiments.code_hash import engine_hash
 from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
@@ -158,22 +159,30 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
     """
     torch.set_num_threads(1)
     register_changes()
-    runs, num_done = all_runs(), 0
+    runs, num_done, refusals = all_runs(), 0, Counter[str]()
     leases = NamedLeases(folder.work, [run.name for run in runs])
     while num_done != max_runs:
         undone = [run for run in runs if not folder.is_done(run)]
         if not undone:
             return
-        ready = (run for run in undone if folder.chosen_rate(run) is not None)
+        ready = [run for run in undone if folder.record_name(run) == run.name]  # others end with the run they share
+        ready.sort(key=lambda run: refusals[run.name])
         run, lease = next(((run, lease) for run in ready if (lease := leases.take(run.name))), (None, None))
         if run is None or lease is None:  # others have them; their machines may die
             time.sleep(_POLL_S)
             continue
-        with leases.held(lease):
-            if not folder.is_done(run):  # another process may have finished it since
-                settings.say(f"{describe_pool(folder)}; now {run.name}")
-                _do(run, folder, settings)
-                num_done += 1
+        try:
+            with leases.held(lease):
+                if not folder.is_done(run):  # another process may have finished it since
+                    settings.say(f"{describe_pool(folder)}; now {run.name}")
+                    _do(run, folder, settings)
+                    num_done += 1
+        except CheckpointError as error:  # such as a process that was stopped, so that its lease expired, but lives
+            refusals[run.name] += 1
+            if refusals[run.name] == 1:
+                settings.say(f"{run.name} is left for later: {error}")
+            else:
+                time.sleep(_POLL_S)
 
 
 def describe_pool(folder: PoolFolder, *, names: bool = False) -> str:
