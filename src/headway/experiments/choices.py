@@ -198,13 +198,15 @@ def _sharing(claim: ChoiceClaim) -> list[str]:
 
 
 def _sampling_error(claim: ChoiceClaim, sides: Sequence[Mapping[int, Array]]) -> float:
-    """Return the bootstrap error over the choice of the test items, which both sides share."""
-    value = STATISTICS[claim.statistic].value
-    rows = [np.sum(list(side.values()), axis=0) for side in sides]
-    width = rows[0].shape[1]
-    if len(rows) == 1:
-        return resampled_error(rows[0], value)
-    return resampled_error(np.hstack(rows), lambda sums: value(sums[:width]) - value(sums[width:]))
+    """Return the bootstrap error over the choice of the test items, which all seeds of both sides share."""
+    value, num_seeds = STATISTICS[claim.statistic].value, len(sides[0])
+    rows = [rows for side in sides for rows in side.values()]
+
+    def effect(sums: Array) -> float:
+        values = list(map(value, sums.reshape(len(rows), -1)))
+        return fmean(values[:num_seeds]) - (fmean(values[num_seeds:]) if claim.baseline else 0.0)
+
+    return resampled_error(np.hstack(rows), effect)
 
 
 def _row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
