@@ -148,8 +148,20 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     write_record(folder.path(run.name), older)
     assert folder.lacking(run, older) == ["tokens"]
     monkeypatch.delattr(pool_runs, "train")
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "another hash")
+    path = settings.work_folder.parent / "data" / "multi30k" / "val.de"
+    text = path.read_text()
+    path.write_text("other text\n")
+    with pytest.raises(DataError, match="not what baseline-seed1 was trained on"):
+        work_on_pool(folder, settings, max_runs=1)
+    path.write_text(text)
     work_on_pool(folder, settings, max_runs=1)
-    assert folder.read(run.name) == record
+    completed = folder.read(run.name)
+    assert completed is not None
+    engines = {key: by["engine"] for key, by in completed.pop("measured_by").items()}
+    assert engines == {"fit": "a hash", "tokens": "another hash"}
+    del record["measured_by"]
+    assert completed == record
     shutil.rmtree(folder.work / "runs")  # without weights, it stays as it is
     assert folder.lacking(run, older) == []
 

@@ -3,7 +3,7 @@
 Each run ends in a *record*, a compressed file of a few dozen kilobytes that is kept in the repository, so that verdicts
 need no models and a later reader can test something else: the log-probability of each test sentence's reference under
 the last weights and under the average of the last five checkpoints, translations with beams of 1 and 4, the curve of
-the losses, what else is measured with its model (:mod:`model_measurements`), and where, when and by which code it was
+the losses, what else is measured with its model (:mod:`model_measurements`), and where, when and by which code each was
 made. What has a record is done, whatever code made it. If a record lacks a measurement, and the weights are still in
 the folder of the trainings, it is completed.
 
@@ -227,9 +227,14 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
         shutil.rmtree(run_folder / name, ignore_errors=True)
     model = TrainedModel(run_folder, _corpus(run.variant, settings))
-    for key in folder.lacking(run, record):
+    lacking = folder.lacking(run, record)
+    if lacking and record["data"] != _data_hashes(run, folder, settings):
+        raise DataError(f"{model.corpus}: not what {run.name} was trained on; restore it to measure {lacking}")
+    for key in lacking:
         settings.say(f"measuring {key} of {run.name}")
-        record = {**record, "measured": {**record.get("measured", {}), key: MEASUREMENTS[key](model)}}
+        by = {"engine": engine_hash(), "date": _now()}
+        for part, value in (("measured", MEASUREMENTS[key](model)), ("measured_by", by)):
+            record = {**record, part: {**record.get(part, {}), key: value}}
         write_record(folder.path(run.name), record)
 
 
@@ -240,8 +245,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     sections = recipe_sections(run.variant, run.seed, rate)
     precision = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     sections["training"] = {"precision": precision, **sections["training"]}
-    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
-    data = {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
+    corpus, data = _corpus(run.variant, settings), _data_hashes(run, folder, settings)
     record: PoolRecord = {"variant": run.variant.name, "seed": run.seed, "rate": rate, "recipe": sections, "data": data}
     run_folder = folder.run_folder(run.name, record)
     sections = {**sections, "data": {**sections["data"], **_corpora(corpus, run.variant, folder.work)}}
@@ -262,7 +266,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
         "cpu_seconds_per_step": round(seconds / steps, 4) if steps else None,
         "engine": engine_hash(),
         "starts": json.loads((run_folder / "environment.json").read_text(encoding="utf-8")),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": _now(),
     }
     if not diverged and not (run_folder / "last").is_dir():
         average_checkpoints(run_folder, 1, run_folder / "last")
@@ -278,6 +282,15 @@ def _files(variant: Variant) -> tuple[str, ...]:
 
 def _corpus(variant: Variant, settings: Settings) -> Path:
     return find_data(settings, _files(variant), "AG News" if variant.classifies else "Multi30k")
+
+
+def _data_hashes(run: PoolRun, folder: PoolFolder, settings: Settings) -> dict[str, str]:
+    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
+    return {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _last_step(run_folder: Path) -> int:
