@@ -64,12 +64,13 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
     for run in runs:
         run["diverged"] = run["variant"] in changes.get("diverged", ())
     signs = {"better": 10, "worse": -10, "equal": 0}  # a claimed difference is ten times the smallest one of interest
+    is_less_better = {"loss", "overfitting", "error", "calibration", "long"}
     error = 0.05 if spread == SPREAD else 20.0
     effects = dict[str, Any]()
     for claim in choices.COMPARISONS:
         unit = STATISTICS[claim.statistic].smallest
-        size = changes.get("size", 1.0) * signs[claim.direction] * unit * STATISTICS[claim.statistic].sign
-        effects[claim.key] = [[size, error * unit, 20], error * unit]
+        size = changes.get("size", 1.0) * signs[claim.direction] * unit
+        effects[claim.key] = [[-size if claim.statistic in is_less_better else size, error * unit, 20], error * unit]
     return {"runs": runs, "effects": effects}
 
 
