@@ -48,6 +48,7 @@ from headway.experiments.verdicts import (
     add_variance,
     decide,
     detectable,
+    equality_power,
     fisher_p_value,
     mean_effect,
     planned_error,
@@ -313,14 +314,18 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     error, freedom = planned_error(*map(list, zip(*plan, strict=True))) if claim.baseline else alone
     statistic, size = STATISTICS[claim.statistic], _size(claim.group)
     spread, unit = ASSUMED_SPREAD * statistic.smallest, statistic.unit.partition(",")[0]
-    least = detectable(spread * error, freedom, LEVEL / size)
+    finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
+    if claim.direction == "equal":
+        chance = equality_power(statistic.smallest, spread * error, freedom, LEVEL / size)
+        least = f"{statistic.smallest:g} {unit}"
+        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
     hours = sum(core_hours(run, speeds) for run in missing)
     counts = " against ".join(
         f"{count} of {_VARIANT[name].seeds} seeds" for name, count in zip(claim.sides, recorded, strict=True)
     )
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
-        f"{least:.2g} {unit} at the first of {size} steps if seeds spread by {spread:.2g}, after "
+        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, after "
         f"{hours:.1f} core hours"
     )
 
