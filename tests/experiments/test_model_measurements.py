@@ -56,8 +56,9 @@ def test_blocks_add_up() -> None:
 
 
 def record(**parts: object) -> Record:
-    scores = [-2.0] * BLOCKS
-    return {"diverged": False, "log_probs": scores, "log_probs_of_average": [-1.0] * BLOCKS, **parts}
+    """Return the record of a model whose tokenizer makes twice as many tokens as the baseline's."""
+    scores = {"log_probs": [-2.0] * BLOCKS, "log_probs_of_average": [-1.0] * BLOCKS, "num_tokens": [4] * BLOCKS}
+    return {"diverged": False, **scores, **parts}
 
 
 @pytest.mark.parametrize(
@@ -65,8 +66,8 @@ def record(**parts: object) -> Record:
     [
         ("loss", {}, 1.0),  # 2 nats a sentence of 2 tokens
         ("average", {}, 0.5),
-        ("overfitting", {"fit": {"training_loss": 0.75}}, 0.25),
-        ("accuracy", {"fit": {"correct": [1] * BLOCKS}}, 50.0),
+        ("overfitting", {"fit": {"training_loss": 0.375}}, 0.125),  # both per token of its own
+        ("accuracy", {"fit": {"correct": [1] * BLOCKS}}, 25.0),
         # Ten texts, 9 of them right, with a confidence of 0.95: in the bin of 0.9 to 1, 0.9 - 0.95.
         ("calibration", {"labels": {"right": [1] * 9 + [0], "confidence": [0.95] * 10}}, 5.0),
         ("error", {"labels": {"right": [1, 1, 1, 0]}}, 25.0),

@@ -5,13 +5,15 @@ import lzma
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headway.errors import DataError
+from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.evaluation import bleu
 from headway.experiments import pool_runs
 from headway.experiments.changed_transformer import register_changes
@@ -23,6 +25,7 @@ from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_poo
 from headway.jobs.named_leases import NamedLeases
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import parse_recipe
+from headway.training.recipe import Recipe
 
 BASELINE = next(variant.base for variant in VARIANTS if variant.name == "baseline")
 TUNED = Variant("tuned", BASELINE, {"model": {"norm": "pre"}}, 1, (1e-3, 2e-3))
@@ -148,10 +151,53 @@ def test_a_run_leaves_a_record_from_which_its_scores_can_be_computed(
     write_record(folder.path(run.name), older)
     assert folder.lacking(run, older) == ["tokens"]
     monkeypatch.delattr(pool_runs, "train")
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "another hash")
+    path = settings.work_folder.parent / "data" / "multi30k" / "val.de"
+    text = path.read_text()
+    path.write_text("other text\n")
+    with pytest.raises(DataError, match="not what baseline-seed1 was trained on"):
+        work_on_pool(folder, settings, max_runs=1)
+    path.write_text(text)
     work_on_pool(folder, settings, max_runs=1)
-    assert folder.read(run.name) == record
+    completed = folder.read(run.name)
+    assert completed is not None
+    engines = {key: by["engine"] for key, by in completed.pop("measured_by").items()}
+    assert engines == {"fit": "a hash", "tokens": "another hash"}
+    del record["measured_by"]
+    assert completed == record
     shutil.rmtree(folder.work / "runs")  # without weights, it stays as it is
     assert folder.lacking(run, older) == []
+
+
+def test_a_training_that_is_killed_or_diverges_before_its_first_line_leaves_a_record(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = (run for run in all_runs() if run.name == "baseline-seed1")
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: [run])
+    monkeypatch.setattr(pool_runs, "engine_hash", lambda: "a hash")
+    endings, folders = [KeyboardInterrupt(), DivergenceError("not a number")], list[Path]()
+
+    def end_early(_: Recipe, run_folder: Path) -> None:
+        folders.append(run_folder)
+        (run_folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run_folder / "metrics.jsonl").touch()
+        (run_folder / "environment.json").write_text("[]")
+        raise endings.pop(0)
+
+    def write(path: Path, record: dict[str, Any]) -> None:
+        assert (folders[-1] / "checkpoints").is_dir()  # a process that is killed here must not train again
+        write_record(path, record)
+
+    monkeypatch.setattr(pool_runs, "train", end_early)
+    monkeypatch.setattr(pool_runs, "write_record", write)
+    with pytest.raises(KeyboardInterrupt):
+        work_on_pool(folder, settings)
+    work_on_pool(folder, settings)
+    record = folder.read(run.name)
+    assert record is not None
+    assert record["diverged"]
+    assert (record["curve"], record["elapsed_s"]) == ({"train": [], "dev": []}, 0.0)
+    assert not (folders[-1] / "checkpoints").exists()
 
 
 @pytest.mark.slow
@@ -206,3 +252,39 @@ def test_each_run_is_done_by_one_of_several_workers_and_that_of_a_dead_one_is_ta
     for worker in workers:
         worker.join()
     assert sorted(done) == sorted({name for run in runs if (name := folder.record_name(run))})
+
+
+def test_a_run_that_shares_a_record_is_not_trained_while_another_process_trains_the_record(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = Variant("baseline-tuned", BASELINE, rates=(5e-3, 1e-2), untuned="baseline")
+    for rate, loss in ((5e-3, 2.0), (1e-2, 2.1)):  # 0.005 is the baseline's own rate
+        write_record(folder.path(f"baseline-tuned-rate{rate:g}-seed0"), trial(loss))
+    runs = [PoolRun(Variant("baseline", BASELINE), 1), PoolRun(tuned, 1)]
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
+    assert NamedLeases(folder.work, [run.name for run in runs]).take("baseline-seed1")
+    # While the worker waits, the other process finishes.
+    end = SimpleNamespace(sleep=lambda _: write_record(folder.path("baseline-seed1"), trial(1.0)))
+    monkeypatch.setattr(pool_runs, "time", end)
+    monkeypatch.delattr(pool_runs, "_do")
+    work_on_pool(folder, settings)
+
+
+def test_a_run_whose_folder_is_locked_is_left_for_later(
+    folder: PoolFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [PoolRun(Variant("baseline", BASELINE), seed) for seed in (1, 2)]
+    tried, said = list[str](), list[str]()
+
+    def refuse_twice(run: PoolRun, folder: PoolFolder, _: Settings) -> None:
+        tried.append(run.name)
+        if run.name == "baseline-seed1" and tried.count(run.name) < 3:
+            raise CheckpointError("process 7 is training there")
+        write_record(folder.path(run.name), trial(1.0))
+
+    monkeypatch.setattr(pool_runs, "all_runs", lambda: runs)
+    monkeypatch.setattr(pool_runs, "_do", refuse_twice)
+    monkeypatch.setattr(pool_runs, "_POLL_S", 0.0)
+    work_on_pool(folder, replace(settings, say=said.append))
+    assert tried == ["baseline-seed1", "baseline-seed2", "baseline-seed1", "baseline-seed1"]
+    assert sum("process 7" in line for line in said) == 1

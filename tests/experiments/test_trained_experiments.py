@@ -11,13 +11,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from headway.experiments import attention_scores, choices, depth, load_experiment, pretraining
-from headway.experiments.experiment import Numbers, to_json_values
+from headway.experiments.corpus import MULTI30K
+from headway.experiments.experiment import Numbers, Settings, to_json_values
 from headway.experiments.figures import figure_style
+from headway.experiments.model_measurements import BLOCKS
 from headway.experiments.pool import VARIANTS
+from headway.experiments.pool_runs import write_record
 from headway.experiments.statistics_of_runs import STATISTICS
 from headway.experiments.verdicts import settle
 
@@ -60,12 +64,13 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
     for run in runs:
         run["diverged"] = run["variant"] in changes.get("diverged", ())
     signs = {"better": 10, "worse": -10, "equal": 0}  # a claimed difference is ten times the smallest one of interest
+    is_less_better = {"loss", "overfitting", "error", "calibration", "long"}
     error = 0.05 if spread == SPREAD else 20.0
     effects = dict[str, Any]()
     for claim in choices.COMPARISONS:
         unit = STATISTICS[claim.statistic].smallest
-        size = changes.get("size", 1.0) * signs[claim.direction] * unit * STATISTICS[claim.statistic].sign
-        effects[claim.key] = [[size, error * unit, 20], error * unit]
+        size = changes.get("size", 1.0) * signs[claim.direction] * unit
+        effects[claim.key] = [[-size if claim.statistic in is_less_better else size, error * unit, 20], error * unit]
     return {"runs": runs, "effects": effects}
 
 
@@ -171,6 +176,27 @@ def test_a_choice_without_all_of_its_runs_says_what_they_take() -> None:
     # One run of 4,600 steps of half a second is 0.64 hours.
     assert "3 of 4 seeds against 8 of 8 seeds" in verdict.reason
     assert "after 0.6 core hours" in verdict.reason
+
+
+def test_the_choice_of_sentences_is_resampled_for_all_seeds_at_once(tmp_path: Path) -> None:
+    """Each block has one token, so the error of a mean cost is its standard deviation over the root of their number."""
+    for file in (tmp_path / "data" / name for name in MULTI30K):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("a b c d\n" * BLOCKS)
+    costs = np.random.default_rng(1).normal(0.1, 0.05, (3, BLOCKS))  # of the head over the source, by seed
+    for seed, cost in enumerate(costs, start=1):
+        heads = {"kinds": ["encoder", "cross"], "whole": [-1.0] * BLOCKS}
+        heads["without"] = [[-1.0] * BLOCKS, (-1.0 - cost).tolist()]
+        texts = {str(beam): ["a b c d"] * BLOCKS for beam in (1, 4)}
+        record = {"seed": seed, "rate": 1e-3, "engine": "", "diverged": False, "starts": [{"processor": ""}]}
+        record |= {"cpu_seconds_per_step": 1.0, "num_tokens": [1] * BLOCKS, "translations": texts}
+        record |= {"log_probs": [-1.0] * BLOCKS, "log_probs_of_average": [-1.0] * BLOCKS}
+        write_record(tmp_path / f"baseline-seed{seed}.json.xz", {**record, "measured": {"heads": heads}})
+    settings = Settings(False, (), tmp_path / "data", tmp_path, lambda _: None)
+    (value, error, freedom), sampling = choices.measure(settings)["effects"]["cross-heads of baseline"]
+    assert value == pytest.approx(costs.mean())
+    assert (error, freedom) == (pytest.approx(costs.mean(1).std(ddof=1) / 3**0.5), 2)
+    assert sampling == pytest.approx(costs.mean(0).std() / BLOCKS**0.5, rel=0.1)
 
 
 def test_classifiers_have_a_gate_of_their_own() -> None:

@@ -16,6 +16,7 @@ from headway.experiments.verdicts import (
     decide,
     detectable,
     difference,
+    equality_power,
     fisher_p_value,
     holm,
     levels,
@@ -163,6 +164,13 @@ class TestCorrections:
         p_values = seed_effects(VARIANTS, RUN_SEEDS, made_up(0.0)).p_values()
         alarms = (p_values <= holm(p_values)).any(-1).mean()
         assert 0.02 < alarms <= 0.055
+
+    def test_equality_is_found_as_often_as_stated(self) -> None:
+        """Four paired seeds: the error of a mean difference is estimated from 3 degrees of freedom."""
+        differences = np.random.default_rng(4).normal(0, 1, (4000, 4))
+        upper, lower = (stats.ttest_1samp(differences, limit, axis=1) for limit in (2.0, -2.0))
+        found = (upper.statistic < 0) & (upper.pvalue <= 0.1) & (lower.statistic > 0) & (lower.pvalue <= 0.1)
+        assert equality_power(2.0, 0.5, 3) == pytest.approx(np.mean(found), abs=0.03)
 
     def test_the_detectable_difference_is_found_in_four_of_five_experiments(self) -> None:
         """At Holm's first step of five, 8 seeds against 4 whose residuals spread by 0.35."""

@@ -48,6 +48,7 @@ from headway.experiments.verdicts import (
     add_variance,
     decide,
     detectable,
+    equality_power,
     fisher_p_value,
     mean_effect,
     planned_error,
@@ -198,13 +199,15 @@ def _sharing(claim: ChoiceClaim) -> list[str]:
 
 
 def _sampling_error(claim: ChoiceClaim, sides: Sequence[Mapping[int, Array]]) -> float:
-    """Return the bootstrap error over the choice of the test items, which both sides share."""
-    value = STATISTICS[claim.statistic].value
-    rows = [np.sum(list(side.values()), axis=0) for side in sides]
-    width = rows[0].shape[1]
-    if len(rows) == 1:
-        return resampled_error(rows[0], value)
-    return resampled_error(np.hstack(rows), lambda sums: value(sums[:width]) - value(sums[width:]))
+    """Return the bootstrap error over the choice of the test items, which all seeds of both sides share."""
+    value, num_seeds = STATISTICS[claim.statistic].value, len(sides[0])
+    rows = [rows for side in sides for rows in side.values()]
+
+    def effect(sums: Array) -> float:
+        values = list(map(value, sums.reshape(len(rows), -1)))
+        return fmean(values[:num_seeds]) - (fmean(values[num_seeds:]) if claim.baseline else 0.0)
+
+    return resampled_error(np.hstack(rows), effect)
 
 
 def _row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -311,14 +314,18 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     error, freedom = planned_error(*map(list, zip(*plan, strict=True))) if claim.baseline else alone
     statistic, size = STATISTICS[claim.statistic], _size(claim.group)
     spread, unit = ASSUMED_SPREAD * statistic.smallest, statistic.unit.partition(",")[0]
-    least = detectable(spread * error, freedom, LEVEL / size)
+    finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
+    if claim.direction == "equal":
+        chance = equality_power(statistic.smallest, spread * error, freedom, LEVEL / size)
+        least = f"{statistic.smallest:g} {unit}"
+        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
     hours = sum(core_hours(run, speeds) for run in missing)
     counts = " against ".join(
         f"{count} of {_VARIANT[name].seeds} seeds" for name, count in zip(claim.sides, recorded, strict=True)
     )
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
-        f"{least:.2g} {unit} at the first of {size} steps if seeds spread by {spread:.2g}, after "
+        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, after "
         f"{hours:.1f} core hours"
     )
 

@@ -46,7 +46,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure errors over widths and shifts, errors of the control, and the wavelength of every pair."""
+    """Measure errors over widths and shifts, and the wavelength of every pair."""
     positions = 256 if settings.quick else 8192
     widths = WIDTHS[:: 4 if settings.quick else 1]
     kinds = ("float64", "float32")

@@ -3,7 +3,7 @@
 Each run ends in a *record*, a compressed file of a few dozen kilobytes that is kept in the repository, so that verdicts
 need no models and a later reader can test something else: the log-probability of each test sentence's reference under
 the last weights and under the average of the last five checkpoints, translations with beams of 1 and 4, the curve of
-the losses, what else is measured with its model (:mod:`model_measurements`), and where, when and by which code it was
+the losses, what else is measured with its model (:mod:`model_measurements`), and where, when and by which code each was
 made. What has a record is done, whatever code made it. If a record lacks a measurement, and the weights are still in
 the folder of the trainings, it is completed.
 
@@ -20,6 +20,7 @@ import lzma
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ import torch
 
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions
-from headway.errors import DataError, DivergenceError
+from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.experiments.changed_transformer import register_changes
 from headway.experiments.code_hash import engine_hash
 from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
@@ -158,22 +159,30 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
     """
     torch.set_num_threads(1)
     register_changes()
-    runs, num_done = all_runs(), 0
+    runs, num_done, refusals = all_runs(), 0, Counter[str]()
     leases = NamedLeases(folder.work, [run.name for run in runs])
     while num_done != max_runs:
         undone = [run for run in runs if not folder.is_done(run)]
         if not undone:
             return
-        ready = (run for run in undone if folder.chosen_rate(run) is not None)
+        ready = [run for run in undone if folder.record_name(run) == run.name]  # others end with the run they share
+        ready.sort(key=lambda run: refusals[run.name])
         run, lease = next(((run, lease) for run in ready if (lease := leases.take(run.name))), (None, None))
         if run is None or lease is None:  # others have them; their machines may die
             time.sleep(_POLL_S)
             continue
-        with leases.held(lease):
-            if not folder.is_done(run):  # another process may have finished it since
-                settings.say(f"{describe_pool(folder)}; now {run.name}")
-                _do(run, folder, settings)
-                num_done += 1
+        try:
+            with leases.held(lease):
+                if not folder.is_done(run):  # another process may have finished it since
+                    settings.say(f"{describe_pool(folder)}; now {run.name}")
+                    _do(run, folder, settings)
+                    num_done += 1
+        except CheckpointError as error:  # such as a process that was stopped, so that its lease expired, but lives
+            refusals[run.name] += 1
+            if refusals[run.name] == 1:
+                settings.say(f"{run.name} is left for later: {error}")
+            else:
+                time.sleep(_POLL_S)
 
 
 def describe_pool(folder: PoolFolder, *, names: bool = False) -> str:
@@ -214,10 +223,18 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     if record is None:
         record = _train(run, folder, settings)
         write_record(folder.path(run.name), record)
-    model = TrainedModel(folder.run_folder(run.name, record), _corpus(run.variant, settings))
-    for key in folder.lacking(run, record):
+    run_folder = folder.run_folder(run.name, record)
+    for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
+        shutil.rmtree(run_folder / name, ignore_errors=True)
+    model = TrainedModel(run_folder, _corpus(run.variant, settings))
+    lacking = folder.lacking(run, record)
+    if lacking and record["data"] != _data_hashes(run, folder, settings):
+        raise DataError(f"{model.corpus}: not what {run.name} was trained on; restore it to measure {lacking}")
+    for key in lacking:
         settings.say(f"measuring {key} of {run.name}")
-        record = {**record, "measured": {**record.get("measured", {}), key: MEASUREMENTS[key](model)}}
+        by = {"engine": engine_hash(), "date": _now()}
+        for part, value in (("measured", MEASUREMENTS[key](model)), ("measured_by", by)):
+            record = {**record, part: {**record.get(part, {}), key: value}}
         write_record(folder.path(run.name), record)
 
 
@@ -228,8 +245,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     sections = recipe_sections(run.variant, run.seed, rate)
     precision = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     sections["training"] = {"precision": precision, **sections["training"]}
-    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
-    data = {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
+    corpus, data = _corpus(run.variant, settings), _data_hashes(run, folder, settings)
     record: PoolRecord = {"variant": run.variant.name, "seed": run.seed, "rate": rate, "recipe": sections, "data": data}
     run_folder = folder.run_folder(run.name, record)
     sections = {**sections, "data": {**sections["data"], **_corpora(corpus, run.variant, folder.work)}}
@@ -246,19 +262,17 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     record |= {
         "diverged": diverged,
         "curve": {kind: [[line["step"], round(line["loss"], 4)] for line in curves[kind]] for kind in curves},
-        "elapsed_s": curves["train"][-1]["elapsed_s"],
+        "elapsed_s": curves["train"][-1]["elapsed_s"] if curves["train"] else 0.0,
         "cpu_seconds_per_step": round(seconds / steps, 4) if steps else None,
         "engine": engine_hash(),
         "starts": json.loads((run_folder / "environment.json").read_text(encoding="utf-8")),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": _now(),
     }
     if not diverged and not (run_folder / "last").is_dir():
         average_checkpoints(run_folder, 1, run_folder / "last")
     if not diverged and not run.variant.classifies:
         settings.say(f"examining {run_folder.name}")
         record |= _examine(TrainedModel(run_folder, corpus))
-    for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
-        shutil.rmtree(run_folder / name)
     return record
 
 
@@ -270,9 +284,18 @@ def _corpus(variant: Variant, settings: Settings) -> Path:
     return find_data(settings, _files(variant), "AG News" if variant.classifies else "Multi30k")
 
 
+def _data_hashes(run: PoolRun, folder: PoolFolder, settings: Settings) -> dict[str, str]:
+    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
+    return {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _last_step(run_folder: Path) -> int:
-    path = run_folder / "metrics.jsonl"
-    return read_metrics(run_folder, "train")[-1]["step"] if path.is_file() else 0
+    lines = read_metrics(run_folder, "train") if (run_folder / "metrics.jsonl").is_file() else []
+    return lines[-1]["step"] if lines else 0
 
 
 def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:

@@ -101,9 +101,9 @@ def _beams(first: tuple[int, float], second: tuple[int, float]) -> Callable[[Rec
     return lambda record, _: np.hstack([np.array(record["measured"]["beams"][index]) for index in pair])
 
 
-def _overfitting(record: Record, test: EvaluationSet) -> Array:
-    known = record["measured"]["fit"]["training_loss"]
-    return _columns(-np.array(record["log_probs"]) - known * test.tokens, test.tokens)
+def _overfitting(record: Record, _: EvaluationSet) -> Array:
+    known, own_tokens = record["measured"]["fit"]["training_loss"], np.array(record["num_tokens"])
+    return _columns(-np.array(record["log_probs"]) - known * own_tokens, own_tokens)
 
 
 def _head_costs(record: Record, test: EvaluationSet) -> Array:
@@ -142,8 +142,8 @@ def _loss(record: Record, test: EvaluationSet) -> Array:
     return _columns(-np.array(record["log_probs"]), test.tokens)
 
 
-def _accuracy(record: Record, test: EvaluationSet) -> Array:
-    return _columns(record["measured"]["fit"]["correct"], _blocks(test.tokens))
+def _accuracy(record: Record, _: EvaluationSet) -> Array:
+    return _columns(record["measured"]["fit"]["correct"], _blocks(np.array(record["num_tokens"], dtype=float)))
 
 
 def _errors(record: Record, _: EvaluationSet) -> Array:

@@ -250,6 +250,15 @@ def detectable(error: float, freedom: float, level: float = LEVEL) -> float:
     return error * float(optimize.brentq(power, 0.0, limit + 10 * _quantile(1 - level / 4, freedom)))
 
 
+def equality_power(smallest: float, error: float, freedom: float, level: float = LEVEL) -> float:
+    """Return the probability that two one-sided t tests find a true difference of 0 to be below ``smallest``."""
+    if not math.isfinite(error) or freedom <= 0:
+        return 0.0
+    spreads = np.sqrt(stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom)  # estimated over true error
+    reach = smallest / error - _quantile(1 - level, freedom) * spreads
+    return float(np.mean(2 * stats.norm.cdf(np.maximum(reach, 0)) - 1))
+
+
 def mean_effect(values: Sequence[float]) -> Effect:
     """Return the mean of ``values``."""
     if len(values) < 2:
