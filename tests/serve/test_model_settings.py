@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from headway.decode.generation_options import GenerationOptions
 from headway.errors import ConfigError
 from headway.predict import LanguageModel, Translator
 from headway.serve.bulk_jobs import BulkJob, BulkJobs
-from headway.serve.cost import cost_of_translation
+from headway.serve.cost import Cost, cost_of_translation
 from headway.serve.service import Service
 
 TEXT = "das Haus ist klein und das Haus ist grün"
@@ -104,12 +104,12 @@ def test_settings_of_a_model_that_a_detected_text_may_not_need_refuse_nothing(tr
 def test_many_pairs_of_languages_cost_their_texts_once(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a request with too many texts is refused before anything is computed for each."""
     costs: list[int] = []
-    monkeypatch.setattr(
-        "headway.serve.service.cost_of_translation",
-        lambda texts, *arguments, **keywords: (
-            costs.append(len(texts)) or cost_of_translation(texts, *arguments, **keywords)
-        ),
-    )
+
+    def recorded(texts: Sequence[Any], *arguments: Any, **keywords: Any) -> Cost:
+        costs.append(len(texts))
+        return cost_of_translation(texts, *arguments, **keywords)
+
+    monkeypatch.setattr("headway.serve.service.cost_of_translation", recorded)
     http = application({"model": searching(translator, SETTINGS)})
 
     def post(count: int) -> Any:
