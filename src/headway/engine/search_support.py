@@ -41,7 +41,7 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RelativeBias, RotaryPositions, SinusoidalPositions
-from headway.torch_internals import attributes_and_parts, has_forward_hooks, hooks_are_visible
+from headway.torch_internals import attributes_and_parts, has_forward_hooks, hooks_are_visible, parts_are_visible
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
@@ -99,6 +99,8 @@ def unsupported_reason(model: Any, precision: Precision = "float32") -> str | No
     ending = "has no form that is optimized for search; the model searches in its own form, in float32"
     if not hooks_are_visible():
         return f"a model whose hooks this version of PyTorch does not show {ending}"
+    if not parts_are_visible():
+        return f"a model whose parts this version of PyTorch does not show {ending}"
     if reason := _unsupported_option(model.config, precision):
         return reason
     for name, module in model.named_modules():

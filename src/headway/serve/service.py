@@ -161,7 +161,7 @@ class Service:
         try:
             return await asyncio.shield(lists[name])  # others may wait for it when this request is canceled
         except Exception:
-            lists.pop(name, None)
+            lists.pop(name, None)  # the next request tries again
             raise
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
@@ -373,18 +373,20 @@ class Service:
         Raises:
             ConfigError: A search setting of the model for a pair does not fit the options.
         """
-        steps: dict[Any, TranslateOptions] = {}
+        models: set[ModelInfo | PivotModels] = set()
         for source, target in languages:
-            if source == "auto":
-                for candidate in self.models_that("translates"):
-                    if model in (None, candidate.name) and self.directions.may_use(candidate, target):
-                        with suppress(ConfigError):  # translate raises it if a text is in a language of this model
-                            steps |= {step.key(): step for step in self._steps(candidate, options)}
-            else:
+            if source != "auto":
                 with suppress(UnknownLanguageError, UnknownModelError):
                     named = None if model is None else self.model(model, "translates")
-                    found = self.directions.find(source, target, named).model
-                    steps |= {step.key(): step for step in self._steps(found, options)}
+                    models.add(self.directions.find(source, target, named).model)
+        steps = {step.key(): step for translating in models for step in self._steps(translating, options)}
+        detected_targets = {target for source, target in languages if source == "auto"}
+        for candidate in self.models_that("translates"):
+            if model in (None, candidate.name) and any(
+                self.directions.may_use(candidate, target) for target in detected_targets
+            ):
+                with suppress(ConfigError):  # translate raises it if a text is in a language of this model
+                    steps |= {step.key(): step for step in self._steps(candidate, options)}
         return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
