@@ -51,20 +51,30 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     that only ``known`` has is ignored if it is the only one of its language (en means en-GB).
     """
     wanted = normalized(code)
-    by_code = _by_normalized_code(tuple(known))
+    codes = tuple(known)
+    by_code = _by_normalized_code(codes)
     for candidate in (wanted, _SCRIPTS.get(wanted, wanted)):
         if candidate in by_code:
             return by_code[candidate]
     language = base_language(code)
     if language in by_code:
         return by_code[language]
-    family = [candidate for candidate in by_code.values() if base_language(candidate) == language]
+    family = _families(codes).get(language, ())
     return family[0] if len(family) == 1 else None
 
 
 @lru_cache(maxsize=64)
 def _by_normalized_code(known: tuple[str, ...]) -> dict[str, str]:
     return {normalized(code): code for code in known}
+
+
+@lru_cache(maxsize=64)
+def _families(known: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the codes of each language, so that a code that a request invents takes no look at all of them."""
+    families: dict[str, list[str]] = {}
+    for code in _by_normalized_code(known).values():
+        families.setdefault(base_language(code), []).append(code)
+    return families
 
 
 def english_name(code: str) -> str:
