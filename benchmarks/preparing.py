@@ -32,7 +32,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from headway.cores import num_cores
+from headway.contention import num_cores
 from headway.hardware import processor_name
 
 SIDES = ("src", "trg")

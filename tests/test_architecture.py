@@ -19,8 +19,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
-    {"errors", "cores", "notebook_html", "parent_process", "report_page", "torchrun", "version"},
-    {"storage", "config", "contention", "hardware", "torch_internals"},
+    {"errors", "contention", "notebook_html", "parent_process", "report_page", "torchrun", "version"},
+    {"storage", "config", "hardware", "torch_internals"},
     {"kinds", "weights"},
     {"kernels"},
     {"nn", "text", "decode"},

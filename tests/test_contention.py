@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headway import cli, contention
-from headway.contention import OtherProcesses, adapt_waiting, exceeds_processors, waiting_advice
-from headway.cores import num_cores
+from headway.contention import OtherProcesses, adapt_waiting, exceeds_processors, num_cores, waiting_advice
 
 # Prints the number of OpenMP's libraries; whether a thread waits actively after products in two threads, before, with
 # and without idle threads; and the numbers of threads.

@@ -22,13 +22,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headway.cores import num_cores
-
 _INTERVAL_S = 0.5
 _MIN_OTHERS = 0.3  # in processors; a measurement of half a second has an error of about 0.1
 _QUIET_INTERVALS = 2  # waiting becomes active again after this many intervals without contention
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _adapting = threading.Lock()
+
+
+def num_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class OtherProcesses:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headway import contention
-from headway.cores import num_cores
+from headway.contention import num_cores
 from headway.training import slowdown
 from headway.training.slowdown import SlowdownNotice
 

@@ -204,7 +204,7 @@ def run_job(
 
 def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
     """Work on a job on this machine or on a Ray cluster until it is complete, or submit workers to SLURM."""
-    from headway.cores import num_cores
+    from headway.contention import num_cores
 
     if job.slurm is not None:
         from headway.corpus.slurm import submit
@@ -221,7 +221,7 @@ def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
 
 def work_on_this_machine(plan: Plan, workers: int | None) -> None:
     """Work on a job with processes of this machine, and report its end."""
-    from headway.cores import num_cores
+    from headway.contention import num_cores
 
     run_with_progress(plan, workers or num_cores(), plan.operation, one_thread=True)
     report_end(plan)

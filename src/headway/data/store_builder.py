@@ -24,7 +24,7 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any
 
-from headway.cores import num_cores
+from headway.contention import num_cores
 from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
 from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError

@@ -10,7 +10,7 @@ from torch import Tensor
 from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
 from headway.diagrams.head_input import HeadInput
 from headway.diagrams.text_width import shortened
-from headway.nn.attention import masked_softmax
+from headway.nn.attention import record_attention
 
 _CELL = 38.0  # width of a number
 _SHOWN, _MAX_TOKENS = 3, 5  # columns of vectors, and tokens
@@ -22,12 +22,11 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     """Draw what the first head computes, with a row for each of the first tokens. The second one's row is bold."""
     attention, x = head.layer, head.x
     query, kv = attention.project(x[None])
-    kv = kv.for_queries(attention.queries_per_key)
-    score = None if attention.score is None else attention.score.compare
-    scores = (query * query.size(-1) ** -0.5 @ kv.keys.mT if score is None else score(query, kv.keys))[0, 0]
-    if attention.relative_bias is not None:
-        scores = scores + attention.relative_bias.of_sequence(len(x))[0]
-    weights = masked_softmax(scores, head.mask)
+    bias = None if attention.relative_bias is None else attention.relative_bias.of_sequence(len(x))
+    scores = attention.scores(query, kv.for_queries(attention.queries_per_key).keys, bias)[0, 0]
+    with record_attention(attention) as recorded:
+        attention.attend_to_itself(query, kv, head.mask)
+    weights = recorded[0][0, 0]
     source = _matrix(drawing, 0.0, -10.0, "X: input of the layer", x, tokens, "embedding")
     shown = []
     for place, (name, part) in enumerate((("Q", query[0, 0]), ("K", kv.keys[0, 0]), ("V", kv.values[0, 0])), start=-1):
@@ -37,7 +36,8 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
         box = _matrix(drawing, matrix.center, matrix.top - 20, f"{name} of head 1", part, tokens, "state", name == "Q")
         drawing.arrow(matrix.center, matrix.top, box.bottom)
         shown.append(box)
-    title, center = f"Scores: Q Kᵀ / √{attention.d_key}" if score is None else "Scores of Q and K", -_APART / 2
+    center = -_APART / 2
+    title = f"Scores: Q Kᵀ / √{attention.d_key}" if attention.score is None else "Scores of Q and K"
     title += "" if attention.relative_bias is None else " + bias"
     compared = _matrix(drawing, center, shown[0].top - 44, title, scores, tokens, "attention", heading=LINE_HEIGHT)
     for box, port in zip(shown, (-20.0, 20.0), strict=False):

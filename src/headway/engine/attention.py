@@ -138,8 +138,7 @@ def attention_weights(
     """
     if mask is None and bias is None:
         return plain.attention_weights(query, key, None, score)
-    scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
-    scores = scores if bias is None else scores + bias
+    scores = plain.attention_scores(query, key, score, bias)
     if mask is None:
         return scores.softmax(-1)
     if not isinstance(mask, Tensor):

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
-from headway.engine.decoding_step import DecodingStep, StepRows
-from headway.engine.int8_blocks import CompiledBlocks
-from headway.engine.int8_cache import Bits, Entries, Indices, both_bits, first_entries, new_keys_values
+from headway.engine.int8_blocks import Bits, CompiledBlocks, Entries, Indices, both_bits, first_entries, new_keys_values
 from headway.engine.norm_folding import fold_norm
 from headway.engine.prompts import PromptRows, prompt_attention
+from headway.engine.rows import DecodingStep, SourceRows, StepRows
 from headway.engine.shortlist import ShortlistWeights
-from headway.engine.source_rows import SourceRows
 from headway.engine.torch_backend import (
     Activation,
     DecodingBlock,

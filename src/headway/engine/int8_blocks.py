@@ -1,6 +1,7 @@
 """The blocks of an encoder or a decoder as one compiled function in 8-bit integers.
 
-The function is one of :mod:`headway.kernels.int8_blocks`.
+The function is one of :mod:`headway.kernels.int8_blocks`. It takes keys and values in the form of
+:mod:`headway.kernels.decode_attention`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,54 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from headway.engine.decoding_step import DecodingStep
-from headway.engine.int8_cache import Bits, Entries, Indices, both_bits, new_keys_values
+from headway.engine.rows import DecodingStep
 from headway.engine.torch_backend import DecodingBlock, EncodingBlock, PlainBlock, Rows
+from headway.kernels.decode_attention import padded_width
+from headway.kernels.fp16_dot import KEYS_PER_DOT
 from headway.kernels.int8_blocks import decoder_blocks, self_attention_blocks
 from headway.kernels.int8_linear import NO_NORM, LayerNormParams, QuantizedLinear
+from headway.nn.cache import SLACK
 
+assert SLACK >= KEYS_PER_DOT - 1
 Array = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.int16]  # the bits of 16-bit floats, because Numba does not support these
+Indices = npt.NDArray[np.int64]
+
+
+class Entries(NamedTuple):
+    """The entries of a cache that attention reads.
+
+    Attributes:
+        slots: Slot of each sequence (B,).
+        entries: The entry of each position of each row (R, T), or for all rows (1, T).
+        positions: The first position of each sequence that attention reads, and the one after the last (B, 2).
+        newest: The entry to which each row is written (R,). None for a memory, which does not grow.
+    """
+
+    slots: Indices
+    entries: Indices
+    positions: Indices
+    newest: Indices | None = None
+
+
+def first_entries(slots: Indices, lengths: Indices, num_entries: int, newest: Indices | None = None) -> Entries:
+    """Return the entries of sequences whose position p is entry p. Slots have ``num_entries`` entries."""
+    entries = np.minimum(np.arange(num_entries + KEYS_PER_DOT), num_entries - 1)
+    return Entries(slots, entries[None], np.stack([np.zeros_like(lengths), lengths], 1), newest)
+
+
+def both_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:
+    """Return the bits of keys and values."""
+    return keys.view(torch.int16).numpy(), values.view(torch.int16).numpy()
+
+
+def new_keys_values(sequences: int, length: int, heads: int, widths: Sequence[int]) -> tuple[Bits, Bits]:
+    """Return uninitialized keys and values (B * H, T, _) of these ``widths``, each for all heads together."""
+    keys, values = (np.empty((sequences * heads, length, padded_width(width // heads)), np.int16) for width in widths)
+    return keys, values
 
 
 class CompiledBlocks:

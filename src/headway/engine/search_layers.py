@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.engine.decoding_step import DecodingStep
 from headway.engine.prompts import PromptRows
-from headway.engine.source_rows import SourceRows
+from headway.engine.rows import DecodingStep, SourceRows
 from headway.engine.torch_backend import Activation, HeadLayout, Layer, PlainBlock, Rows, TorchBackend
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import CausalBlock, DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, PreNorm

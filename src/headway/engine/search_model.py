@@ -32,8 +32,8 @@ from torch import Tensor
 from headway.decode.inference import in_inference_mode
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.prompts import PromptRows
+from headway.engine.rows import DecodingStep, SourceRows, StepRows
 from headway.engine.search_layers import (
     CausalLayer,
     DecoderLayer,
@@ -45,7 +45,6 @@ from headway.engine.search_layers import (
 )
 from headway.engine.search_support import Precision, plain_type, search_precision, unsupported_reason
 from headway.engine.shortlist import Shortlist, ShortlistWeights
-from headway.engine.source_rows import SourceRows
 from headway.engine.torch_backend import Activation, Layer, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
 from headway.models.decoder_only import DecoderOnly, PrefixState

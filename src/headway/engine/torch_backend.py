@@ -18,11 +18,10 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.attention import attention_weights, scaled_dot_product_attention
-from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.local_attention import local_attention
 from headway.engine.prompts import PromptRows, prompt_attention
+from headway.engine.rows import DecodingStep, SourceRows, StepRows
 from headway.engine.shortlist import ShortlistWeights
-from headway.engine.source_rows import SourceRows
 from headway.nn.attention import KeysValues, restrict_to_window
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec

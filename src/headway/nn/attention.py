@@ -62,23 +62,24 @@ def attention_weights(
     check_floats("query", query, ..., "queries", "width")
     check_floats("key", key, *query.shape[:-2], "keys", query.size(-1) if score is None else "width")
     check_mask("mask", mask, *query.shape[:-1], key.size(-2))
-    return _attention_weights(query, key, mask, score)
+    return masked_softmax(attention_scores(query, key, score), mask)
 
 
-def _attention_weights(
+def attention_scores(
     query: Float[Tensor, "*b T K"],
     key: Float[Tensor, "*b S _"],
-    mask: Bool[Tensor, "..."] | None,
-    score: Callable[[Tensor, Tensor], Tensor] | None,
+    score: Callable[[Tensor, Tensor], Tensor] | None = None,
     bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T S"]:
+    """Return Q K^T / sqrt(d_k), or what ``score`` returns instead of it, plus ``bias``."""
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
-    scores = scores if bias is None else scores + bias
-    return scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
+    return scores if bias is None else scores + bias
 
 
-def masked_softmax(scores: Float[Tensor, "*b T S"], mask: Bool[Tensor, "..."]) -> Float[Tensor, "*b T S"]:
+def masked_softmax(scores: Float[Tensor, "*b T S"], mask: Bool[Tensor, "..."] | None) -> Float[Tensor, "*b T S"]:
     """Return the softmax over the keys that ``mask`` allows: masked keys have the score minus infinity."""
+    if mask is None:
+        return scores.softmax(-1)
     # A row that is masked everywhere would become NaN: unmask it for the softmax, and multiply its weights by zero.
     attends = mask.any(-1, keepdim=True)
     bias = torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask & attends, -math.inf)
@@ -284,9 +285,17 @@ class MultiHeadAttention(nn.Module):
         check_mask("mask", mask, query.size(0), query.size(2), kv.keys.size(2))
         mask = None if mask is None else add_head_dim(mask, query)
         kv = kv.for_queries(self.queries_per_key)
-        score = None if self.score is None else self.score.compare
-        weights = apply_observers(self, _attention_weights(query, kv.keys, mask, score, bias))
+        weights = apply_observers(self, masked_softmax(self.scores(query, kv.keys, bias), mask))
         return self.merge_heads(self.dropout(weights) @ kv.values)
+
+    def scores(
+        self,
+        query: Float[Tensor, "B H T K"],
+        key: Float[Tensor, "B H S _"],
+        bias: Float[Tensor, "*#B H T S"] | None = None,
+    ) -> Float[Tensor, "B H T S"]:
+        """Return the scores of projected queries and prepared keys, before mask and softmax."""
+        return attention_scores(query, key, None if self.score is None else self.score.compare, bias)
 
     def merge_heads(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:
         """Concatenate the heads and project them: Concat(head_1, ..., head_h) W^O."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from headway.cores import num_cores
+from headway.contention import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
 from headway.serve.hub_models import is_missing

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from headway.contention import OtherProcesses, exceeds_processors, seconds_waited, waiting_advice
-from headway.cores import num_cores
+from headway.contention import OtherProcesses, exceeds_processors, num_cores, seconds_waited, waiting_advice
 
 _INTERVAL_S = 10.0
 _MIN_SHARE_WAITED = 0.2

@@ -252,7 +252,8 @@ def _translate_lines(
             if terms is not None:
                 for result in results:
                     used += count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())
-    report_terms(used)
+    if terms is not None:
+        report_terms(used)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headway.engine.source_rows import SourceRows
+from headway.engine.rows import SourceRows
 
 
 def test_rows_have_no_padding_and_return_to_their_places() -> None:
