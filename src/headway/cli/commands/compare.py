@@ -73,10 +73,8 @@ def compare(
     with the first.
     """
     from headway.bundle import read_config
-    from headway.calls.measurements import compare_outputs, unsuitable_tokenization
     from headway.decode.request import DecodingOptions
     from headway.evaluation import compare_labels
-    from headway.predict import load_translator
 
     if (reference is None) == (data is None):
         raise ConfigError(
@@ -119,38 +117,67 @@ def compare(
             raise ConfigError(f"{given[0]} is for model folders, but every system is a file; leave it out")
         if models and source is None:
             raise ConfigError(f"{models[0]} is a model folder, which needs the source text; give it with --source F")
-        references = list(input_lines(reference))
-        read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
-        for name, lines in read.items():  # check before translating, which may take long
-            if len(lines) != len(references):
-                raise DataError(
-                    f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
-                    "for each line"
-                )
-        languages: TranslateKeywords = {"target_language": to, "source_language": from_}
-        device = device_for_workers(device, workers) if models else device
-        for system in models:
-            assert source is not None
-            load = partial(load_translator, system, device=device, precision=precision)
-            translations, _ = translate_file(
-                load, read[str(source)], source, workers, languages, f"translating with {system}"
-            )
-            read[str(system)] = [translation.text for translation in translations]
         assert reference is not None
-        language = to or (read_config(models[0]).target_language if models else language_of_file(reference))
-        metrics = metric or ("bleu", "chrf", "ter")
-        outputs = {name: read[name] for name in names}
-        table = compare_outputs(
-            outputs, references, language, metrics=metrics, trials=trials, **tests, max_differences=differences
+        tests["trials"] = trials
+        table = _compare_translations(
+            systems,
+            reference,
+            source,
+            {"target_language": to, "source_language": from_},
+            metric or ("bleu", "chrf", "ter"),
+            {**tests, "max_differences": differences},
+            device=device,
+            precision=precision,
+            workers=workers,
         )
-        if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
-            typer.echo(
-                f"hardly any line of {reference} has the four tokens in a row that BLEU counts (tokenization "
-                f"{tokenization}). If spaces do not separate the words of its language, name it with --to (--to zh)",
-                err=True,
-            )
     with output_file(None) as file:
         file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if format_ == "json" else _as_text(table))
+
+
+def _compare_translations(
+    systems: Sequence[Path],
+    reference: Path,
+    source: Path | None,
+    languages: TranslateKeywords,
+    metrics: Sequence[str],
+    tests: dict[str, int],
+    *,
+    device: options.Device,
+    precision: options.Precision,
+    workers: int,
+) -> ComparisonTable:
+    """Compare files of translations, and model folders, which translate ``source``."""
+    from headway.bundle import read_config
+    from headway.calls.measurements import compare_outputs, unsuitable_tokenization
+    from headway.predict import load_translator
+
+    models = [system for system in systems if system.is_dir()]
+    references = list(input_lines(reference))
+    read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
+    for name, lines in read.items():  # check before translating, which may take long
+        if len(lines) != len(references):
+            raise DataError(
+                f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
+                "for each line"
+            )
+    device = device_for_workers(device, workers) if models else device
+    for system in models:
+        assert source is not None
+        load = partial(load_translator, system, device=device, precision=precision)
+        job = f"translating with {system}"
+        translations, _ = translate_file(load, read[str(source)], source, workers, languages, job)
+        read[str(system)] = [translation.text for translation in translations]
+    language = languages["target_language"]
+    language = language or (read_config(models[0]).target_language if models else language_of_file(reference))
+    outputs = {str(system): read[str(system)] for system in systems}
+    table = compare_outputs(outputs, references, language, metrics=metrics, **tests)
+    if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
+        typer.echo(
+            f"hardly any line of {reference} has the four tokens in a row that BLEU counts (tokenization "
+            f"{tokenization}). If spaces do not separate the words of its language, name it with --to (--to zh)",
+            err=True,
+        )
+    return table
 
 
 def _compare_language_models(

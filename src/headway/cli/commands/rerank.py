@@ -20,8 +20,10 @@ from headway.cli.model_folders import MODEL
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.predict import NoisyChannelWeights
+    from headway.predict import NoisyChannelWeights, RankedText
     from headway.predict.reranking.noisy_channel import Features
+
+    CandidateList = tuple[int, list[float], list[str]]  # line number, scores, texts
 
 GROUP = CommandGroup.RUN
 
@@ -92,17 +94,7 @@ def rerank(
     _check_noisy_channel(models or [], noisy, weights, tune, of_models)
     if best and format_ == "json":
         raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
-    from headway.bundle import read_config
-    from headway.decode import DecodingOptions
-    from headway.predict import (
-        NoisyChannelWeights,
-        load_translator,
-        noisy_channel_features,
-        rank_by_agreement,
-        rank_by_models,
-        rank_by_noisy_channel,
-    )
-    from headway.tasks import load
+    from headway.predict import rank_by_agreement
 
     lists = list(_lists(candidates, every_line=best))
     if mbr:
@@ -119,39 +111,12 @@ def rerank(
         for number, _, _ in lists:
             if not 1 <= number <= len(sources):
                 raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
-        texts, asked = [texts for *_, texts in lists], {"target_language": to, "source_language": from_}
         line_sources = [sources[number - 1] for number, *_ in lists]
-        if language_model is not None or channel is not None:
-            features = noisy_channel_features(
-                load_translator(folders[0], device=device),
-                line_sources,
-                texts,
-                language_model=None if language_model is None else load(language_model, device=device),
-                channel=None if channel is None else load_translator(channel, device=device),
-                **asked,
-            )
-            if tune is None:
-                values = [value or 0.0 for value in weights.values()]
-                chosen = NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, values, strict=True)))
-            else:
-                chosen = _tune(
-                    [number for number, *_ in lists],
-                    texts,
-                    features,
-                    tune,
-                    list(weights),
-                    to or read_config(folders[0]).target_language,
-                )
-            ranked = rank_by_noisy_channel(texts, features, chosen)
+        languages = {"target_language": to, "source_language": from_}
+        if language_model is None and channel is None:
+            ranked = _rank_by_models(lists, line_sources, folders, weight, length_penalty, device, languages)
         else:
-            ranked = rank_by_models(
-                [load_translator(model, device=device) for model in folders],
-                line_sources,
-                texts,
-                weights=weight or [1.0] * len(folders),
-                alpha=DecodingOptions().length_penalty if length_penalty is None else length_penalty,
-                **asked,
-            )
+            ranked = _rank_by_noisy_channel(lists, line_sources, folders[0], noisy, weights, tune, device, languages)
     with output_file(output) as file:
         for (number, _, _), line_candidates in zip(lists, ranked, strict=True):
             if format_ == "json":
@@ -161,6 +126,62 @@ def rerank(
                 file.write(line_candidates[0].text + "\n")
             else:
                 file.writelines(f"{number}\t{candidate.score:.4f}\t{candidate.text}\n" for candidate in line_candidates)
+
+
+def _rank_by_models(
+    lists: Sequence[CandidateList],
+    line_sources: Sequence[str],
+    folders: Sequence[Path],
+    weights: Sequence[float] | None,
+    length_penalty: float | None,
+    device: options.Device,
+    languages: dict[str, str | None],
+) -> list[list[RankedText]]:
+    from headway.decode import DecodingOptions
+    from headway.predict import load_translator, rank_by_models
+
+    return rank_by_models(
+        [load_translator(folder, device=device) for folder in folders],
+        line_sources,
+        [texts for *_, texts in lists],
+        weights=weights or [1.0] * len(folders),
+        alpha=DecodingOptions().length_penalty if length_penalty is None else length_penalty,
+        **languages,
+    )
+
+
+def _rank_by_noisy_channel(
+    lists: Sequence[CandidateList],
+    line_sources: Sequence[str],
+    folder: Path,
+    noisy: Mapping[str, Path | None],
+    weights: Mapping[str, float | None],
+    tune: Path | None,
+    device: options.Device,
+    languages: dict[str, str | None],
+) -> list[list[RankedText]]:
+    """Rank with the models of ``noisy`` and their ``weights``, which are tuned if references are given."""
+    from headway.bundle import read_config
+    from headway.predict import NoisyChannelWeights, load_translator, noisy_channel_features, rank_by_noisy_channel
+    from headway.tasks import load
+
+    language_model, channel = noisy.values()
+    texts = [texts for *_, texts in lists]
+    features = noisy_channel_features(
+        load_translator(folder, device=device),
+        line_sources,
+        texts,
+        language_model=None if language_model is None else load(language_model, device=device),
+        channel=None if channel is None else load_translator(channel, device=device),
+        **languages,
+    )
+    if tune is None:
+        values = [value or 0.0 for value in weights.values()]
+        chosen = NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, values, strict=True)))
+    else:
+        language = languages["target_language"] or read_config(folder).target_language
+        chosen = _tune([number for number, *_ in lists], texts, features, tune, list(weights), language)
+    return rank_by_noisy_channel(texts, features, chosen)
 
 
 def _check_noisy_channel(
@@ -220,7 +241,7 @@ def _tune(
     return tuned.weights
 
 
-def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[float], list[str]]]:
+def _lists(path: Path, *, every_line: bool) -> Iterator[CandidateList]:
     """Yield the number of each source line, and the scores and texts of its candidates.
 
     If ``every_line`` is True, every source line must have candidates.
