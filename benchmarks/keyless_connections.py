@@ -78,9 +78,7 @@ async def attack(port: int, kind: str, connections: int, seconds: float) -> None
     async def one(number: int) -> None:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(seconds):
-                reader, writer = await asyncio.open_connection(
-                    "127.0.0.1", port, limit=1024
-                )  # the client reads hardly anything
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)  # hardly reads anything
                 data = memoryview(make(number % PERIOD))
                 for start in range(0, len(data), 65_536):
                     writer.write(data[start : start + 65_536])

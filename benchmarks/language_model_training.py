@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument(
         "--peers",
         nargs="*",
-        help="contestants to measure, for example 'nanogpt float32'; default: all that are missing",
+        help="contestants, for example 'nanogpt float32'; default: all that are missing",
     )
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()

@@ -138,9 +138,7 @@ def main(
     runs: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/pretraining/RECIPE.")] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds: 1, 2, and so on.", min=1)] = 3,
     scratch_rate: Annotated[float, typer.Option(help="Learning rate for training from random weights.")] = 5e-4,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Train only two steps, to check that everything works.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Train only two steps, as a check.")] = False,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, for all runs.")] = None,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:

@@ -469,9 +469,7 @@ def main(
     source: Annotated[str, typer.Option(help="The model's source language.")] = "en",
     target: Annotated[str, typer.Option(help="The model's target language.")] = "de",
     texts: Annotated[Path | None, typer.Option(help="Sentences for the trained model, one per line.")] = None,
-    parts: Annotated[
-        str, typer.Option(help="Parts to measure, separated by commas.")
-    ] = "throughput,latency,start,memory,overload,soak",
+    parts: Annotated[str, typer.Option(help="Parts to measure.")] = "throughput,latency,start,memory,overload,soak",
     rounds: Annotated[
         int, typer.Option(help="Rounds of the throughput, and starts for the latency and the time to start.")
     ] = 3,
