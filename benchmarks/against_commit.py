@@ -1,14 +1,14 @@
-"""Compare the speed of this checkout with that of an earlier commit, in pairs within one run.
+"""Compare the speed of this checkout with an earlier commit, in pairs within one run.
 
     git worktree add ../old COMMIT
     python benchmarks/against_commit.py --old ../old --data ../shared/data/multi30k
     python benchmarks/against_commit.py --old ../old --data FOLDER --rows 'train *' 'decode int8 *' --output F.json
 
-Each row is one workload. Its two processes, one for each commit, stay alive during the row and run in turns (old, new,
-new, old, ...), so that other load on the machine affects both. A pair gives the ratio of the old commit's time to
-the new one's: above 1 the new commit is faster. The table shows the median over the pairs with a 95 % confidence
-interval (bootstrap of the median). A row passes if the interval contains 0.98 or lies above it, and the median is at
-least 0.95.
+Each row is one workload. Its two processes, one for each commit, stay alive during the row and take turns (old, new,
+new, old, ...), so that other load on the machine affects both. Each pair yields the old commit's time divided by the
+new commit's time: if it is above 1, the new commit is faster. The table shows the median over the pairs with a 95 %
+confidence interval (bootstrap of the median). A row passes if the interval contains 0.98 or is above it, and the median
+is at least 0.95.
 
 Workloads, all on sentences of Multi30k:
 
@@ -25,8 +25,8 @@ Workloads, all on sentences of Multi30k:
 
 Rows named "... beside N" run while N other processes keep one processor each busy.
 
-Only the command line, recipes and public names are used, so every commit that has these can be compared. Documents are
-made by ``tests/documents/document_samples.py``, from words of Multi30k.
+Only the command line, recipes and public names are used, so every commit that supports them can be compared. Documents
+are made by ``tests/documents/document_samples.py`` from Multi30k's words.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LEAST_MEDIAN, LEAST_UPPER = 0.95, 0.98
 VOCABULARY, SENTENCES = 4_000, 5_000
 STEPS = 3  # steps that are timed in each turn of training
-SETTLE_S = 2.0  # training adapts to what other processes did during its pause, and adapts back within this time
+SETTLE_S = 2.0  # training adapts to the load of other processes during its pause, and adapts back within this time
 PATIENCE_S = 1_200
 LENGTH = 20  # tokens of each translation of an untrained model
 FIXED = {"min_length": LENGTH, "max_length": LENGTH}
@@ -237,7 +237,7 @@ class Workspace:
             self.command("shortlist", model, "--source", corpus / "train.de", "--target", corpus / "train.en")
 
     def documents(self, format_name: str, count: int) -> list[Path]:
-        """Return documents of a format, whose words are those of the corpus."""
+        """Return documents of a format that consist of words from the corpus."""
         folder = self.folder / "documents"
         folder.mkdir(exist_ok=True)
         sys.path.insert(0, str(ROOT / "tests" / "documents"))
@@ -334,7 +334,7 @@ def serving(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Tu
     folder = space.model(row.model)
     command = [sys.executable, "-m", "headway", "serve", str(folder), "--port", "0", "--workers", str(row.workers)]
     options = {"beam_size": row.beam_size, **FIXED}
-    languages = {"source": "source", "target": "target"}  # the names of the languages of a model that has none
+    languages = {"source": "source", "target": "target"}  # language names for a model without languages
     bodies = [{"text": text, **languages, "options": options} for text in space.texts(row)]
     messages = space.folder / f"serve-{tree.name}.log"
     no_refusals = {"HEADWAY_LIMITS__QUEUE_SECONDS": "60"}

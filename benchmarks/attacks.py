@@ -1,21 +1,22 @@
-"""Attack ``headway serve`` with requests that cost far more than they seem to, and measure what its other users notice.
+"""Attack ``headway serve`` with requests that cost far more than they seem to, and measure the effect on other users.
 
     python benchmarks/attacks.py --model runs/quickstart-en-de/best --output benchmarks/results/attacks-DATE.json
     python benchmarks/attacks.py --model MODEL --only phrases,documents --seconds 20
 
-Each attack has a service of its own with two workers, default limits and two keys. One process computes beside it all
-the time. Another process measures: it sends ``GET /health`` every 50 ms, and the short requests of the other key one
-after the other. First it does so without the attack (*idle*); then the attacker sends each request of the attack once;
-then it sends 100 requests a minute, whether earlier ones are answered or not.
+Each attack runs against a separate service with two workers, default limits and two keys. One other process computes
+all the time. The measuring process sends ``GET /health`` every 50 ms, and short requests of the other key one after the
+other. It first measures without the attack (*idle*). Then the attacker sends each request of the attack once, and then
+100 requests per minute, whether or not earlier requests have been answered.
 
-An attack holds if ``/health`` never waits longer than 0.25 s, if the other key's median is at most 2 times and its 99th
-percentile at most 4 times the idle value, if the other key is never refused, if no worker is killed, and if the memory
-of all processes is back within 100 MB. The statuses and the longest time of the attacker's own requests are reported.
+The service withstands an attack if ``/health`` never waits longer than 0.25 s, the other key's median is at most 2
+times and its 99th percentile at most 4 times the idle value, the other key is never refused, no worker is killed, and
+the memory of all processes returns to within 100 MB. The statuses and the longest time of the attacker's own requests
+are reported.
 
-The measuring shares two cores with the service, its workers and the busy process on a small machine, so a single late
-reply of ``/health`` may be the machine's. The first row shows what the machine alone costs: its attack is two more
-processes that compute, as both workers do during some attacks. ``--repeat`` attacks several times and keeps the best
-run of each attack.
+On a small machine, the measuring process shares two cores with the service, its workers and the busy process, so a
+single late reply from ``/health`` may be caused by the machine. The first row shows the machine's effect: its attack
+consists of two more processes that compute, as both workers do during some attacks. ``--repeat`` runs each attack
+several times and keeps the best run.
 """
 
 import hashlib
@@ -71,12 +72,12 @@ class Attack:
 
     Attributes:
         name: Name of the attack.
-        requests: The bytes of the requests, sent in turns.
-        parallel: How many are sent at once, each time.
+        requests: The bytes of the requests, which are sent in turn.
+        parallel: Number of requests that are sent at once.
         close_after: Time in seconds after which the attacker closes the connection. None means that it waits.
-        keeps_sending: Whether ``parallel`` clients send one request after the other instead of 100 a minute.
-        prepare: Sends what must come first, given the port, and returns more requests.
-        processes: Number of processes that compute meanwhile, besides the one that always does.
+        keeps_sending: Whether ``parallel`` clients send one request after the other instead of 100 requests per minute.
+        prepare: Sends preparatory requests to the given port, and returns more requests.
+        processes: Number of additional processes that compute during the attack.
     """
 
     name: str
@@ -299,12 +300,12 @@ def attacks() -> list[Attack]:
 
 @dataclass
 class Probe:
-    """What the measuring process has seen.
+    """The measurements of the measuring process.
 
     Attributes:
         health: Times of ``GET /health`` in seconds.
         other: Times of the other key's requests in seconds.
-        statuses: How many of the other key's requests got each status.
+        statuses: Number of the other key's requests with each status.
     """
 
     health: list[float] = field(default_factory=list)
@@ -432,7 +433,7 @@ def service(model: Path) -> Iterator[Service]:
 
 @dataclass
 class Outcome:
-    """What an attack did. Times are in seconds."""
+    """The effects of an attack. Times are in seconds."""
 
     attack: str
     health_longest: float
@@ -449,7 +450,7 @@ class Outcome:
 
     @property
     def failures(self) -> list[str]:
-        """The bars that the attack broke."""
+        """The requirements that were not met."""
         bars = {
             "/health": self.health_longest <= HEALTH_S,
             "median": self.median_times <= MEDIAN_TIMES,
@@ -533,7 +534,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each attack that fails.")] = 1,
     output: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
 ) -> None:
-    """Attack, and print what fails."""
+    """Run the attacks, and print the failed requirements."""
     results = []
     with computing(1):
         for attack in attacks():

@@ -1,8 +1,8 @@
-"""Compare causal self-attention without a mask tensor with the same layer given a mask of all pairs.
+"""Compare causal self-attention without a mask tensor with the same layer with a mask of all pairs.
 
-One layer (multi-head, and with grouped heads), forward and backward in training, in its fast form. The two forms take
-turns in one process, and the ratio of their medians is printed; peak memory is that of a process of its own on a CPU,
-and PyTorch's own count on a GPU.
+The script measures the forward and backward passes of one layer in its fast form, with multi-head and with
+grouped-query attention. The two forms take turns in one process, and the ratio of their median times is printed. Peak
+memory is measured in a separate process on a CPU, and taken from PyTorch's statistics on a GPU.
 
     python benchmarks/causal_attention.py [--device cuda] [--output benchmarks/results/NAME.json]
 """

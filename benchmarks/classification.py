@@ -3,15 +3,15 @@
     python benchmarks/classification.py recipes/ag-news.toml --data FOLDER     # FOLDER contains train.tsv and dev.tsv
     python benchmarks/classification.py recipes/ag-news.toml --data FOLDER --model runs/ag-news/best
 
-Every recipe is trained in a temporary folder. A model given with ``--model`` is already trained, so its training time
-is not reported. The other contestants (``labellers.py``) are trained on the texts of the first recipe. Accuracy is
-measured on the recipe's development set. This is not a test set: recipes were chosen on it, and Headway selects its
-best checkpoint on it.
+Every recipe is trained in a temporary folder. A ``--model`` is already trained, so its training time is not reported.
+The other contestants (``labellers.py``) are trained on the texts of the first recipe. Accuracy is measured on the
+recipe's development set. This is not a test set: recipes were chosen on it, and Headway selects its best checkpoint on
+it.
 
 The training time starts from the text files and includes building the vocabulary and validation. Texts per second are
 measured from a list of texts to a list of labels: the development set is classified repeatedly, once to warm up and
-then for ``--seconds``, and the median pass counts. All contestants may use the same number of threads. scikit-learn is
-not a requirement of Headway: pip install scikit-learn.
+then for ``--seconds``, and the median pass is reported. All contestants may use the same number of threads.
+scikit-learn is not a requirement of Headway: pip install scikit-learn.
 """
 
 import json

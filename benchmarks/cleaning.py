@@ -8,12 +8,12 @@
     done; done
     python benchmarks/cleaning.py compare --data ../shared/data/tatoeba-de-en --work trainings --output cleaning.json
 
-``undamaged`` is the 80 % of the pairs that were not damaged. All models have the same sizes and number of steps, and
-1.4 million weights. The first 500 lines of Tatoeba's development set validate them, the other 1,500 are the test. A
-training that is complete is not repeated, and one that was stopped continues.
+``undamaged`` contains the 80 % of the pairs that were not damaged. All models have the same sizes (1.4 million weights)
+and number of steps. The first 500 lines of Tatoeba's development set are used for validation, and the other 1,500 are
+the test set. Completed runs are not repeated, and interrupted runs are resumed.
 
-``compare`` pairs the models of one seed. BLEU is the mean over the seeds. Its interval and p-value come from a paired
-bootstrap over sentences and seeds: each sample draws sentences and, for each corpus, seeds with replacement.
+``compare`` pairs the models with the same seed. BLEU is the mean over the seeds. Its interval and p-value come from a
+paired bootstrap over sentences and seeds: each sample draws sentences and, for each corpus, seeds with replacement.
 """
 
 import json
@@ -99,7 +99,7 @@ def train(
     work: Annotated[Path, typer.Option(help="Folder for the runs.")],
     faults: Annotated[Path, typer.Option(help="Folder that plant_faults.py wrote.")] = Path("faults"),
     cleaned: Annotated[Path, typer.Option(help="Folder that headway corpus clean wrote.")] = Path("cleaned"),
-    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the training run.")] = 1,
     steps: Annotated[int, typer.Option(help="Number of steps.")] = STEPS,
     reverse: Annotated[bool, typer.Option(help="Train a model from English to German.")] = False,
 ) -> None:
@@ -145,7 +145,7 @@ def compare(
     work: Annotated[Path, typer.Option(help="Folder of the runs.")],
     output: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Print BLEU of each corpus and the differences from the cleaned one, with intervals and p-values."""
+    """Print the BLEU of each corpus and its difference from the cleaned corpus, with intervals and p-values."""
     references = split_dev(data)["test"][TARGET]
     metric = find_metric("bleu")
     seeds = [seed for seed in range(1, 100) if all((work / f"{run_name(name, seed)}.txt").exists() for name in CORPORA)]

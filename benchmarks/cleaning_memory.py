@@ -1,13 +1,13 @@
-"""Measure how much more anonymous memory it takes to clean ten million lines than one million.
+"""Measure how much more anonymous memory is needed to clean ten million lines than one million.
 
     python benchmarks/cleaning_memory.py --data ../shared/data/tatoeba-de-en --output cleaning-memory.json
 
-Nine tenths of the lines are two random pairs of Tatoeba one after another, the others repeat one pair. The figure is
-the peak of the anonymous memory (RssAnon) of all processes of the command together; shared pages count for each.
+Nine tenths of the lines consist of two random Tatoeba pairs each; the others repeat one pair. The script reports the
+peak of the total anonymous memory (RssAnon) of all processes of the command; shared pages are counted for each process.
 
-Only rules and repairs that take little time are applied: what a rule needs for a line is freed with its chunk, which
-has at most a megabyte. ``--config`` names another configuration. The rules misaligned and truncated learn from 200,000
-pairs in both sizes.
+Only rules and repairs that take little time are applied. The memory that a rule needs for a line is freed with the
+line's chunk, which has at most one megabyte. ``--config`` specifies another configuration. The rules misaligned and
+truncated learn from 200,000 pairs for both sizes.
 """
 
 import json
@@ -29,7 +29,7 @@ CONFIG = """
 rules = ["undecodable", "empty", "length", "copy", "ratio", "duplicate"]
 repairs = ["line_separators", "spaces"]
 """
-REPEATED = 0.1  # share of the lines that are a pair of Tatoeba
+REPEATED = 0.1  # share of the lines that consist of Tatoeba pairs
 
 
 def write_corpus(data: Path, stem: Path, lines: int) -> list[Path]:
@@ -51,7 +51,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Write the figures as JSON.")],
     lines: Annotated[tuple[int, int], typer.Option(help="Lines of the two corpora.")] = (1_000_000, 10_000_000),
     workers: Annotated[int, typer.Option(help="Number of processes of the first pass.")] = 1,
-    config: Annotated[Path | None, typer.Option(help="What to do, instead of the cheap rules.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Cleaning configuration. Default: only the cheap rules.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder for temporary files.")] = None,
 ) -> None:
     """Write both corpora, clean them, and print the peaks."""

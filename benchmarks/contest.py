@@ -1,13 +1,13 @@
-"""Measure contestants: separate processes that train a model and print a line after each step.
+"""Measure contestants, which are separate processes that train a model and print a line after each step.
 
 A line contains the time, the lengths of the step's sentences, and the loss as the toolkit defines it. Tokens per second
 and model FLOP per second are computed over the wall time from the end of one step to the end of another. This time
 includes data loading, the optimizer and the toolkit's own reports, but not start-up; no contestant validates or saves.
-A length counts one end symbol on both sides, even if a toolkit omits it from the source; padding is never counted. Peak
-memory is the peak resident memory of the processes (VmHWM), including start-up.
+Lengths include one EOS on both sides, even if a toolkit omits it from the source; padding is never counted. Peak memory
+is the peak resident memory of the processes (VmHWM), including start-up.
 
-Contestants run in turns: all processes of one are stopped (SIGSTOP) while another is running, so that other load on the
-machine affects both equally.
+Contestants take turns: all processes of one contestant are stopped (SIGSTOP) while another is running, so that other
+load on the machine affects both equally.
 """
 
 import json
@@ -43,7 +43,7 @@ class ContestantError(RuntimeError):
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that may differ between contestants; model and tokens are the same for all."""
+    """Settings that may differ between contestants. The model and the tokens are the same for all."""
 
     max_tokens: int = 4_096  # size of a batch: rows x longer side, including padding
     keep_freed_memory: bool = True  # whether glibc keeps freed blocks for the next step
@@ -185,7 +185,7 @@ def peak_resident_bytes(process: int) -> int:
 
 
 def speed(steps: Sequence[Step], peak_bytes: int, config: TransformerConfig, vocab_size: int) -> Speed:
-    """Return the rates over all steps but the first, which only marks when the second began."""
+    """Return the rates over all steps except the first, whose end is the beginning of the second."""
     measured = steps[1:]
     elapsed_s = measured[-1].clock_s - steps[0].clock_s
     flop = sum(training_flop(config, vocab_size, step.source, step.target) for step in measured)

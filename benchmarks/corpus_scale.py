@@ -1,4 +1,5 @@
-"""Simulate many workers on a job of a billion lines: operations on files, memory, and the time of the status.
+"""Simulate many workers on a job with a billion lines, and measure file operations, memory, and the time to show the
+status.
 
     python benchmarks/corpus_scale.py --lines 1000000000 --workers 500 --folder /dev/shm/job
 
@@ -37,7 +38,7 @@ class Idle(Exception):  # noqa: N818  # not an error
 
 @dataclass(frozen=True)
 class Scale:
-    """What was measured."""
+    """The measurements."""
 
     num_chunks: int
     lines_done: int
@@ -141,7 +142,7 @@ def simulate(folder: Path, num_lines: int, num_workers: int, chunk_lines: int = 
 
 
 def main() -> None:
-    """Simulate what the command line describes, and print what was measured."""
+    """Run the simulation described by the command line, and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=1_000_000_000)
     parser.add_argument("--workers", type=int, default=500)

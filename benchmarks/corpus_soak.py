@@ -1,11 +1,12 @@
-"""Disturb a corpus job: kill, stop and pause its workers, add and remove some; compare with an undisturbed process.
+"""Disturb a corpus job by killing, stopping, pausing, adding and removing workers, and compare its output with an
+undisturbed process.
 
     python benchmarks/corpus_soak.py MODEL FILE --lines 300000 --chunk-lines 4096
 
-Some commands ``headway corpus work`` share a job on the first ``--lines`` lines of the file, repeated as needed. At
+Several ``headway corpus work`` commands share a job on the first ``--lines`` lines of the file, repeated as needed. At
 random moments, a random worker process is killed (``--kills``), gets SIGTERM (``--terms``), or is stopped for longer
 than its lease, which is shortened (``--stops``). Commands that have ended are started again. In the end, the joined
-output must be equal to the output of ``headway translate``, and at most one chunk may have been done again for each
+output must be equal to the output of ``headway translate``, and at most one chunk may have been repeated for each
 disturbance.
 """
 
@@ -32,7 +33,7 @@ _LEASE_S = 9.0
 
 @dataclass
 class Soak:
-    """A job, the commands that work on it, and what is still to be done to them."""
+    """A job, the commands that work on it, and the remaining disturbances."""
 
     folder: Path
     left: dict[str, int]
@@ -136,7 +137,7 @@ def soak(
 
 
 def main() -> None:
-    """Run the soak that the command line describes."""
+    """Run the soak test described by the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("source", type=Path)

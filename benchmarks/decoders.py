@@ -6,7 +6,8 @@ A contestant reads orders as JSON lines and answers each with a line:
     {"lines": [...], "beam": W}                              translate text, with natural lengths
 
 The answer contains ``seconds`` (for text including tokenization) and either the number of output ``tokens`` or, for
-text, the translations. All engines use Headway's tokens and the same weights. Start-up and loading are not timed.
+text, the translations. All engines use Headway's tokens and the same weights. The time for starting and loading is not
+included.
 
     python benchmarks/decoders.py '{"engine": "headway", "model": "FOLDER", "threads": 2, "precision": "int8"}'
 """
@@ -36,7 +37,7 @@ Tokens = list[list[int]]
 
 
 class Engine(Protocol):
-    """The interface of an engine. Neither sources nor results contain the end symbol."""
+    """The interface of an engine. Neither sources nor results contain EOS."""
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """Decode exactly ``target`` tokens for each source."""
@@ -113,7 +114,7 @@ class CTranslate2:
         self.names = token_names(self.bundle.source_tokenizer)
         self.ids = {name: at for at, name in enumerate(token_names(self.bundle.target_tokenizer))}
         if not (folder / "ct2" / "shared_vocabulary.json").exists():
-            self.names[EOS] = "</s>"  # as in CTranslate2's own folders; a tokenizer of words has another name for it
+            self.names[EOS] = "</s>"  # as in CTranslate2's own folders; a word tokenizer uses another name
         self.engine = ctranslate2.Translator(
             str(folder / "ct2"),
             device=device,
@@ -160,7 +161,7 @@ class Transformers:
         self.cache = {"cache_implementation": "static"} if compiled else {}
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """Decode with both length limits set to ``target`` + 1, because they count the begin symbol."""
+        """Decode with both length limits set to ``target`` + 1, because they include BOS."""
         return self._run(sources, beam, min_length=target + 1, max_length=target + 1)
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:

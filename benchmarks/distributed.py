@@ -4,8 +4,8 @@
     python benchmarks/distributed.py --device cuda --processes 8 --preset big --max-tokens 25000   # NCCL
 
 Each process trains on micro-batches of random tokens. The kinds of steps are measured in turns. The time of a kind is
-the lower quartile of its steps, because other load on the machine only adds time, and the longest time among the
-processes counts. The gradients have the size of the weights, in float32.
+the lower quartile of its steps, because other load on the machine only adds time; the longest time among the processes
+is reported. The gradients have the size of the weights, in float32.
 
     alone         a step of one process while the others are idle
     together      a step of all processes without gradient exchange: shows how much they slow each other down
@@ -159,7 +159,7 @@ def sum_all(buckets: tuple[torch.Tensor, ...]) -> None:
 def quartiles_ms(
     acts: dict[str, Callable[[], object]], steps: int, world: World, begin: Callable[[], object] = lambda: None
 ) -> dict[str, float]:
-    """Return the lower quartile of each act's times in this process. The acts run in turns, each after ``begin``."""
+    """Return the lower quartile of each act's times in this process. The acts run in turn, each after ``begin``."""
     times: dict[str, list[float]] = {name: [] for name in acts}
     for number in range(steps + WARM_UP):
         for name, act in acts.items():

@@ -1,14 +1,15 @@
-"""Make the pictures of the documentation from the quickstart's model, and name those that are older than their sources.
+"""Make the pictures of the documentation with the quickstart's model, and list the pictures that are older than their
+sources.
 
     make pictures                                   # all pictures in docs/pictures
     make pictures PICTURES="curves.png tree.png"    # some of them
     make check-pictures                             # before a release
 
-Each picture records the hashes of the files whose output it shows: a text chunk "sources" of the PNG file, in JSON. A
-picture is older than its sources if one of these files has changed since it was made.
+Each picture stores the hashes of the files whose output it shows as JSON, in the text chunk "sources" of the PNG file.
+A picture is older than its sources if one of these files has changed since the picture was made.
 
-Pages are shown by the Chromium that is installed, with two pixels for each CSS pixel. A page in which axe-core finds a
-problem, in light or dark colors, is not pictured. Pictures have at most 256 colors, which makes their files smaller.
+Pages are shown by the installed Chromium, with two pixels for each CSS pixel. If axe-core finds a problem in a page, in
+light or dark colors, no picture is made. Pictures have at most 256 colors, which makes their files smaller.
 """
 
 import argparse
@@ -34,7 +35,7 @@ FOLDER = Path("docs", "pictures")
 MODEL = "runs/quickstart-en-de/best"
 CHUNK = "sources"
 MARGIN = 10  # CSS pixels around the elements of a page that a picture shows
-DARKEST = 20  # level of red, green and blue of the ground of plots for dark pages, of 255
+DARKEST = 20  # level (of 255) of red, green and blue in the background of plots for dark pages
 
 DATE = "Thursday, January 6, 2011, 7:29 PM"
 SHORT_DATE = "January 6, 2011"
@@ -66,7 +67,7 @@ a { color: #0b5cad }
 
 @dataclass(frozen=True)
 class Studio:
-    """What pictures are made with: a browser, the address of the service, and a folder for temporary files."""
+    """The resources for making pictures: a browser, the address of the service, and a folder for temporary files."""
 
     browser: Browser
     url: str
@@ -75,7 +76,8 @@ class Studio:
 
 @dataclass(frozen=True)
 class Picture:
-    """How a picture is made, and the files whose output it shows, as patterns relative to the repository.
+    """A function that makes a picture, and patterns, relative to the repository, of the files whose output the picture
+    shows.
 
     ``draw`` writes a PNG file of any size to the given path.
     """
@@ -101,7 +103,7 @@ def show_cleaning(page: Page, studio: Studio) -> Sequence[Locator]:
 
 
 def show_cleaning_rule(page: Page, studio: Studio) -> Sequence[Locator]:
-    """Show a rule in the report: the histogram, and the lines nearest to the threshold."""
+    """Show a rule in the report: the histogram, and the lines closest to the threshold."""
     page.goto(cleaning_report(studio).as_uri())
     rule = page.locator("#language")
     rule.evaluate("section => window.scrollTo(0, section.offsetTop)")
@@ -205,7 +207,7 @@ def explain(page: Page, studio: Studio, text: str) -> Locator:
 
 
 def show_cost(page: Page, studio: Studio) -> Sequence[Locator]:
-    """Ask what another last word would cost."""
+    """Show the cost of another last word."""
     explain(page, studio, DAYS_AGO).last.click()
     page.locator(".suggestions button").first.click()
     page.locator(".forced .cost").wait_for()
@@ -245,7 +247,7 @@ def show_document(page: Page, studio: Studio) -> Sequence[Locator]:
 
 
 def darkened(draw: Callable[[Studio, Path], None]) -> Callable[[Studio, Path], None]:
-    """Return a function that makes a picture for dark pages: light and dark are exchanged, and hues are kept."""
+    """Return a function that makes a picture for dark pages: light and dark are exchanged, and hues are preserved."""
 
     def draw_dark(studio: Studio, path: Path) -> None:
         draw(studio, path)
@@ -259,7 +261,7 @@ def darkened(draw: Callable[[Studio, Path], None]) -> Callable[[Studio, Path], N
 
 
 def assets(*patterns: str) -> tuple[str, ...]:
-    """Return the patterns of files of the service's page, with those of its frame."""
+    """Return the file patterns of the service's page, including its frame."""
     frame = ("index.html", "main.js", "meter.js", "page.css", "strings/en.js")
     return tuple(f"src/headway/serve/assets/{pattern}" for pattern in (*frame, *patterns))
 
@@ -291,7 +293,7 @@ for name, (width, height) in EXPERIMENTS.items():
     module = f"src/headway/experiments/{name.replace('-', '_')}.py"
     sources = (f"docs/experiments/{name}.json", module, "src/headway/experiments/figures.py", STYLE)
     PICTURES[f"experiment-{name}.png"] = Picture(experiment(name, width, height), sources)
-# Plots have a white ground, so each has a form for dark pages, too.
+# Plots have a white background, so each plot also has a version for dark pages.
 for plot in ("attention", "all-heads", "curves", *(f"experiment-{name}" for name in EXPERIMENTS)):
     light = PICTURES[f"{plot}.png"]
     PICTURES[f"{plot}-dark.png"] = Picture(darkened(light.draw), light.sources)
@@ -304,7 +306,7 @@ def hashes(patterns: Iterable[str], root: Path = ROOT) -> dict[str, str]:
 
 
 def save(drawn: Path, target: Path, sources: dict[str, str]) -> None:
-    """Write a smaller form of the PNG file ``drawn`` that contains the hashes of its sources."""
+    """Write a smaller version of the PNG file ``drawn`` that contains the hashes of its sources."""
     chunks = PngInfo()
     chunks.add_text(CHUNK, json.dumps(sources), zip=True)
     with Image.open(drawn) as picture:

@@ -87,7 +87,7 @@ def documents(sources: list[str], folder: str | None) -> float:
 
 
 def main() -> None:
-    """Answer calls until standard input ends."""
+    """Process calls until standard input ends."""
     importlib.import_module("headway.hardware").keep_freed_memory()  # as commands do
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other output goes to standard error, so that only answers are on standard output

@@ -2,12 +2,12 @@
 
 Model FLOP are the FLOP of the matrix products in the model's definition (Vaswani et al. 2017, section 3), over real
 tokens only: the projections of attention, scores and weighted sums, the feed-forward layers, and the logits of the real
-targets. A multiplication with its addition counts as two. A backward pass has two products for every forward product,
-so a step counts as three forward passes. Self-attention of the decoder counts T x T scores, because equation 1
+targets. A multiplication and its addition count as two operations. A backward pass has two products for every forward
+product, so a step counts as three forward passes. Self-attention of the decoder counts T x T scores, because equation 1
 multiplies all queries with all keys before the mask is applied (counting half of them would change the figures of
 translation by 0.1 %). Embedding look-ups, norms, softmax, dropout, the optimizer and padding are not counted.
 
-A sentence has its end symbol on both sides. The figures are valid for ``d_key = d_value = d_model / num_heads`` and
+Sentences include EOS on both sides. The figures are valid for ``d_key = d_value = d_model / num_heads`` and
 feed-forward layers without gates.
 """
 

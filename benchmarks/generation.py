@@ -1,16 +1,16 @@
 """Compare the speed of generation with CTranslate2's Generator and with Hugging Face's generate.
 
-A model of GPT-2 small's shape with random weights reads random prompts and adds a fixed number of tokens to each,
-greedily; the end symbol is forbidden. Every engine is a process of its own that computes when it is asked to; they run
-in turns, round after round, so that other load on the machine affects all of them. A ratio is the median over the
-rounds of (time of the peer) / (time of Headway). The case "prompt" adds one token to a prompt of 512 tokens,
-"shared beginning" one token to each of 64 prompts that have their first 512 tokens in common.
+A model with the dimensions of GPT-2 small and random weights continues random prompts with a fixed number of tokens,
+greedily and without EOS. Every engine is a separate process that computes on request. The engines take turns, round
+after round, so that other load on the machine affects all of them. A ratio is the median over the rounds of (time of
+the peer) / (time of Headway). In the case "prompt", one token is added to a prompt of 512 tokens. In "shared
+beginning", one token is added to each of 64 prompts that share their first 512 tokens.
 
-The engines' threads wait as they do by default. (With OMP_WAIT_POLICY=passive they sleep between two products, and to
-wake them takes 60 us on some virtual machines: half of the time of a token at batch 1.)
+The engines' threads use their default waiting policy. (With OMP_WAIT_POLICY=passive, they would sleep between two
+products, and waking them takes 60 µs on some virtual machines, which is half of the time of a token at batch size 1.)
 
-All engines compute the same function up to its weights: Headway's own weights are also random. CTranslate2 takes part
-with one worker for all threads and with one worker per thread, and the faster one counts.
+All engines compute the same function up to its weights: Headway's own weights are also random. CTranslate2 is measured
+with one worker for all threads and with one worker per thread, and the faster setting is used.
 
     python benchmarks/generation.py --output benchmarks/results/generation-DATE.json
 """
@@ -64,7 +64,7 @@ def headway(_folder: Path, precision: str) -> Engine:
 def ctranslate2(folder: Path, workers: str) -> Engine:
     """Return CTranslate2's engine in int8, with one worker for all threads or one per thread.
 
-    CTranslate2 computes the common beginning of the prompts once if it is passed separately, as it is here.
+    CTranslate2 computes the shared prefix of the prompts only once if it is passed separately, as in this benchmark.
     """
     import ctranslate2
 
@@ -139,7 +139,7 @@ RATIOS = {
 
 
 def work() -> None:
-    """Answer the orders on standard input, each one of :data:`CASES`, with seconds."""
+    """Process the requests on standard input, each one of :data:`CASES`, and answer with the seconds."""
     import random
 
     engine = ENGINES[sys.argv[2]](Path(sys.argv[4]), sys.argv[3])
@@ -243,7 +243,7 @@ def _ask(process: subprocess.Popen[str], case: tuple[int, int, int, int]) -> flo
 
 
 def _ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Return the median over the rounds of each ratio whose engines took part."""
+    """Return the median over the rounds of each ratio whose engines were measured."""
     found = {}
     for name, (ours, peers) in RATIOS.items():
         own = [ours] if ours else [each for each in seconds if each.startswith("headway")]

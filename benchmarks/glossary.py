@@ -3,12 +3,12 @@
     python benchmarks/glossary.py --data ../shared/data/multi30k
     python benchmarks/glossary.py --data FOLDER --entries 10000 --pairs 20 --output F.json
 
-An untrained model (preset small, 4,000 tokens) translates 64 sentences of Multi30k in turns without and with the
+An untrained model (preset small, 4,000 tokens) translates 64 sentences of Multi30k alternately without and with the
 glossary. The settings are the fastest that glossaries support, because the relative cost is highest with them: a beam
-of 2, and the machine's fastest precision. Every translation is forced to the same length. A pair gives the ratio of the
-processor time with the glossary to the processor time without it; processor time is less sensitive to other load on the
-machine than wall time. The script prints the median over the pairs with a 95 % confidence interval (bootstrap of the
-median), and the time for loading the file once.
+of 2, and the machine's fastest precision. Every translation is forced to the same length. Each pair yields the
+processor time with the glossary divided by the processor time without it; processor time is less sensitive to other
+load on the machine than wall time. The script prints the median over the pairs with a 95 % confidence interval
+(bootstrap of the median), and the time for loading the file once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_sentences(folder: Path, count: int) -> list[str]:
 
 
 def write_glossary(path: Path, sentences: list[str], entries: int) -> None:
-    """Write entries of one to three words, of which all but the last occur in the sentences."""
+    """Write entries of one to three words. All words except the last occur in the sentences."""
     words = sorted({word for sentence in sentences for word in sentence.split() if word.isalpha()})
     dice = random.Random(1)
     rows = [f"{' '.join(dice.choices(words, k=number % 3))} Unwort{number}".strip() for number in range(entries)]

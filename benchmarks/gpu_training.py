@@ -207,7 +207,7 @@ def timed(take_step: TakeStep, order: Sequence[int], device: torch.device) -> fl
 
 
 def host_waits(take_step: TakeStep, device: torch.device) -> int:
-    """Return how often a step on the first batch makes the host wait for the device."""
+    """Return the number of operations in a step on the first batch that make the host wait for the device."""
     if device.type != "cuda":
         take_step(0)
         return 0

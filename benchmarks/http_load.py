@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply: its status, the bytes of its head and body, the time of its request, and the time that it took."""
+    """A reply: its status, the bytes of its head and body, the time of its request, and its response time."""
 
     status: int
     head: bytes
@@ -42,7 +42,7 @@ def post_request(path: str, value: Any) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is kept open between requests, of which it sends one at a time."""
+    """A connection that stays open between requests and sends one request at a time."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -75,13 +75,13 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let the request fail that has no reply yet."""
+        """Fail the request that has no reply yet."""
         self._transport, self._received = None, b""
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(exc or ConnectionResetError())
 
     def close(self) -> None:
-        """Close the connection, as a client does that has lost interest."""
+        """Close the connection, like a client that no longer needs the reply."""
         if self._transport is not None:
             self._transport.close()
             self._transport = None
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
 async def closed_loop(
     port: int, path: str, values: Sequence[Any], connections: int, host: str = "127.0.0.1"
 ) -> tuple[list[Reply], float]:
-    """Send each value once, one after the other on each of the connections. Return the replies and the whole time."""
+    """Send each value once, one after the other on each of the connections. Return the replies and the total time."""
     requests = [post_request(path, value) for value in values]
     replies: list[Reply | None] = [None] * len(values)
     waiting = iter(range(len(values)))
@@ -116,14 +116,14 @@ async def open_loop(
     seed: int = 1,
     host: str = "127.0.0.1",
 ) -> tuple[list[Reply], float]:
-    """Send requests at random times (a Poisson process), whether earlier ones are answered or not.
+    """Send requests at random times (a Poisson process), whether or not earlier requests have been answered.
 
     Args:
         port: The port of the service.
         path: The path of the requests.
         make: Returns the value of a request for its number.
         rate: Requests per second.
-        seconds: Time in which they are sent.
+        seconds: Time during which requests are sent.
         seed: Random seed of the times.
         host: The address of the service.
 

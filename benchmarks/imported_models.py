@@ -1,14 +1,15 @@
-"""Compare an imported int8 model of CTranslate2 with CTranslate2 itself, beside the same comparison for our own model.
+"""Compare an imported int8 CTranslate2 model with CTranslate2 itself, and a Headway model with its export.
 
     python benchmarks/imported_models.py                                                # the paper's base size
     python benchmarks/imported_models.py --ctranslate2 FOLDER                           # a folder of CTranslate2
     python benchmarks/imported_models.py --model M --source FILE --reference FILE       # a trained model, a whole file
 
-Two pairs of contestants run in turns (``decoding.py`` has the cases and the method). In the pair "imported",
-CTranslate2 runs an int8 folder, and Headway the model that ``headway import`` makes of it. In the pair "own", Headway
-runs a model that was not imported, and CTranslate2 its export. With ``--ctranslate2``, the own model has random weights
-and the sizes of the imported one; otherwise, the imported folder is the export of the own model. Headway computes in
-int8, CTranslate2 with int8_float32. An import costs no speed if both pairs have the same ratio.
+Two pairs of contestants take turns (``decoding.py`` describes the cases and the method). In the pair "imported",
+CTranslate2 runs an int8 folder, and Headway runs the result of ``headway import``. In the pair "own", Headway runs a
+model that was not imported, and CTranslate2 runs its export. With ``--ctranslate2``, the own model has random weights
+and the same sizes as the imported model; otherwise, the imported folder is the export of the own model. Headway
+computes in int8, and CTranslate2 in int8_float32. If both pairs have the same ratio, importing does not reduce the
+speed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def random_model(folder: Path, config: TransformerConfig, vocabulary: int) -> No
 
 
 def import_int8(exported: Path, folder: Path) -> None:
-    """Import a folder of CTranslate2 to ``folder``, and link the original beside it, for CTranslate2."""
+    """Import a CTranslate2 folder to ``folder``, and link the original next to it for CTranslate2."""
     imported = import_ctranslate2(exported)
     imported.bundle.save(folder, imported.card)
     (folder / "ct2").symlink_to(exported.resolve())
@@ -76,7 +77,7 @@ def best_seconds(answers: dict[str, list[Json]], contestant: str) -> float:
 
 
 def compared(answers: dict[str, list[Json]]) -> Json:
-    """Return the speed of Headway over CTranslate2's in both pairs, and the times of all contestants."""
+    """Return the ratio of Headway's speed to CTranslate2's in both pairs, and the times of all contestants."""
     ratios = {
         name: round(best_seconds(answers, f"{name}: ctranslate2") / best_seconds(answers, f"{name}: headway"), 3)
         for name in ("imported", "own")

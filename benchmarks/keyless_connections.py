@@ -1,11 +1,12 @@
-"""Measure what 2,000 connections without a key cost ``headway serve``: memory, temporary files, and others' time.
+"""Measure the cost of 2,000 connections without a key for ``headway serve``: memory, temporary files, and delays.
 
     python benchmarks/keyless_connections.py --model runs/quickstart-en-de/best --output keyless-DATE.json
     python benchmarks/keyless_connections.py --model MODEL --only uploads,pipelined --connections 500
 
-Each kind of connection has a service of its own, with keys and default limits. All connections are opened, send what
-they may, and stay open for some seconds without reading. The bar: the memory of the front process grows by at most
-150 MB, no temporary file is written, and ``GET /health``, sent every 50 ms, waits for at most 0.25 s.
+Each kind of connection is tested with a separate service with keys and default limits. All connections are opened, send
+as much as they may, and stay open for some seconds without reading. The requirements are that the memory of the front
+process grows by at most 150 MB, that no temporary file is written, and that ``GET /health``, sent every 50 ms, waits
+for at most 0.25 s.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ def get(path: str, rest: str = "") -> bytes:
 
 
 def kinds() -> dict[str, Callable[[int], bytes]]:
-    """Return what a connection sends, by the kind of the connections, given its number."""
+    """Return, for each kind of connection, a function from a connection's number to the bytes that it sends."""
     apis = [("/translate", JSON), ("/v2/translate", FORM), ("/language/translate/v2", JSON), ("/translate", MULTIPART)]
     headers = [("/api/v1/translate", JSON), ("/v1/completions", JSON), ("/models/model", JSON), ("/api/v1/jobs", JSON)]
     uploads = [("/translate_file", MULTIPART), ("/v2/document", MULTIPART), ("/api/v1/documents", MULTIPART)]
@@ -71,13 +72,13 @@ def kinds() -> dict[str, Callable[[int], bytes]]:
 
 
 async def attack(port: int, kind: str, connections: int, seconds: float) -> None:
-    """Open connections of a kind, send what the service takes, and close them after some seconds."""
+    """Open connections of a kind, send as much as the service accepts, and close them after some seconds."""
     make = cache(kinds()[kind])
 
     async def one(number: int) -> None:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(seconds):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)  # reads hardly anything
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)  # hardly reads anything
                 data = memoryview(make(number % PERIOD))
                 for start in range(0, len(data), 65_536):
                     writer.write(data[start : start + 65_536])
@@ -94,7 +95,7 @@ def run_attack(port: int, kind: str, connections: int, seconds: float) -> None:
 
 
 def measure_health(port: int, channel: Connection) -> None:
-    """Send ``GET /health`` again and again; after the first message, measure until the second one.
+    """Send ``GET /health`` repeatedly. After the first message, measure until the second message.
 
     Then send back the longest time in seconds.
     """
@@ -120,15 +121,15 @@ def resident_bytes(pid: int) -> int:
 
 @dataclass(frozen=True)
 class KeylessOutcome:
-    """What connections of a kind did.
+    """The effects of connections of one kind.
 
     Attributes:
-        kind: The kind.
+        kind: The kind of the connections.
         memory_mb: The largest growth of the memory of the front process, in megabytes.
-        memory_left_mb: The growth that is left after the connections are closed.
+        memory_left_mb: The remaining growth after the connections are closed.
         temporary_bytes: The largest size of the temporary files.
         health_seconds: The longest time of ``GET /health``.
-        holds: Whether the bar is met.
+        holds: Whether the requirements are met.
     """
 
     kind: str
@@ -184,7 +185,7 @@ def main(
     output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     only: Annotated[str, typer.Option(help=f"Kinds of connections: {', '.join(kinds())}. Default: all.")] = "",
     connections: Annotated[int, typer.Option(help="Number of connections.")] = 2000 - SPARE,
-    seconds: Annotated[float, typer.Option(help="Time for which they stay open.")] = 15.0,
+    seconds: Annotated[float, typer.Option(help="Time in seconds for which the connections stay open.")] = 15.0,
 ) -> None:
     """Measure each kind of connections."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

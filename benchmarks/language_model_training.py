@@ -1,18 +1,19 @@
 """Compare the speed of training a GPT with nanoGPT's train.py and with the Trainer of Hugging Face's transformers.
 
-All train a GPT of 6 blocks of 384 units and 6 heads on blocks of 256 characters of one text, 64 blocks a step, with
-dropout 0.2 and AdamW. The peers also drop attention weights; ours does so as well ("like for like"), and without it
-("best"). Every contestant is a process of its own. Each peer is measured together with ours, in the same precision and
-in the fastest form: they run in turns, and all but one are stopped (SIGSTOP), so that other load on the machine affects
-all of them. The step during which a contestant was stopped does not count. All peers at once would need more than 20 GB
-of memory. Each peer's figures are kept in a file beside the output; a measurement can be made in parts.
+All contestants train a GPT with 6 layers, ``d_model = 384`` and 6 heads on blocks of 256 characters of one text, with
+64 blocks per step, a dropout of 0.2 and AdamW. The peers also drop attention weights. Headway is measured with this
+dropout ("like for like") and without it ("best"). Every contestant is a separate process. Each peer is measured
+together with Headway, in the same precision and in the fastest form. They take turns, and all but one are stopped
+(SIGSTOP), so that other load on the machine affects all of them. The step during which a contestant was stopped is not
+counted. All peers at once would need more than 20 GB of memory. Each peer's figures are stored in a file next to the
+output, so a measurement can be made in parts.
 
-nanoGPT runs with the command for a CPU of its README, at these sizes, without and with torch.compile. On a CPU it
-computes in float32 only; for the comparison in bfloat16, its autocast is switched on by a change of one line. The
-Trainer, which needs the package accelerate, reads blocks from memory. Ours is ``headway train`` with the same model
-(GPT-2's form). The last ratio is that of our fastest form and the peers' defaults, which are float32.
+nanoGPT runs with the CPU command in its README, with these sizes, without and with torch.compile. On a CPU, it computes
+only in float32; for the comparison in bfloat16, one line is changed to enable autocast. The Trainer, which needs the
+package accelerate, reads blocks from memory. Headway runs ``headway train`` with the same model (the architecture of
+GPT-2). The last ratio compares Headway's fastest form with the peers' defaults, which are float32.
 
-The matrix-product peak is what PyTorch's product of two bfloat16 matrices of 2,048 x 2,048 reaches in the same turns.
+The matrix-product peak is the speed of PyTorch's product of two bfloat16 matrices of 2,048 x 2,048 in the same turns.
 
     python benchmarks/language_model_training.py --nanogpt FOLDER --text FILE --output benchmarks/results/NAME.json
 """
@@ -74,7 +75,7 @@ while True:
 
 
 class Contestant:
-    """A training process that runs only in its turns. ``times`` reads the ends of its steps, in seconds."""
+    """A training process that runs only during its turns. ``times`` reads the end times of its steps, in seconds."""
 
     def __init__(self, command: Sequence[str], folder: Path, times: Callable[[], list[float]], threads: int) -> None:
         self.times, self.seconds = times, list[float]()
@@ -113,7 +114,7 @@ def _printed(path: Path) -> list[float]:
 
 
 def _nanogpt_times(path: Path) -> list[float]:
-    """Return the ends of steps, of which nanoGPT prints the durations."""
+    """Return the end times of steps. nanoGPT prints their durations."""
     durations = re.findall(r"^iter \d+: loss .*, time ([\d.]+)ms", path.read_text(encoding="utf-8"), re.MULTILINE)
     return list(accumulate(float(each) / 1000 for each in durations))
 
@@ -189,7 +190,7 @@ def contestants(folder: Path, nanogpt: Path, text: Path, threads: int) -> dict[s
 
 
 def measure(starters: dict[str, Callable[[], Contestant]], rounds: int, steps: int) -> dict[str, float]:
-    """Return the median time of a step of each contestant, which run in turns."""
+    """Let the contestants take turns, and return the median time of a step of each."""
     running: dict[str, Contestant] = {}
     try:
         for name, start in starters.items():
@@ -206,14 +207,14 @@ def measure(starters: dict[str, Callable[[], Contestant]], rounds: int, steps: i
 
 
 def ratios(found: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Return the time of a peer divided by ours, for the fastest form of each peer.
+    """Return the time of a peer divided by Headway's time, for the fastest form of each peer.
 
     Args:
         found: For each peer, the seconds of a step of the peer and of ours in the same turns.
     """
 
     def fastest(peer: str, ours: str) -> float:
-        """Return the least ratio of all forms of a peer to one of ours."""
+        """Return the smallest ratio of all forms of a peer to one of Headway's forms."""
         return min(seconds[name] / seconds[ours] for name, seconds in found.items() if name.startswith(peer))
 
     result = {
@@ -230,12 +231,14 @@ def main() -> None:
     """Measure and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nanogpt", type=Path, required=True, help="a checkout of nanoGPT")
-    parser.add_argument("--text", type=Path, required=True, help="plain text")
+    parser.add_argument("--text", type=Path, required=True, help="text file")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=2, help="steps in a turn")
+    parser.add_argument("--steps", type=int, default=2, help="number of steps per turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument(
-        "--peers", nargs="*", help="only these, for example 'nanogpt float32'; default: all still missing"
+        "--peers",
+        nargs="*",
+        help="contestants, for example 'nanogpt float32'; default: all that are missing",
     )
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()

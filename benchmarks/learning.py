@@ -1,12 +1,12 @@
-"""Compare BLEU against the wall-clock time of training, for Headway and JoeyNMT.
+"""Compare Headway and JoeyNMT in BLEU as a function of the wall-clock time of training.
 
 Both toolkits train at the same time on the same machine, with one thread each, on the same corpus, with the same sizes
 of model, vocabulary and batch. Each uses its own command and tokenizer. Scores are cased sacreBLEU (13a) of greedy
-translations of the development set. The time starts with the process, so preparing data and saving are included, and so
-is validation in Headway. JoeyNMT decodes without a key/value cache and needs ten minutes for one validation, so it only
-saves checkpoints (``SAVING``), which are scored after the run. Settings differ where the toolkits do. Headway uses
-rotary positions, batches of similar lengths and a linear schedule. JoeyNMT supports none of these, so it uses a
-schedule with warm-up and inverse square root, and pre-norm layers, which are stable at a high learning rate.
+translations of the development set. The time starts with the process, so it includes preparing data, saving and, for
+Headway, validation. JoeyNMT decodes without a key/value cache and needs ten minutes for one validation, so it only
+saves checkpoints (``SAVING``), which are scored after the run. Some settings differ because the toolkits differ.
+Headway uses rotary positions, batches of similar lengths and a linear schedule. JoeyNMT supports none of these, so it
+uses a schedule with warm-up and inverse square root, and pre-norm layers, which are stable at a high learning rate.
 
     python benchmarks/learning.py --data FOLDER        # FOLDER contains train.de, train.en, dev.de and dev.en
 """
@@ -57,7 +57,8 @@ __main__.main()
 
 @dataclass
 class Racer:
-    """A toolkit in training. ``marks`` returns the steps with a saved or scored model, ``score`` the BLEU at a step."""
+    """A toolkit that is training. ``marks`` returns the steps with a saved or scored model, and ``score`` returns the
+    BLEU at a step."""
 
     name: str
     command: list[str]
@@ -67,7 +68,8 @@ class Racer:
 
 
 def headway(data: Path, workdir: Path, steps: int, every: int) -> Racer:
-    """Return Headway with the recipe multi30k-de-en-fast, but less dropout: this corpus is five times as large."""
+    """Return Headway with the recipe multi30k-de-en-fast, but with less dropout, because this corpus is five times as
+    large."""
     recipe = workdir / "headway.toml"
     recipe.write_text(
         f"""
@@ -166,7 +168,7 @@ def joeynmt(data: Path, workdir: Path, every: int) -> Racer:
 
 
 def lines(path: Path) -> list[str]:
-    """Return the lines of a file, which only newlines separate."""
+    """Return the lines of a file, separated only by newlines."""
     return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
@@ -184,7 +186,7 @@ def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
         while not is_over:
             time.sleep(POLL_S)
             now = time.monotonic() - start
-            # Before the marks are read, so that those that a process made at its end are seen, too.
+            # Check this before reading the marks, so that the marks made at the end of a process are also read.
             is_over = now >= seconds or all(process.poll() is not None for process in running.values())
             for racer in racers:
                 for step in racer.marks()[len(racer.seen) :]:

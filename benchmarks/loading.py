@@ -1,13 +1,13 @@
-"""How long a process takes from its start to the first words of a translation, by where the model comes from.
+"""Measure the time from the start of a process to the first words of a translation, for different sources of the model.
 
     python benchmarks/loading.py integers --model MODEL     a folder with 8-bit integers, against the float folder
     python benchmarks/loading.py names --model MODEL        hf:NAME that is converted already, against the folder
 
 "integers" exports MODEL with ``headway export --to headway --quantization int8``, with and without embeddings, and
 translates one word in int8: the float folder is converted when it is loaded. "names" publishes MODEL on the small hub
-of the tests, converts it once, and stops the hub. The two sides of a pair run one after the other, in turn first. The
-figures are medians over the pairs of the wall time and of the processor time, and of the differences. Without --model,
-the model is a random one of the paper's base size with 8,000 tokens.
+of the tests, converts it once, and stops the hub. The two commands of a pair run one after the other, and each of them
+is first in every second pair. The figures are medians over the pairs of the wall time, the processor time, and the
+differences. Without --model, the model has the paper's base size, random weights and 8,000 tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ TOKENS = 8000
 
 
 def base_model(folder: Path) -> Path:
-    """Write a random model of the paper's base size, whose tokens are letters and unused ones."""
+    """Write a model of the paper's base size with random weights, whose vocabulary consists of letters and unused
+    tokens."""
     from headway.bundle import Bundle, TaskConfig
     from headway.models.registry import build_model
     from headway.models.transformer import TransformerConfig
@@ -60,7 +61,7 @@ def measure(words: Sequence[str], environment: Mapping[str, str]) -> tuple[float
 
 
 def compare(sides: Mapping[str, Sequence[str]], pairs: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run two commands in turn, and return the medians of their times, and of the second's minus the first's."""
+    """Run two commands in turn, and return the medians of their times and of the second time minus the first."""
     names = list(sides)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for name in names:
@@ -78,7 +79,7 @@ def compare(sides: Mapping[str, Sequence[str]], pairs: int, environment: Mapping
 
 
 def integers(model: Path, home: Path, pairs: int) -> dict[str, Any]:
-    """Compare folders with integers with the folder in floating point."""
+    """Compare folders with integers with the floating-point folder."""
     results: dict[str, Any] = {}
     weights = (model / "model.safetensors").stat().st_size
     for name, options in (("integers", []), ("integers, embeddings too", ["--quantize-embeddings"])):
@@ -93,7 +94,7 @@ def integers(model: Path, home: Path, pairs: int) -> dict[str, Any]:
 
 
 def names(model: Path, home: Path, pairs: int) -> dict[str, Any]:
-    """Compare a name that is converted already with the folder."""
+    """Compare a name that is already converted with the folder."""
     from small_hub import Repository, running_hub
 
     proxies = [name for name in os.environ if name.lower().endswith("_proxy")]

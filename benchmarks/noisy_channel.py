@@ -1,12 +1,12 @@
-"""Measure what a language model and a model of the reverse direction add to a translation model's own ranking.
+"""Measure how much a language model and a model for the reverse direction improve a translation model's ranking.
 
     python benchmarks/noisy_channel.py MODEL --language-model LM --channel REVERSE --source dev.de --reference dev.en \\
         --output benchmarks/results/noisy-channel-DATE.json
 
 The eight candidates of a beam search are ranked with each combination of the terms of the noisy channel (see
-headway.predict.reranking.noisy_channel). Weights are tuned on the odd lines, and BLEU is that of the even lines. Each
-ranking is compared with the first candidate, and with the ranking that adds only the number of tokens to the
-translation model's log-probability, by a paired bootstrap: most of the gain of a tuned ranking is often that of the
+headway.predict.reranking.noisy_channel). Weights are tuned on the odd lines, and BLEU is computed on the even lines. By
+a paired bootstrap, each ranking is compared with the first candidate and with the ranking that adds only the number of
+tokens to the translation model's log-probability, because most of the gain of a tuned ranking often comes from the
 length.
 """
 
@@ -28,12 +28,12 @@ from headway.predict.reranking.noisy_channel import Features
 
 CANDIDATES = 8
 LENGTH = "length"
-# The columns of the features that each ranking uses besides log p(y | x) and |y|.
+# The feature columns that each ranking uses in addition to log p(y | x) and |y|.
 RANKINGS = {LENGTH: (), "language model": (1,), "channel": (2,), "language model and channel": (1, 2)}
 
 
 def without_others(features: list[Features], used: tuple[int, ...]) -> list[Features]:
-    """Return the features with those of the models that are not used set to zero."""
+    """Return the features, with the features of unused models set to zero."""
     unused = [column for column in (1, 2) if column not in used]
     found = [rows.copy() for rows in features]
     for rows in found:
@@ -42,14 +42,14 @@ def without_others(features: list[Features], used: tuple[int, ...]) -> list[Feat
 
 
 def main(
-    model: Annotated[Path, typer.Argument(help="Model folder of the direction of the translation.")],
+    model: Annotated[Path, typer.Argument(help="Folder of the translation model.")],
     language_model: Annotated[Path, typer.Option(help="Language model of the target language.")],
     channel: Annotated[Path, typer.Option(help="Translation model of the reverse direction.")],
-    source: Annotated[Path, typer.Option(help="Sentences, one on each line.")],
-    reference: Annotated[Path, typer.Option(help="Their translations.")],
+    source: Annotated[Path, typer.Option(help="Source sentences, one per line.")],
+    reference: Annotated[Path, typer.Option(help="Reference translations of the sentences.")],
     output: Annotated[Path, typer.Option(help="Write the figures as JSON.")],
 ) -> None:
-    """Translate, rank in each way, and print BLEU and the differences."""
+    """Translate, rank with each combination, and print BLEU and the differences."""
     sources, references = (path.read_text(encoding="utf-8").splitlines() for path in (source, reference))
     translator, reverse, scorer = (headway.load(folder) for folder in (model, channel, language_model))
     assert isinstance(translator, Translator)

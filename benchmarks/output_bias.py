@@ -1,6 +1,8 @@
-"""Time of the vocabulary loss, forward and backward, with an output bias, relative to the time without one.
+"""Measure the time of the vocabulary loss, forward and backward, with an output bias, relative to the time without a
+bias.
 
-Three forms take turns: without a bias, with one as an argument, and with one as a column of the weight, as before.
+Three forms take turns: without a bias, with the bias as an argument, and with the bias as a column of the weight, as in
+earlier versions.
 
     python benchmarks/output_bias.py --rounds 20
 """

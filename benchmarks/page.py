@@ -3,13 +3,14 @@
     python benchmarks/page.py --output benchmarks/results/page-DATE.json
     python benchmarks/page.py --pictures FOLDER --model runs/quickstart-en-de/best --model runs/mine/best
 
-Pictures are taken of the views for which there is a model, in light, dark, German and at the width of a phone.
+Pictures are taken of the views that the models support, in light mode, in dark mode, in German, and at the width of a
+phone.
 
 Chromium, the service and its workers run on the same machine. Without ``--model``, a model of the paper's base size
-with random weights translates; each translation has 20 tokens, because random weights end no sentence.
+with random weights is used; each translation has 20 tokens, because a random model never generates EOS.
 
-- paint: from the navigation to the first contentful paint, with an empty cache.
-- key: from the last key of a sentence of 15 words to its translation on the page.
+- paint: the time from the navigation to the first contentful paint, with an empty cache.
+- key: the time from the last key of a sentence of 15 words to its translation on the page.
 - long text: 100,000 characters are pasted. The time until the first sentence appears, and, while the others are being
   translated, the time from each key to the next frame (Event Timing API; steps of 8 ms). This is measured twice: with
   workers that use all cores, so that the browser competes with them, and with one worker.
@@ -53,7 +54,7 @@ TEXTS = {
     "classify": "The bed was broken, but in the end the waiter was lovely and the soup was excellent.",
 }
 
-# Resolves with the milliseconds from the next key to the moment at which all of the text is translated.
+# Resolves with the milliseconds from the next key until the whole text is translated.
 _TRANSLATED = """() => new Promise((resolve) => {
   let start = null;
   const output = document.querySelector(".output");
@@ -87,7 +88,7 @@ _WATCH_KEYS = """() => {
 
 @contextmanager
 def opened(browser: Browser, url: str, limited: bool, **options: Any) -> Iterator[Page]:
-    """Open the page in a fresh profile. ``limited`` bounds the length of translations, for a model without training."""
+    """Open the page in a fresh profile. ``limited`` limits the length of translations, for an untrained model."""
     context = browser.new_context(
         **{"locale": "en-US", "permissions": ["clipboard-read", "clipboard-write"], **options}
     )
@@ -131,7 +132,7 @@ def measure_key(page: Page, sentences: list[str]) -> list[float]:
 
 
 def measure_long(page: Page, text: str) -> dict[str, Any]:
-    """Return the times of a long text that is pasted, and of the keys that are typed meanwhile, in milliseconds."""
+    """Return the times for a pasted long text, and for keys that are typed at the same time, in milliseconds."""
     page.evaluate(_WATCH_KEYS)
     page.fill("textarea", "")
     page.wait_for_selector(".word", state="detached")
@@ -166,7 +167,7 @@ def take_pictures(browser: Browser, url: str, folder: Path) -> None:
 
 
 def picture(page: Page, path: Path) -> None:
-    """Write a picture of the whole page. Only what is near the window is rendered, so the page is first scrolled up."""
+    """Write a picture of the whole page. Only content near the window is rendered, so the page is first scrolled up."""
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(200)
     page.screenshot(path=path, full_page=True)
@@ -240,7 +241,7 @@ VIEWS: dict[str, Callable[[Page, Locator], Iterator[str]]] = {
 
 def main(
     model: Annotated[list[Path] | None, typer.Option(help="Trained models. Default: base with random weights.")] = None,
-    rounds: Annotated[int, typer.Option(help="Sentences whose time is measured.")] = 30,
+    rounds: Annotated[int, typer.Option(help="Number of sentences to time.")] = 30,
     pictures: Annotated[Path | None, typer.Option(help="Folder to write screenshots to, instead of measuring.")] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
 ) -> None:

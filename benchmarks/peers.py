@@ -1,11 +1,11 @@
 """Measure how fast other PyTorch translation toolkits train the same model on the same machine.
 
 Each peer has its own virtual environment and trains the same model (``trainees.py``) with its own command and training
-loop. Headway's tokens are its words. A few lines (``probe``) run in the peer's process before its command: they wrap
-the method that takes one training step, and print the lengths of its sentences (``contest.py``). Nothing else in the
-toolkit is changed. ``--sweep`` searches for each peer's fastest settings: batch size, data workers, how many sentences
-are sorted together (if the toolkit sorts them), and whether the C library keeps freed memory for the next step, which
-an environment variable controls. None of the peers can train in several processes on a CPU.
+loop. Each Headway token is treated as a word. Before the peer's command, a few lines (``probe``) run in its process.
+They wrap the method that takes one training step and print the lengths of its sentences (``contest.py``). Nothing else
+in the toolkit is changed. ``--sweep`` searches for each peer's fastest settings: batch size, data workers, the number
+of sentences that are sorted together (if the toolkit sorts them), and whether the C library keeps freed memory for the
+next step (set by an environment variable). None of the peers can train in several processes on a CPU.
 
     python benchmarks/peers.py --data FOLDER --sweep        # FOLDER contains train.de, train.en, val.de, val.en
 """
@@ -50,7 +50,8 @@ class Peer:
 
 
 def joeynmt_config(tokens: Path, run: Path, model: TransformerConfig, settings: Settings) -> dict[str, Any]:
-    """Return JoeyNMT's configuration. A batch is closed when rows x longer side (with ends) reaches the limit."""
+    """Return JoeyNMT's configuration. A batch is complete when rows x longer side (including BOS and EOS) reaches the
+    limit."""
     stack = {
         "type": "transformer",
         "num_heads": model.num_heads,
@@ -107,7 +108,7 @@ def eole_config(
 ) -> dict[str, Any]:
     """Return Eole's configuration.
 
-    A batch is filled while rows x longer side stays within the limit. A target counts its begin and end symbols.
+    A batch is filled while rows x longer side stays within the limit. The length of a target includes BOS and EOS.
     """
     return {
         "seed": 1,
@@ -241,7 +242,8 @@ def begin_peer(name: str, preset: str, data: Path, workdir: Path, threads: int, 
 
 
 def install(peer: Peer, workdir: Path) -> Path:
-    """Create the peer's environment if it is missing, and return its Python. PyTorch has the version of our tests."""
+    """Create the peer's environment if it is missing, and return its Python. The PyTorch version is the same as in our
+    tests."""
     constraints = (ROOT.parent / "constraints.txt").read_text().splitlines()
     torch = next(line for line in constraints if line.startswith("torch=="))
     environment = workdir / peer.toolkit

@@ -1,23 +1,23 @@
-"""Measure how placeholders come out of translations, and what they do to the rest of the text.
+"""Measure how often placeholders are preserved in translations, and how they affect the remaining text.
 
     python benchmarks/placeholders.py MODEL --source test.de --reference test.en
     python benchmarks/placeholders.py MODEL --source F --reference F --sentences 2000 --output F.json
 
-Placeholders, URLs, e-mail addresses, numbers with units, emoji and code are inserted between the words of sentences,
-one or two in each. The first table counts the sentences in which all of them are intact and occur exactly once, and
-gives the BLEU of the rest: the translation without what was inserted, against the reference of the sentence. It should
-be that of the sentences as they were. The rows are:
+One or two placeholders, URLs, e-mail addresses, numbers with units, emoji or code fragments are inserted between the
+words of each sentence. The first table shows the share of sentences in which all of them are intact and occur exactly
+once, and the BLEU of the remaining text: the translation without the insertions, compared with the sentence's
+reference. This BLEU should be the same as for the original sentences. The rows are:
 
-- the sentences as they were;
-- "copied by the model": the model alone, without protection;
+- the original sentences;
+- "copied by the model": the model without protection;
 - "stand-ins": each placeholder is replaced by a word before translation, and put back if the translation contains the
   word exactly once;
 - "removed": placeholders are always removed and inserted by alignment;
-- "Headway": what ``translate`` does by default, the first and the last of these in turn.
+- "Headway": the default of ``translate``, which tries copying first and then removing.
 
-The second table is the same for sentences in which a placeholder replaces a word with a capital letter other than the
-first, in German a noun. Without it, the sentence has lost a word; BLEU is measured against the whole reference, which
-no translation can reach.
+The second table shows the same for sentences in which a placeholder replaces a capitalized word that is not the first
+word (in German, a noun). The sentence then lacks a word, but BLEU is computed with the whole reference, so no
+translation can reach 100.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ STAND_INS = ["Anna", "Berlin"]  # the words that stand for the first and the sec
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one way to translate.
+    """The result of one method of translation.
 
     Attributes:
-        name: The way.
+        name: Name of the method.
         intact: Share of the sentences in which every placeholder occurs exactly once.
         bleu: BLEU of the translations without placeholders.
     """
@@ -79,7 +79,7 @@ class Row:
 
 
 def insert(sentence: str, dice: random.Random) -> tuple[str, list[str]]:
-    """Insert one or two things between the words of a sentence. Also return them."""
+    """Insert one or two placeholders between the words of a sentence. Also return the placeholders."""
     words = sentence.split()
     chosen = dice.sample(PLACEHOLDERS + OTHERS, dice.choice((1, 2)))
     for each in chosen:
@@ -88,7 +88,7 @@ def insert(sentence: str, dice: random.Random) -> tuple[str, list[str]]:
 
 
 def replace_noun(sentence: str, dice: random.Random) -> tuple[str, list[str]] | None:
-    """Replace a word with a capital letter. Return None if there is none but the first."""
+    """Replace a capitalized word. Return None if only the first word is capitalized."""
     words = sentence.split()
     nouns = [at for at, word in enumerate(words) if at and word[:1].isupper()]
     if not nouns:
@@ -99,7 +99,7 @@ def replace_noun(sentence: str, dice: random.Random) -> tuple[str, list[str]] | 
 
 
 def rest_of(text: str, inserted: Sequence[str]) -> str:
-    """Return a translation without what was inserted, in any of its forms."""
+    """Return a translation without the insertions, in any of their forms."""
     for each in inserted:
         text = text.replace(each, "")
     for each in (*STAND_INS, *(number for text in inserted for number in re.findall(r"^\d\S*", text))):
@@ -108,18 +108,18 @@ def rest_of(text: str, inserted: Sequence[str]) -> str:
 
 
 def is_intact(source: str, inserted: Sequence[str], target: str) -> bool:
-    """Return whether everything that was inserted occurs exactly once. Of numbers only the digits count."""
+    """Return whether each insertion occurs exactly once. For numbers, only the digits are compared."""
     names = [each for each in inserted if not each[0].isdigit()]
     return all(placeholder_counts(target)[each] == 1 for each in names) and keeps_placeholders(source, target)
 
 
 def without_protection(translator: Translator, sources: Sequence[str]) -> list[str]:
-    """Return what the model makes of the sources."""
+    """Return the model's translations of the sources."""
     return [each.text for each in translator.translate(sources, protect=False)]
 
 
 def with_stand_ins(translator: Translator, inserted: Sequence[Sequence[str]], sources: Sequence[str]) -> list[str]:
-    """Return the translations of the sources with stand-ins, which are put back where they occur once."""
+    """Return the translations of the sources with stand-ins, which are replaced again if they occur exactly once."""
     replaced = []
     for source, own in zip(sources, inserted, strict=True):
         for each, word in zip(own, STAND_INS, strict=False):
@@ -150,12 +150,13 @@ def removed(translator: Translator, sources: Sequence[str]) -> list[str]:
 
 
 def by_default(translator: Translator, sources: Sequence[str]) -> list[str]:
-    """Return the translations of Headway."""
+    """Return the translations with Headway's default options."""
     return [each.text for each in translator.translate(sources)]
 
 
 def measure(translator: Translator, cases: Sequence[tuple[str, str, list[str], str]]) -> list[Row]:
-    """Return a row for each way. A case has a sentence, the sentence with placeholders, these, and the reference."""
+    """Return a row for each method. A case consists of a sentence, the sentence with placeholders, the placeholders,
+    and the reference."""
     plain, sources, inserted, references = (list(each) for each in zip(*cases, strict=True))
     ways: dict[str, Callable[[Sequence[str]], list[str]]] = {
         "copied by the model": partial(without_protection, translator),

@@ -1,13 +1,13 @@
-"""Plant known faults in a clean parallel corpus, and count which of them a cleaning found.
+"""Plant known faults in a clean parallel corpus, and count the faults that cleaning found.
 
     python benchmarks/plant_faults.py plant --data ../shared/data --out faults
     headway corpus clean faults/damaged.de faults/damaged.en -o cleaned --from de --to en
     python benchmarks/plant_faults.py score faults cleaned
 
-``plant`` damages 20 % of the pairs of the Tatoeba training set, German and English, with the faults of downloaded
-corpora. It writes the ``damaged`` corpus, the ``undamaged`` one, the ``good`` pairs alone (the other 80 %), all line by
-line in the same order, and ``faults.jsonl`` with the line (from 1), the kind and the pair before the damage of each
-fault:
+``plant`` damages 20 % of the pairs of the Tatoeba training set (German and English) with faults that are typical of
+downloaded corpora. It writes the ``damaged`` corpus, the ``undamaged`` corpus and the ``good`` pairs (the other 80 %),
+all with the lines in the same order. It also writes ``faults.jsonl`` with the line number (from 1), the kind, and the
+original pair of each fault:
 
 ==============  ====================================================================================================
 random          the target of another pair, drawn at random
@@ -20,8 +20,8 @@ numbers         a number of the target is another one
 truncated       30 to 60 % of the target's words are missing at its end; half of them with the final punctuation
 ==============  ====================================================================================================
 
-A fault is found if its line is dropped, or if the cleaning restored the pair. A good pair is lost if it is dropped, and
-no pair is kept that is equal to it apart from case and punctuation.
+A fault counts as found if its line is dropped, or if cleaning restored the pair. A good pair counts as lost if it is
+dropped and no pair is kept that equals it except for case and punctuation.
 """
 
 import json
@@ -45,7 +45,7 @@ from rich.table import Table
 from headway.data.readers import read_lines
 
 SHARE = 0.2
-# The number of faults of a kind, as a share of all faults. Few pairs have numbers on both sides, so 500 are changed.
+# The share of each kind among all faults. Few pairs have numbers on both sides, so 500 numbers are changed.
 SHARES = {
     "random": 0.2,
     "shifted": 0.2,
@@ -80,7 +80,7 @@ def write_pairs(pairs: list[Pair], stem: Path) -> None:
 
 
 def folded(pair: Pair) -> tuple[str, ...]:
-    """Return a pair without case, punctuation and spaces, as near duplicates are compared."""
+    """Return a pair without case, punctuation and spaces, for comparing near duplicates."""
     return tuple("".join(filter(str.isalnum, text.casefold())) for text in pair)
 
 

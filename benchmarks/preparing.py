@@ -1,4 +1,4 @@
-"""Measure the time and memory that preparing a large corpus takes, and how soon training starts from it.
+"""Measure the time and memory for preparing a large corpus, and the time until training starts.
 
     python benchmarks/preparing.py               # 10 million pairs of random text; about 10 GB in a temporary folder
 
@@ -7,10 +7,10 @@ law, 1 / (rank + 2.7)^1.2, which produces about as many different words as news 
 
 ``headway prepare`` and ``headway train`` run as user commands, each in its own process. Tokens of both sides are
 counted, including end symbols. The time of ``prepare`` includes its trial step of training. Memory is the peak of the
-total resident memory of all processes of a command. The memory of training is compared with the same training on the
-first thousand pairs of the corpus; the difference is the memory that the corpus needs. Before training, the files of
-the token store are dropped from the system's file cache. If the machine has other load, tokens per processor second are
-more reliable than tokens per second.
+total resident memory of all processes of a command. The memory of training is compared with the memory of the same
+training on the first thousand pairs of the corpus; the difference is the memory that the corpus needs. Before training,
+the files of the token store are dropped from the system's file cache. If the machine has other load, tokens per
+processor second are more reliable than tokens per second.
 """
 
 import json
@@ -79,7 +79,8 @@ def write_corpus(folder: Path, pairs: int) -> None:
 
 
 def cumulative_frequencies() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the share of text that the most frequent word accounts for, then the two most frequent ones, and so on."""
+    """Return the share of the text that the most frequent word accounts for, then the two most frequent words, and so
+    on."""
     frequencies = 1 / (np.arange(1, VOCABULARY + 1) + 2.7) ** 1.2
     found: np.ndarray[tuple[int], np.dtype[np.float64]] = np.cumsum(frequencies / frequencies.sum())
     return found
@@ -112,7 +113,7 @@ def measure(
 ) -> Measured:
     """Run ``headway`` with ``arguments``, and call ``mark`` repeatedly until it returns True.
 
-    ``memory`` returns the bytes of a process that count, by default :func:`resident_bytes`.
+    ``memory`` returns the memory of a process in bytes, by default :func:`resident_bytes`.
     """
     begin = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "headway", *arguments])

@@ -1,17 +1,17 @@
-"""Measure what pretraining gives a classifier: the same model pretrained and from random weights, and TF-IDF + SVM.
+"""Measure the gain of pretraining for a classifier, compared with the same model from random weights and TF-IDF + SVM.
 
     python benchmarks/pretraining.py recipes/ag-news-pretrained.toml --pretrained runs/ag-news-bert/best --data FOLDER
 
 The recipe is trained with each seed, from the model in ``--pretrained`` and from random weights. The model from random
-weights has the same sizes, a vocabulary of the same size learned from the task's own texts, a learning rate of its own,
-the same for all its blocks, and everything else as in the recipe. scikit-learn is not a requirement of Headway: pip
-install scikit-learn; without it, the row of TF-IDF says so.
+weights has the same sizes, a vocabulary of the same size learned from the task's own texts, and a separate learning
+rate, which is the same for all blocks. All other settings are the same as in the recipe. scikit-learn is not a
+requirement of Headway: pip install scikit-learn. Without it, the TF-IDF row contains a message.
 
 Accuracy is measured on the recipe's development set. For each seed, pretrained and random weights are compared by
-McNemar's test. Over all seeds, texts are drawn with replacement (paired bootstrap) and each text counts as the mean
-over the seeds, because the same text with three seeds is not three texts.
+McNemar's test. Over all seeds, texts are drawn with replacement (paired bootstrap), and the value of each text is its
+mean over the seeds, because the results of three seeds on the same text are not independent.
 
-Finished runs are kept in ``--runs`` and not repeated, and an interrupted one resumes.
+Finished runs are stored in ``--runs`` and not repeated, and interrupted runs are resumed.
 """
 
 import json
@@ -66,7 +66,7 @@ def make_recipe(
 
 
 def predict(recipe: Recipe, run: Path, texts: list[str]) -> list[str]:
-    """Train ``recipe`` in ``run`` and return the label of each text, or those that an earlier call has saved."""
+    """Train ``recipe`` in ``run`` and return the label of each text, or the labels that an earlier call has saved."""
     saved, settings = run / "labels.json", recipe.as_dict()
     if saved.is_file():
         found = json.loads(saved.read_text(encoding="utf-8"))
@@ -137,8 +137,8 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder that replaces the recipe's data.folder.")],
     runs: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/pretraining/RECIPE.")] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds: 1, 2, and so on.", min=1)] = 3,
-    scratch_rate: Annotated[float, typer.Option(help="Learning rate from random weights.")] = 5e-4,
-    quick: Annotated[bool, typer.Option("--quick", help="Train two steps only, to see that everything works.")] = False,
+    scratch_rate: Annotated[float, typer.Option(help="Learning rate for training from random weights.")] = 5e-4,
+    quick: Annotated[bool, typer.Option("--quick", help="Train only two steps, as a check.")] = False,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, for all runs.")] = None,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:

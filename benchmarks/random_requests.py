@@ -1,13 +1,13 @@
-"""Send random requests at the limits of all APIs to a service, and measure what another client notices.
+"""Send random requests at the limits of all APIs to a service, and measure the effect on another client.
 
     python benchmarks/random_requests.py MODEL_FOLDER... [--count 2000] [--seed 1]
 
-The bodies are made from schemas: those of the native API's OpenAPI description, and those of the table below for the
-other APIs. Their values are the largest, deepest and strangest that the limits allow, and somewhat beyond. One key
-sends them from four connections, while another key translates a short sentence again and again, and a third connection
-asks for /health every 50 ms. The report has the statuses, the longest stop of the service's event loop, the waits of
-/health, the other key's median and 99th percentile (idle and beside the requests), the workers that were replaced, and
-the memory before and after.
+The bodies are generated from schemas: from the OpenAPI description for the native API, and from the table below for the
+other APIs. Their values are the largest, deepest and strangest values that the limits allow, and values slightly beyond
+the limits. One key sends the requests over four connections, while another key repeatedly translates a short sentence,
+and a third connection requests /health every 50 ms. The report contains the statuses, the longest block of the
+service's event loop, the waiting times of /health, the other key's median and 99th percentile (idle and during the
+requests), the number of replaced workers, and the memory before and after.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-# Path, schema of the body, and how the key is sent: as a Bearer token unless it says something else.
+# The path, the schema of the body, and how the key is sent (by default as a Bearer token).
 _OTHER_APIS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/translate", _object(q=_TEXTS, source=_CODE, target=_CODE, format={"enum": ["text", "html"]},
                            alternatives=_COUNT)),
@@ -83,19 +83,19 @@ _OTHER_APIS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class _Generator:
-    """Makes random values of JSON schemas."""
+    """Generates random values for JSON schemas."""
 
     def __init__(self, seed: int, definitions: dict[str, Any], models: list[str]) -> None:
         self._random, self._definitions, self._models = random.Random(seed), definitions, models
 
     def text(self) -> str:
-        """Return a text of one or two repeated pieces: short, long, or beyond the limits."""
+        """Return a text that repeats one or two fragments: short, long, or beyond the limits."""
         length = self._random.choice((0, 1, 5, 20, 60, 60, 200, 1000, 2000, 10_000, 50_000, 100_000, 110_000))
         pieces = self._random.choices(_PIECES, k=self._random.choice((1, 1, 2, 5)))
         return ("".join(pieces) * (length // max(1, len("".join(pieces))) + 1))[:length]
 
     def value(self, schema: dict[str, Any], name: str = "") -> Any:
-        """Return a value, nearly always one that fits the schema."""
+        """Return a value that nearly always matches the schema."""
         choice, rand = self._random.choice, self._random.random
         if "$ref" in schema:
             return self.value(self._definitions[schema["$ref"].rpartition("/")[2]], name)
@@ -129,7 +129,7 @@ class _Generator:
         return self.text()
 
     def options(self) -> dict[str, Any]:
-        """Return a few options of a search or of a generation."""
+        """Return a few search or generation options."""
         names = self._random.sample(sorted(_OPTIONS), self._random.choice((0, 0, 1, 2, 3)))
         return {name: self._random.choice(_OPTIONS[name]) for name in names}
 
@@ -143,7 +143,7 @@ class _Generator:
 
 
 def _routes(description: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return the routes of the native API, from its description, and those of the others."""
+    """Return the routes of the native API, from its description, and the routes of the other APIs."""
     routes = [("POST", path, schema) for path, schema in _OTHER_APIS]
     for path, methods in description["paths"].items():
         for method, route in methods.items():
@@ -156,7 +156,7 @@ def _routes(description: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
 
 
 def _memory(pid: int) -> float:
-    """Return the memory of a process and its children in megabytes, without what they share."""
+    """Return the memory of a process and its children in megabytes, without shared memory."""
     total = 0
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_"):

@@ -1,4 +1,4 @@
-"""Serves models with two replicas of Ray on this machine until SIGTERM. Arguments: serve.toml, a port and a folder."""
+"""Serve models with two Ray replicas on this machine until SIGTERM. Arguments: serve.toml, a port and a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stop(*_: Any) -> None:
 
 if __name__ == "__main__":
     config, port, folder = sys.argv[1:]
-    # Ray lowers the priority of its workers, which then hardly start on a busy machine.
+    # Ray lowers the priority of its workers, so they can hardly start on a busy machine.
     settings: dict[str, Any] = {
         "_temp_dir": folder,
         "_node_ip_address": "127.0.0.1",

@@ -1,14 +1,14 @@
-"""Measure how fast the processes of a training job read their batches, and the memory of the order of an epoch.
+"""Measure how fast the processes of a training job read their batches, and the memory for the order of an epoch.
 
     python benchmarks/reading.py                            # milliseconds per step of a rank, and the job's ceiling
     python benchmarks/reading.py --pairs 100000000 --plan   # memory of planning and reading an epoch
 
-The pairs are synthetic: lengths as in translation data, 25 tokens per side on average. With ``--plan`` only their
-lengths exist (token files are sparse), and a fresh process plans an epoch and holds the batches of its first steps.
+The pairs are synthetic, with lengths as in translation data (25 tokens per side on average). With ``--plan``, only
+their lengths exist (token files are sparse), and a new process plans an epoch and keeps the batches of its first steps.
 
-In a step of R processes, each rank reads one micro-batch, on one core of its own. The ceiling is the number of target
-tokens per second at which the slowest rank can provide them, without any computation on the device. To compare with
-another commit, run the same file with its package: PYTHONPATH=OTHER/src python benchmarks/reading.py.
+In a step of R processes, each rank reads one micro-batch on its own core. The ceiling is the number of target tokens
+per second that the slowest rank can provide, without any computation on the device. To compare with another commit, run
+the same file with its package: PYTHONPATH=OTHER/src python benchmarks/reading.py.
 """
 
 import json
@@ -71,7 +71,7 @@ def make_stream(store: Path, max_tokens: int, rank: int, ranks: int) -> BatchStr
 
 
 def memory_mb() -> dict[str, float]:
-    """Return the process's own memory, the pages of files that it has mapped, and the peak of both, in MB."""
+    """Return the process's own memory, its mapped file pages, and the peak of both, in MB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     sizes = {
         name: float(rest.split()[0]) / 1e3 for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest

@@ -2,17 +2,17 @@
 
     python benchmarks/refresd_cleaning.py --data ../shared/data --forward EN-FR --reverse FR-EN --output FILE
 
-1,039 pairs of Wikipedia were labeled "unrelated", "some meaning difference" or "no meaning difference". For each score,
-the script prints the area under the ROC curve (AUC) of unrelated pairs against pairs without a difference, and of pairs
-with some difference against those without: the probability that a score ranks a pair of the first kind below one of the
-second. Intervals (95 %) are those of a bootstrap over pairs.
+1,039 pairs from Wikipedia were labeled "unrelated", "some meaning difference" or "no meaning difference". For each
+score, the script prints the area under the ROC curve (AUC) for unrelated pairs and for pairs with some difference, each
+compared with pairs without a difference. The AUC is the probability that the score ranks a pair of the first kind below
+a pair without a difference. The 95 % intervals come from a bootstrap over pairs.
 
-The lexical model is learned from Multi30k's 29,000 captions and from the 1,039 pairs themselves, without labels. The
-translation models of the dual cross-entropy are given, for example trained on Multi30k:
+The lexical model is learned from Multi30k's 29,000 captions and from the 1,039 pairs, without labels. The translation
+models for the dual cross-entropy are arguments. They can be trained on Multi30k, for example:
 
     headway train recipes/multi30k-de-en-fast.toml --set data.folder=FOLDER --set training.steps=1500 ...
 
-Baselines are the lengths' ratio and the share of words that are copied, as names and numbers are.
+The baselines are the ratio of the lengths and the share of copied words, such as names and numbers.
 """
 
 import json
@@ -66,7 +66,7 @@ def copies(sources: list[str], targets: list[str]) -> Floats:
 
 
 def auc(bad: Floats, good: Floats) -> float:
-    """Return the probability that a bad pair scores lower than a good one; equal scores count half."""
+    """Return the probability that a bad pair scores lower than a good pair; equal scores count as half."""
     ordered = np.sort(bad)
     below, not_above = np.searchsorted(ordered, good), np.searchsorted(ordered, good, side="right")
     return float((below + not_above).mean() / 2 / len(bad))

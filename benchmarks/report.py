@@ -27,7 +27,8 @@ Row = Sequence[str]
 INTRODUCTION = """\
 # Benchmarks
 
-The paper's tables 2 and 3 (section 6: scores and the cost of training) for Headway's recipes, and speed beside other engines.
+This page reports, like the paper's tables 2 and 3 (section 6), the scores and training times of Headway's recipes, and compares
+Headway's speed with other engines.
 
 `python benchmarks/report.py` writes this page from the files in `benchmarks/results`. Each table compares engines within one
 run on one machine. The machines are shared, so only ratios within a run are comparable. [speed.md](speed.md) explains what
@@ -38,8 +39,8 @@ makes decoding fast and which settings to choose; [training.md](training.md) exp
 _LANGUAGE_MODEL_SCORES = (
     ("val_loss", "loss"),
     ("bits_per_byte", "bits per byte"),
-    ("masked_loss", "loss of hidden tokens"),
-    ("masked_accuracy", "hidden tokens filled in right"),
+    ("masked_loss", "loss of masked tokens"),
+    ("masked_accuracy", "share of masked tokens predicted correctly"),
     ("accuracy", "accuracy"),
     ("accuracy_scratch", "without pretraining"),
     ("accuracy_tfidf", "TF-IDF with a linear SVM"),
@@ -85,8 +86,8 @@ def training() -> Iterator[str]:
     yield (
         f"## Training speed\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`).\n\n"
         "All toolkits train the same model (pre-norm, 8,000 tokens, dropout also inside the feed-forward layers) on Multi30k. "
-        "A sweep first finds each toolkit's fastest settings; then Headway and each other toolkit run in turns. The tables show "
-        "medians over the rounds, with the range of the ratio in brackets. FLOP utilization counts real (non-padding) tokens "
+        "A sweep first finds each toolkit's fastest settings; then Headway and each other toolkit take turns. The tables show "
+        "medians over the rounds, with the range of the ratio in parentheses. FLOP utilization counts real (non-padding) tokens "
         "only, relative to the fastest matrix product of any shape in the same minutes.\n"
     )
     for model in dict.fromkeys(each["model"] for each in data["results"]):
@@ -177,14 +178,14 @@ def file_table(engines: Json) -> str:
 
 
 def imported_models() -> Iterator[str]:
-    """Yield the speed of imported models of CTranslate2 beside CTranslate2 itself."""
+    """Yield the speed of imported CTranslate2 models, compared with CTranslate2 itself."""
     for name, data in load("imported-ctranslate2-*.json"):
         first = data["runs"][0]
         machine = f"{first['date']}, {first['processor']}, {first['capability']}, two threads or two processes"
         yield (
-            "## Imported models of CTranslate2\n\nHow many times as fast Headway translates with an imported int8 folder as "
-            "CTranslate2 with the folder itself, in int8; in parentheses, the same for a model of Headway with these sizes and "
-            f"its export. Both pairs ran in turns ({machine}; `{name}`, `benchmarks/imported_models.py`).\n"
+            "## Imported models of CTranslate2\n\nThe table shows the speed of Headway with an imported int8 folder, divided by the "
+            "speed of CTranslate2 with the same folder, in int8. The values in parentheses compare a Headway model of the same "
+            f"size with its export. Both pairs ran in turn ({machine}; `{name}`, `benchmarks/imported_models.py`).\n"
         )
         cases = list(first["forced"])
         rows = []
@@ -236,23 +237,23 @@ def preparing() -> Iterator[str]:
         )
     for name, data in load("text-memory-*.json")[-1:]:
         yield (
-            f"Anonymous memory of `headway prepare` and `headway train` with a language model's corpus, all processes together "
-            f"({data['date']}, {data['processor']}; `{name}`, from `benchmarks/text_memory.py`; training: median). {data.get('notes', '')}\n"
+            f"The table shows the anonymous memory of all processes of `headway prepare` and `headway train` (median) with a language "
+            f"model's corpus ({data['date']}, {data['processor']}; `{name}`, from `benchmarks/text_memory.py`). {data.get('notes', '')}\n"
         )
         rows = [
             [text, number(row["prepare_mb"]), number(median(row["train_mb"])), str(len(row["train_mb"]))]
             for text, row in data["peaks"].items()
         ]
-        yield table(["text", "prepare, MB", "train, MB", "trainings"], rows)
+        yield table(["text", "prepare, MB", "train, MB", "training runs"], rows)
 
 
 def unlikely() -> Iterator[str]:
-    """Yield how often the flag ``unlikely`` is set, by model and kind of text."""
+    """Yield the share of texts flagged as ``unlikely``, by model and kind of text."""
     for name, data in load("unlikely-*.json"):
         yield (
             f"## The flag `unlikely`\n\n`python benchmarks/unlikely.py` ({data['date']}, PyTorch {data['torch']}, calibrated in "
-            f"{data['calibrated_in']}; `{name}`). The table shows the share of texts that are flagged; in the models' own domain "
-            f"these are false alarms. Brackets contain the share that is flagged by the source alone. {data['note']}\n"
+            f"{data['calibrated_in']}; `{name}`). The table shows the share of texts that are flagged; in the models' own domain, "
+            f"these are false alarms. The values in parentheses are the shares flagged by the source alone. {data['note']}\n"
         )
         runs = data["results"]
         header = [f"{each['model']}, calibrated on {each['calibrated_on']}, {each['precision']}" for each in runs]
@@ -263,7 +264,7 @@ def unlikely() -> Iterator[str]:
 
 
 def share(row: Json) -> str:
-    """Return the percentage of texts that were flagged and, in brackets, the percentage flagged by the source alone."""
+    """Return the percentage of flagged texts and, in parentheses, the percentage flagged by the source alone."""
     flagged, alone = (f"{100 * row[key] / row['texts']:.1f}" for key in ("flagged", "source_alone"))
     return f"{flagged} % ({alone} %)"
 
@@ -290,9 +291,9 @@ def distributed() -> Iterator[str]:
 
 
 def language_models() -> Iterator[str]:
-    """Yield what language models reach, and the speed of generation."""
+    """Yield the scores of language models and the speed of training and generation."""
     results = json.loads((RESULTS / "language-models.json").read_text(encoding="utf-8"))
-    yield "## Language models\n\nLosses in nats per token of the development text, in blocks that do not overlap.\n"
+    yield "## Language models\n\nLosses are in nats per token of the development text, which is divided into blocks that do not overlap.\n"
     rows = []
     for name, each in results.items():
         scores = ", ".join(f"{label} {each[key]}" for key, label in _LANGUAGE_MODEL_SCORES if key in each)
@@ -302,8 +303,9 @@ def language_models() -> Iterator[str]:
     yield table(["model", "scores", "minutes", "processor", "command"], rows)
     for name, data in load("language-model-training-*.json")[-1:]:
         yield (
-            f"\nTraining a GPT with 6 blocks and a width of 384 ({data['date']}, {data['processor']}, two cores; `{name}`): the time "
-            "per step of nanoGPT and of the `Trainer` of transformers, each in its faster configuration, divided by Headway's. Matrix "
+            f"\nThe next table compares the training of a GPT with 6 layers and a width of 384 ({data['date']}, {data['processor']}, "
+            f"two cores; `{name}`). It shows the time per step of nanoGPT and of the `Trainer` of transformers, each in its faster "
+            "configuration, divided by Headway's time per step. Matrix "
             f"products in Headway's fastest configuration reach {data['share_of_peak']:.0%} of the speed at which PyTorch multiplies "
             f"two large bfloat16 matrices ({number(data['peak_gflop_per_s'])} GFLOP/s).\n"
         )
@@ -313,7 +315,8 @@ def language_models() -> Iterator[str]:
     comparisons = dict.fromkeys(what for _, data in runs for ratios in data["ratios"].values() for what in ratios)
     titles = [f"{data['processor']}, {data['date']} (`{name}`)" for name, data in runs]
     yield (
-        "\nGeneration with GPT-2 small's shape, two threads: the peer's time divided by Headway's, median over rounds in turns.\n"
+        "\nThe next table compares generation with the dimensions of GPT-2 small in two threads. It shows the time of the other "
+        "toolkit divided by Headway's time (median over rounds in turn).\n"
     )
     rows = []
     for case, sizes in cases.items():
@@ -325,14 +328,14 @@ def language_models() -> Iterator[str]:
     yield table(["case", "comparison", *titles], rows)
 
 
-_SERVING_FIGURES = (  # of serving.py: the part, the keys of a figure in it, and what it is
+_SERVING_FIGURES = (  # the part of serving.py's results, the keys of a figure in it, and the column title
     ("throughput", ("ratios", "service / file"), "service / file"),
     ("throughput", ("ratios", "service / CTranslate2"), "service / CTranslate2"),
     ("throughput", ("ratios", "service / CTranslate2, 10 ms"), "service / CTranslate2, 10 ms"),
     ("latency", ("added p50 ms",), "added p50, ms"),
     ("latency", ("p99 - p99 ms",), "p99 - p99, ms"),
     ("overload", ("4", "goodput / capacity"), "goodput / capacity at 4 times the load"),
-    ("overload", ("4", "accepted p99 s"), "p99 of the accepted, s"),
+    ("overload", ("4", "accepted p99 s"), "p99 of accepted requests, s"),
     ("overload", ("0.8", "accepted p99 s"), "p99 at 0.8 times the load, s"),
     ("start", ("median",), "start, s"),
     ("memory", ("2 workers, MB",), "PSS of 2 workers, MB"),
@@ -345,7 +348,7 @@ def serving() -> Iterator[str]:
     yield (
         "## Serving\n\n`python benchmarks/serving.py` (beam 4, int8, two cores, 64 clients with one sentence at a time, load generator "
         "on the same cores; the docstring of `benchmarks/serving.py` defines each figure). Added latency is the time "
-        "of a request of a single client minus the time of the same call in a process.\n"
+        "of a single client's request minus the time of the same call in a process.\n"
     )
     rows = []
     for name, data in load("serving-*.json"):

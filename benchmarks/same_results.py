@@ -1,4 +1,4 @@
-"""Compare the training losses and translations of this checkout with those of an earlier commit.
+"""Compare the training losses and translations of this checkout with an earlier commit.
 
     git worktree add ../old COMMIT
     python benchmarks/same_results.py --old ../old --data ../shared/data/multi30k --model runs/multi30k/best
@@ -81,7 +81,7 @@ def losses(checkout: Path, recipe: Path, run_folder: Path) -> list[float]:
 
 
 def compare_translations(old: list[Any], new: list[Any]) -> dict[str, float]:
-    """Return how many candidate lists have equal texts, and how much their scores differ."""
+    """Return the number of candidate lists with equal texts, and the differences of their scores."""
     pairs = list(zip(old, new, strict=True))
     same = [[text for text, _ in one] == [text for text, _ in other] for one, other in pairs]
     apart = [max((abs(a[1] - b[1]) for a, b in zip(one, other, strict=False)), default=0.0) for one, other in pairs]

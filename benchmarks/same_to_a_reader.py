@@ -1,11 +1,11 @@
-"""Measure how translations change with disturbances of the source that a reader does not see.
+"""Measure how translations change if the source is disturbed in a way that readers do not see.
 
     python benchmarks/same_to_a_reader.py runs/quickstart-en-de --lines 400
     python benchmarks/same_to_a_reader.py runs/quickstart-en-de --output F.json
 
 The folder is a run of ``headway quickstart``, whose held-out texts are in ``data/``. Each disturbance is applied to
-every source: white space or an invisible character in front or at the end, other spaces between words, and decomposed
-accents. The script prints the share of translations that equal the reference, without white space around them, and the
+every source: leading or trailing white space or invisible characters, other spaces between words, and decomposed
+accents. The script prints the share of translations that equal the reference, ignoring surrounding white space, and the
 share that equal the translation of the undisturbed source.
 """
 

@@ -5,25 +5,27 @@
     python benchmarks/serving.py --parts latency,soak --model runs/quickstart-en-de/best --texts FILE
 
 Without ``--model``, a model of the paper's base size with 32,000 tokens and random weights translates sentences of
-random words, of the lengths of a normal corpus; each translation has 20 tokens, because random weights end no sentence.
-The load generator runs on the same machine, over the loopback interface, and its time counts against the service.
+random words, whose lengths are distributed as in a normal corpus. Each translation has 20 tokens, because a random
+model never generates EOS. The load generator runs on the same machine, over the loopback interface, so its time reduces
+the measured speed of the service.
 
 Parts:
 
-- throughput: 64 clients that each send one sentence after the other, against ``headway translate`` with the same
-  sentences as a file (its start and end not counted), and against two replicas of FastAPI over CTranslate2 int8, which
-  translate each request on its own or the requests of 10 ms together. They run in turns, round after round; a ratio
-  is the median over the rounds. Processor time is measured, too: it depends less on other load of the machine.
-- latency: one client with one sentence at a time, against ``Translator.translate`` in a process of its own with one
-  thread, in turns; the figures are those of all starts together.
-- overload: requests at random times, at 0.8 times the capacity and then at 4 times. The capacity is what 64 clients
-  get. Memory is compared by its peaks.
+- throughput: 64 clients that each send one sentence after the other. The service is compared with ``headway translate``
+  with the same sentences as a file (excluding its start and end), and with two replicas of FastAPI and CTranslate2
+  int8, which translate each request separately or the requests of 10 ms together. The contestants take turns, round
+  after round; a ratio is the median over the rounds. Processor time is also measured, because it depends less on other
+  load on the machine.
+- latency: one client with one sentence at a time, compared with ``Translator.translate`` in a separate process with one
+  thread, in turn. The figures are computed over all starts.
+- overload: requests at random times, at 0.8 times the capacity and then at 4 times. The capacity is the throughput for
+  64 clients. The peaks of the memory are compared.
 - start: time from the command to the first 200 of ``/ready``, with warm caches.
 - memory: proportional set size (PSS) of all processes with one worker and with two, after 500 sentences.
-- ray: throughput and latency of two replicas of Ray with a worker each, against the service with two workers, in turns.
-  Not measured by default; needs the extra ``ray``.
-- soak: how much memory the processes gain over the second half of many requests, and the same with a planted leak of
-  1 kB a request.
+- ray: throughput and latency of two Ray replicas with one worker each, compared with the service with two workers, in
+  turn. This is not measured by default and needs the extra ``ray``.
+- soak: the growth of the processes' memory during the second half of many requests, and the same with an artificial
+  leak of 1 kB per request.
 """
 
 import asyncio
@@ -60,7 +62,7 @@ QUEUE_SECONDS = LimitsConfig().queue_seconds  # of the overload
 
 
 class Measured:
-    """The model that is served, and the requests."""
+    """The served model and the requests."""
 
     def __init__(self, folder: Path, source: str, target: str, texts: Sequence[str], max_length: int | None) -> None:
         self.folder, self.source, self.target, self.texts = folder, source, target, texts
@@ -73,7 +75,7 @@ class Measured:
 
 
 def random_model(folder: Path) -> Measured:
-    """Make a base model with random weights, its export for CTranslate2, and sentences of random words."""
+    """Create a base model with random weights, its export for CTranslate2, and sentences of random words."""
     from decoding import make_model
 
     from headway.models.transformer import TransformerConfig
@@ -102,7 +104,7 @@ sys.exit(main())
 def service(
     folder: Path, *arguments: str, queue_seconds: float = 600.0, leaks: bool = False
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run the service, and give its process and port."""
+    """Run the service, and yield its process and port."""
     environment = os.environ | {"HEADWAY_LIMITS__QUEUE_SECONDS": str(queue_seconds)}
     program = ["-c", _LEAKING] if leaks else ["-m", "headway"]
     command = [sys.executable, *program, "serve", str(folder), "--port", "0", *arguments]
@@ -127,7 +129,7 @@ def service(
 
 @contextmanager
 def ray_service(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run two replicas of Ray, and give the process that has started them and the port."""
+    """Run two Ray replicas, and yield the process that started them and the port."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         config = Path(temporary) / "serve.toml"
@@ -147,7 +149,7 @@ def ray_service(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 @contextmanager
 def peer(folder: Path, window_ms: float | None) -> Iterator[list[int]]:
-    """Run two replicas of the peer, and give their ports."""
+    """Run two replicas of the peer, and yield their ports."""
     port = free_port()
     settings = json.dumps({"beam": BEAM, "max_length": TARGET_LENGTH, "window_ms": window_ms})
     command = [sys.executable, str(HERE / "serving_peers.py"), str(folder), str(port), settings]
@@ -162,13 +164,13 @@ def peer(folder: Path, window_ms: float | None) -> Iterator[list[int]]:
 
 
 def free_port() -> int:
-    """Return a port that is free, and whose successor probably is."""
+    """Return a free port whose successor is probably also free."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])
 
 
 def wait_for_port(port: int) -> None:
-    """Wait until something listens."""
+    """Wait until a process listens on the port."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -180,7 +182,7 @@ def wait_for_port(port: int) -> None:
 
 
 def texts_per_second(ports: Sequence[int], path: str, bodies: Sequence[Any]) -> float:
-    """Return how many texts the services translate in a second, with :data:`CLIENTS` clients in all."""
+    """Return the number of texts that the services translate per second, with a total of :data:`CLIENTS` clients."""
 
     async def run() -> float:
         shares = [bodies[at :: len(ports)] for at in range(len(ports))]
@@ -197,7 +199,7 @@ def texts_per_second(ports: Sequence[int], path: str, bodies: Sequence[Any]) -> 
 
 
 def refuse_failures(replies: Sequence[Reply]) -> None:
-    """Stop if a request failed, because the time of failed requests means nothing."""
+    """Stop if a request failed, because the time of failed requests is meaningless."""
     failed = next((reply for reply in replies if reply.status != 200), None)
     if failed is not None:
         raise SystemExit(f"status {failed.status}: {failed.body[:300]!r}")
@@ -273,10 +275,10 @@ for line in sys.stdin:
 
 
 def measure_latency(measured: Measured, rounds: int, count: int) -> dict[str, Any]:
-    """Return how much longer a request takes than the same call in a process.
+    """Return the difference between the time of a request and the time of the same call in a process.
 
     Both processes are restarted in each round, because the speed of two processes differs by about one percent. Each
-    round has other sentences.
+    round uses different sentences.
     """
     command = [sys.executable, "-c", _IN_PROCESS, str(measured.folder), json.dumps(measured.options)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -342,7 +344,7 @@ def measure_ray(measured: Measured, rounds: int, count: int) -> dict[str, Any]:
 
 
 def measure_overload(measured: Measured, seconds: float) -> dict[str, Any]:
-    """Return what happens at 0.8 and at 4 times the capacity."""
+    """Return the measurements at 0.8 and at 4 times the capacity."""
     bodies = [measured.body(text) for text in measured.texts]
 
     def make(number: int) -> Any:
@@ -395,7 +397,7 @@ def with_descendants(pid: int) -> list[int]:
 
 
 def memory_bytes(pid: int, kind: str) -> int:
-    """Return the memory of a process and its descendants: of a kind of ``/proc/PID/smaps_rollup``."""
+    """Return the memory of a process and its descendants, of one kind in ``/proc/PID/smaps_rollup``."""
     total = 0
     for each in with_descendants(pid):
         text = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="ascii")
@@ -404,7 +406,7 @@ def memory_bytes(pid: int, kind: str) -> int:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process and its descendants, which are running, have used."""
+    """Return the processor time of a process and its running descendants."""
     fields = [Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in with_descendants(pid)]
     return sum(int(own[11]) + int(own[12]) for own in fields) / os.sysconf("SC_CLK_TCK")
 
@@ -423,7 +425,7 @@ def measure_start(measured: Measured, rounds: int) -> dict[str, Any]:
 
 
 def is_ready(port: int) -> bool:
-    """Return whether /ready answers 200."""
+    """Return whether /ready replies with status 200."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
             return bool(reply.status == 200)
@@ -444,7 +446,7 @@ def measure_memory(measured: Measured) -> dict[str, Any]:
 
 
 def measure_soak(measured: Measured, requests: int) -> dict[str, Any]:
-    """Return how much memory 10,000 requests add."""
+    """Return the memory growth per 10,000 requests."""
     body = {**measured.body("w1"), "options": {"beam_size": 1, "max_length": 2}}
     found: dict[str, Any] = {"requests": requests}
     step = max(requests // 10, 1)
@@ -455,7 +457,7 @@ def measure_soak(measured: Measured, requests: int) -> dict[str, Any]:
                 replies, _seconds = asyncio.run(closed_loop(port, "/api/v1/translate", [body] * step, 16))
                 refuse_failures(replies)
                 sizes.append(memory_bytes(process.pid, "Private_Dirty") / 1e6)
-        # In the first half caches and free lists are filled, and workers copy pages that they shared with the loader.
+        # In the first half, caches and free lists are filled, and workers copy pages that they share with the loader.
         gained = (sizes[-1] - sizes[4]) / 5
         found[name] = {"MB after each tenth": sizes, "MB for 10,000 requests": gained / step * 10_000}
         print(name, found[name], flush=True)
@@ -465,16 +467,16 @@ def measure_soak(measured: Measured, requests: int) -> dict[str, Any]:
 def main(
     model: Annotated[Path | None, typer.Option(help="A trained model. Default: base with random weights.")] = None,
     source: Annotated[str, typer.Option(help="The model's source language.")] = "en",
-    target: Annotated[str, typer.Option(help="Its target language.")] = "de",
-    texts: Annotated[Path | None, typer.Option(help="Sentences for the trained model, one a line.")] = None,
-    parts: Annotated[str, typer.Option(help="What to measure.")] = "throughput,latency,start,memory,overload,soak",
+    target: Annotated[str, typer.Option(help="The model's target language.")] = "de",
+    texts: Annotated[Path | None, typer.Option(help="Sentences for the trained model, one per line.")] = None,
+    parts: Annotated[str, typer.Option(help="Parts to measure.")] = "throughput,latency,start,memory,overload,soak",
     rounds: Annotated[
         int, typer.Option(help="Rounds of the throughput, and starts for the latency and the time to start.")
     ] = 3,
-    count: Annotated[int, typer.Option(help="Sentences of each round.")] = 2000,
-    seconds: Annotated[float, typer.Option(help="Time of each load of the overload.")] = 60.0,
+    count: Annotated[int, typer.Option(help="Number of sentences in each round.")] = 2000,
+    seconds: Annotated[float, typer.Option(help="Duration in seconds of each load of the overload test.")] = 60.0,
     requests: Annotated[
-        int, typer.Option(help="Requests of the soak, of which the second half is measured.")
+        int, typer.Option(help="Number of requests of the soak test; the second half is measured.")
     ] = 200_000,
     output: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
 ) -> None:

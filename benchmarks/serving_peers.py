@@ -1,4 +1,4 @@
-"""The services that Headway's is compared with: FastAPI over CTranslate2, as users write it.
+"""The services that Headway's service is compared with: FastAPI and CTranslate2, as users typically combine them.
 
     python benchmarks/serving_peers.py FOLDER PORT SETTINGS      # FOLDER has ct2/; SETTINGS are JSON
 

@@ -1,12 +1,12 @@
-"""Measure how much more anonymous memory a language model's corpus of 10 GB needs than one of 100 MB.
+"""Measure how much more anonymous memory a language model's corpus of 10 GB needs than a corpus of 100 MB.
 
     python benchmarks/text_memory.py --output benchmarks/results/text-memory-DATE.json
 
-The text is random, with the words of benchmarks/preparing.py, one paragraph a line and a blank line between documents.
-For each size, ``headway prepare`` tokenizes the text, and ``headway train`` trains for a few steps. The figure is the
-peak of the anonymous memory (RssAnon) of all processes of a command together. Mapped files do not count: the system
-can drop them at any time. The peak of a training differs by 100 MB from one time to the next, because the heap
-fragments, so trainings of both sizes are repeated in turns, and their median counts.
+The text is random, with the words of benchmarks/preparing.py, one paragraph per line and a blank line between
+documents. For each size, ``headway prepare`` tokenizes the text, and ``headway train`` trains for a few steps. The
+script reports the peak of the total anonymous memory (RssAnon) of all processes of a command. Mapped files are not
+included, because the system can drop them at any time. Because the heap fragments, the peaks of two equal training runs
+differ by up to 100 MB, so the runs with both sizes are repeated in turn, and the median is reported.
 """
 
 import json

@@ -36,7 +36,7 @@ def main(
     lines: Annotated[int, typer.Option(min=1, help="Number of lines to translate.")] = 2000,
     threads: Annotated[int, typer.Option(min=2, help="Number of threads that translate at once.")] = 8,
 ) -> None:
-    """Compare the results of several threads with those of one; exit with 1 if any result differs."""
+    """Compare the results of several threads with the results of one thread; exit with 1 if any result differs."""
     with source.open(encoding="utf-8") as file:
         texts = [line.rstrip("\n") for line in islice(file, lines)]
     print(f"{len(texts):,} lines, {threads} threads, torch {torch.__version__} with {torch.get_num_threads()} threads,")
@@ -47,7 +47,7 @@ def main(
 
 
 def _compare(model: Path, texts: list[str], threads: int, precision: Precision) -> bool:
-    """Print how many results of several threads differ from those of one thread, and return whether all are equal."""
+    """Print the number of results that differ with several threads, and return whether all are equal."""
     calls = [texts[start : start + _LINES_PER_CALL] for start in range(0, len(texts), _LINES_PER_CALL)]
     one, many = (load_translator(model, precision=precision) for _ in range(2))
     aligned = TranslateOptions(alignment=True)

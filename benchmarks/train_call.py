@@ -1,10 +1,10 @@
-"""Training by a call of Python against the command: the same recipe and files, in turns in one process.
+"""Compare training by a Python call with the command, with the same recipe and files, in turn in one process.
 
     python benchmarks/train_call.py --pairs 6
 
-Prints, for each pair, the processor time of the command divided by that of the call, and the geometric mean. Above 1
-the call is faster. The weights of both must be equal. A first pair, which compiles kernels, does not count. From then
-on the process keeps freed memory, as every process of the command does.
+The script prints, for each pair, the processor time of the command divided by the processor time of the call, and the
+geometric mean. If it is above 1, the call is faster. The weights of both must be equal. The first pair, which compiles
+kernels, is not counted. After it, the process keeps freed memory, like every process of the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two contestants, Headway and a plain training loop: train, and print a line after each step.
+"""Two contestants, Headway and a plain training loop, which train and print a line after each step.
 
 The plain loop is a simple one: ``torch.nn.Transformer`` in float32 with Adam, on Headway's batches. The model has the
 sizes of a preset, pre-norm layers, sinusoids, one matrix for both embeddings and the output, and dropout on embeddings,

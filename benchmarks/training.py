@@ -5,11 +5,11 @@
 For each model, Headway (in bfloat16 if the hardware supports it) is compared with Headway in float32, with Headway with
 the paper's blocks, with a plain loop over ``torch.nn.Transformer`` in float32 on Headway's batches, and with the peers
 in their own environments (``peers.py``). ``trainees.py`` describes the model, ``contest.py`` defines the rates, and
-``flops.py`` defines model FLOP. Headway and one of the others train in turns, each in its own process. Before each
-round, the machine's peak of each data type is measured: the best rate of a 2048-cube and of the model's own matrix
-products. Rates are medians over the rounds. Ratios and shares of the peak are computed within a round, and their
-medians are reported. With ``--sweep``, Headway and each peer first search for their fastest settings in short runs. All
-contestants use the same number of threads, and all may keep freed memory for the next step.
+``flops.py`` defines model FLOP. Headway and one of the other contestants take turns in training, each in its own
+process. Before each round, the machine's peak rate for each data type is measured: the best rate of a 2048-cube and of
+the model's own matrix products. Rates are medians over the rounds. Ratios and shares of the peak are computed within a
+round, and their medians are reported. With ``--sweep``, Headway and each peer first search for their fastest settings
+in short runs. All contestants use the same number of threads, and all may keep freed memory for the next step.
 """
 
 import json
@@ -43,7 +43,7 @@ TOKENS_PER_STEP = 3_400  # real tokens per side in a batch of 4,096: the rows of
 
 @dataclass(frozen=True)
 class Contestant:
-    """A toolkit that trains: its data type, how it is started, and the axes of its sweep."""
+    """A toolkit to measure: its data type, a function that starts it, and the axes of its sweep."""
 
     name: str
     precision: str
@@ -139,7 +139,7 @@ def run_contest(
     sweep_seconds: float | None,
     console: Console,
 ) -> list[Result]:
-    """Run the first contestant in turns with each of the others, all with their best settings."""
+    """Run the first contestant alternately with each of the others, all with their best settings."""
     fittest: list[tuple[Contestant, Settings, list[Trial]]] = []
     for entry in entries:
         start = entry.start if entry.axes else fittest[0][1]  # contestants without a sweep use Headway's settings

@@ -1,15 +1,16 @@
-"""Compare losses of training in two numerical forms, with paired seeds: the residual stream, and Muon's projections.
+"""Compare the training losses of two numerical variants, with paired seeds, for the residual stream and for Muon's
+projections.
 
-Both comparisons train a language model of Shakespeare's characters, 192 units wide, on 2,048 characters a step: the
-recipe shakespeare-quick at other depths. Two runs of a pair have the same seed, so they begin with the same weights and
-read the same batches.
+Both comparisons train a character-level language model of Shakespeare with ``d_model = 192`` on 2,048 characters per
+step, which is the recipe shakespeare-quick with other depths. The two runs of a pair have the same seed, so they begin
+with the same weights and use the same batches.
 
     residual    Adam with a residual stream in bfloat16 (the fast form of training) and in float32, both under autocast
     muon        Muon with one orthogonal update for queries, keys and values together, and with one for each
 
-The loss is that of the final weights over all of val.txt in blocks of 256 that do not overlap, in nats a character,
-computed in float32 by the plain model. The interval is Student's, of the mean difference of pairs. Runs that have ended
-are not repeated, and runs that were interrupted resume.
+The loss is computed with the final weights over all of val.txt in blocks of 256 that do not overlap, in nats per
+character, in float32 by the plain model. The interval is Student's interval for the mean difference of pairs. Finished
+runs are not repeated, and interrupted runs are resumed.
 
     python benchmarks/training_numerics.py residual --data FOLDER --runs FOLDER --output benchmarks/results/NAME.json
 """
@@ -36,7 +37,7 @@ FORM_OPTIONS = {"fused": ("optimizer.muon_splits_attention=false",)}
 
 
 def use_form(form: str) -> None:
-    """Replace the default form in this process by ``form``, unless an option of the recipe does it."""
+    """Replace the default form in this process with ``form``, unless a recipe option selects it."""
     if form == "float32":
         from headway.engine import accelerate
         from headway.engine.layers import KernelDropout
@@ -64,7 +65,7 @@ def train(form: str, arguments: list[str], run: Path) -> None:
 
 
 def final_loss(run: Path) -> float:
-    """Return the loss of a run's weights over the development text, in nats a character, in float32."""
+    """Return the loss of a run's weights over the development text, in nats per character, in float32."""
     import torch
     from torch.nn import functional as F
 
@@ -89,7 +90,7 @@ def final_loss(run: Path) -> float:
 
 
 def start(run: Path, form: str, depth: int, seed: int, options: Iterable[str]) -> float:
-    """Train one run in a process of its own unless it has ended, and return its loss."""
+    """Train one run in a separate process unless it is finished, and return its loss."""
     if not (run / "loss.json").exists():
         run.mkdir(parents=True, exist_ok=True)
         own = (f"model.decoder_layers={depth}", f"training.seed={seed}", *options, *FORM_OPTIONS.get(form, ()))
@@ -111,7 +112,7 @@ def interval(differences: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run the comparison and print and write its figures."""
+    """Run the comparison, and print and write its results."""
     if "--form" in sys.argv:
         parser = argparse.ArgumentParser()
         parser.add_argument("--form", required=True)
@@ -122,13 +123,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("comparison", choices=FORMS)
     parser.add_argument("--data", type=Path, required=True, help="the folder with train.txt and val.txt")
-    parser.add_argument("--runs", type=Path, required=True, help="where runs are kept")
+    parser.add_argument("--runs", type=Path, required=True, help="the folder of the runs")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--depths", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--parallel", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--set", action="append", default=[], help="a further option of the recipe")
+    parser.add_argument("--parallel", type=int, default=1, help="number of runs at the same time")
+    parser.add_argument("--set", action="append", default=[], help="an additional recipe option")
     arguments = parser.parse_args()
     options = [
         f"data.folder={arguments.data.resolve()}",
@@ -166,7 +167,7 @@ def main() -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the runs were computed on."""
+    """Return a description of the machine on which the runs were computed."""
     import torch
 
     from headway.hardware import processor_name

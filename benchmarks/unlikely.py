@@ -1,14 +1,14 @@
-"""Measure how often the flag ``unlikely`` is set on text of a model's own domain and on other text.
+"""Measure how often the flag ``unlikely`` is set for text from a model's own domain and for other text.
 
     python benchmarks/unlikely.py --data ../shared/data --multi30k MODEL --tatoeba MODEL
     python benchmarks/unlikely.py ... --precision float32 int8 --beam-size 4 --output F.json
 
 The models translate from German. The script never measures a model on the text that calibrated it: it calibrates the
 Multi30k model on ``val`` and measures it on the 2016 test set. Tatoeba has no test set, so the script calibrates on the
-even lines of ``dev`` and measures on the odd lines, and the other way round. Training text is used only to count
-tokens. Then each model translates
+even lines of ``dev`` and measures on the odd lines, and vice versa. Training text is used only to count tokens. Then
+each model translates
 
-- text of its own domain, where the flag is a false alarm,
+- text from its own domain, for which the flag is a false alarm,
 - text in other languages and scripts,
 - random characters, and the characters or words of its own test sentences (for Tatoeba, the odd lines) shuffled,
 - fluent German from the other corpus.
@@ -131,7 +131,7 @@ Judged = tuple[str, list[int], tuple[float, ...]]  # a text, its tokens, and the
 
 
 def translate(translator: Translator, given: list[str], options: DecodingOptions) -> list[Judged]:
-    """Return the values that the flag is computed from, for each text."""
+    """Return the values from which the flag is computed, for each text."""
     texts = [text for text in given if text.strip()]
     ids = translator.bundle.source_tokenizer.encode_batch(texts)
     found = translator.translate(texts, options)
@@ -142,7 +142,7 @@ def translate(translator: Translator, given: list[str], options: DecodingOptions
 
 
 def judge(calibration: Calibration, group: str, kind: str, texts: list[Judged]) -> dict[str, Any]:
-    """Return how many texts are flagged."""
+    """Return the number of flagged texts."""
     flagged = sum(calibration.is_unlikely(*text) for text in texts)
     alone = sum(calibration.is_unlikely(text, ids, ()) for text, ids, _ in texts)
     print(f"  {group:15} {kind:50} {flagged:5} of {len(texts):5}, source alone {alone:5}", flush=True)

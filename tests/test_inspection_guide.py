@@ -74,5 +74,5 @@ def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_its_limits_and_kinds_are_the_codes() -> None:
     assert re.findall(r"^\| `(\w+)` \|", GUIDE, re.MULTILINE) == list(get_args(Kind))
-    assert f"Over {MAX_DRAWN_TOKENS} tokens" in GUIDE
-    assert f"than {MAX_WEIGHTS // 1_000_000} million weights" in GUIDE
+    assert f"more than {MAX_DRAWN_TOKENS} tokens" in GUIDE
+    assert f"than {MAX_WEIGHTS // 1_000_000} million attention weights" in GUIDE
