@@ -20,7 +20,7 @@ from headway import kernels
 
 QUICK, THOROUGH = 12, 400  # damaged copies of each model
 HUGE = 10_000_000
-NOTES = ("has no form that is optimized for search", "and computes in float32 with the numbers that these stand for")
+NOTES = ("has no form that is optimized for search", "and computes in float32 with the dequantized weights")
 INTEGERS = 60  # damaged copies of a folder with weights in 8-bit integers
 STRANGE: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, HUGE, 10**30, 0.5, -0.5, 1e308, float("inf"), float("nan")),

@@ -119,7 +119,7 @@ def test_int8_computes_on_the_cpu(folders: dict[str, Path], monkeypatch: pytest.
     monkeypatch.setattr("headway.kernels.available", lambda: True)
     assert headway.load(folders[name], precision="int8").device == torch.device("cpu")
     monkeypatch.setattr(shared_weights, "copy_to", lambda model, device: shared_weights.share_weights(model).to("meta"))
-    with pytest.raises(ConfigError, match="int8 does not exist on meta; use --device cpu or --precision auto"):
+    with pytest.raises(ConfigError, match="int8 is not supported on meta; use --device cpu or --precision auto"):
         headway.load(folders[name], precision="int8", device="cuda")
 
 

@@ -222,7 +222,7 @@ class TestPrecision:
         assert re.fullmatch(note, run("generate", model, "a", "--max-new-tokens", 1).err)
         assert re.match(note, run("score", model, "a", "--precision", "auto").err)
         assert run("generate", model, "a", "--max-new-tokens", 1, "--precision", "int8").err == ""
-        described = r"(bfloat16|float32): the most probable token in int8 is that of float32 for 50"
+        described = r"(bfloat16|float32): the most probable token is the same in int8 and float32 for 50"
         assert re.match(described, shown_precision(model))
         (model / INT8_CHECK_FILE).unlink()
         assert shown_precision(model) == "int8: not compared with float32"

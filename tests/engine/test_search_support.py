@@ -39,7 +39,7 @@ def test_auto_follows_the_hardware() -> None:
     cpu = torch.device("cpu")
     without_int8 = "bfloat16" if has_fast_bfloat16(cpu) else "float32"
     assert choose_precision("auto", cpu) == ("int8" if kernels.available() else without_int8)
-    with pytest.raises(ConfigError, match="int8 does not exist on cuda; use --device cpu or --precision auto"):
+    with pytest.raises(ConfigError, match="int8 is not supported on cuda; use --device cpu or --precision auto"):
         choose_precision("int8", torch.device("cuda"))
 
 

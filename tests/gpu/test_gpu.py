@@ -240,7 +240,7 @@ def test_int8_and_the_caller_s_model_stay_on_the_cpu(
     if kernels.available():
         assert headway.load(tmp_path / "model", precision="int8").device.type == "cpu"
     with pytest.raises(
-        ConfigError, match="precision int8 does not exist on cuda; use --device cpu or --precision auto"
+        ConfigError, match="precision int8 is not supported on cuda; use --device cpu or --precision auto"
     ):
         headway.load(tmp_path / "model", precision="int8", device="cuda")
 

@@ -258,7 +258,7 @@ def test_messages_say_what_was_given_and_expected() -> None:
         layer(torch.zeros(2, 10, 512), mask=torch.ones(10, 10))
     with pytest.raises(ShapeError, match=r"mask: .*\(2, 10\); expected .* \(2, 7, 10\); mask\.unsqueeze\(1\)"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 10) > 0)
-    with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; one mask serves all heads"):
+    with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; one mask all heads share one mask"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 1, 7, 10) > 0)
     with pytest.raises(ShapeError, match=r"mask: a list, not a tensor"):
         layer(torch.zeros(2, 7, 512), mask=[1, 1])
@@ -274,21 +274,24 @@ def test_masks_of_one_sequence_refuse_a_memory(mask: Any) -> None:
 
 def test_the_parts_of_a_layer_are_called_by_hand_too() -> None:
     layer = MultiHeadAttention(D, H)
-    for mask, message in ((torch.ones(T, T), "expected booleans"), (torch.ones(B, 1, T, T) > 0, "serves all heads")):
+    for mask, message in (
+        (torch.ones(T, T), "expected booleans"),
+        (torch.ones(B, 1, T, T) > 0, "all heads share one mask"),
+    ):
         with pytest.raises(ShapeError, match=message):
             layer.attend(*layer.project(X), mask)
     with pytest.raises(ShapeError, match=r"mask: a mask of 1 x 4 positions for 3 x 4 queries"):
         layer(X, mask=DocumentMask(torch.zeros(1, T, dtype=torch.long)))
     with pytest.raises(ShapeError, match=r"tokens: .*\(5,\); expected integers of the shape \(batch, length\)"):
         padding_mask(TOKENS[0], 0)
-    with pytest.raises(ConfigError, match="'dotted' is no score function; expected 'scaled_dot' or"):
+    with pytest.raises(ConfigError, match="'dotted' is not a score function; expected 'scaled_dot' or"):
         make_score("dotted", D)
 
 
 def test_numbers_outside_the_vocabulary_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"tokens: has the number 11; expected 0 to 10"):
+    with pytest.raises(ShapeError, match=r"tokens: contains the number 11; expected 0 to 10"):
         TokenEmbedding(V, D)(torch.tensor([[1, 11]]))
-    with pytest.raises(ShapeError, match=r"targets: has the number -1; expected 0 to 10"):
+    with pytest.raises(ShapeError, match=r"targets: contains the number -1; expected 0 to 10"):
         label_smoothed_cross_entropy(torch.zeros(1, V), torch.tensor([-1]))
 
 

@@ -1,4 +1,4 @@
-"""Search for the most probable target. Models implement a protocol; nothing here depends on an architecture."""
+"""Search for the most probable target of a model. Any model that implements :class:`SearchModel` can be searched."""
 
 from headway.decode.caller import Caller, give_way, search_as
 from headway.decode.constraints import Phrase, WordBoundaries

@@ -1,4 +1,4 @@
-"""Makes models fast from outside: converts them for search, and chooses the precision that they compute in."""
+"""Accelerates models without changing their code: converts them for search, and chooses the computing precision."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The parts of a search model in 8-bit integers, computed by the compiled kernels (:mod:`headway.kernels`)."""
+"""The backend for searches in 8-bit integers, which uses the compiled kernels (:mod:`headway.kernels`)."""
 
 from __future__ import annotations
 
@@ -49,16 +49,15 @@ Array = npt.NDArray[np.float32]
 # the rounding depend only on the sequence's own length, never on the padding.
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
-_MIN_PARALLEL_KV = (
-    1 << 18
-)  # minimum number of elements in keys and values: reading fewer takes no longer than starting threads
-_ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
+# Minimum number of elements in keys and values for several threads. Reading fewer is as fast as starting the threads.
+_MIN_PARALLEL_KV = 1 << 18
+_ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before ranking them
 
 
 class Int8Backend(TorchBackend):
-    """The parts of a search model on a CPU, with weights in 8-bit integers and everything else in float32.
+    """A CPU backend with weights in 8-bit integers and everything else in float32.
 
-    Rows are NumPy arrays. Keys and values are stored as 16-bit floats. The results of a row depend only on that row's
+    Rows are NumPy arrays. Keys and values are stored as 16-bit floats. The results of a row depend only on its own
     sequence, bit for bit.
     """
 
@@ -106,7 +105,7 @@ class Int8Backend(TorchBackend):
         relu: bool = False,
         norm: LayerNormParams | None = None,
     ) -> QuantizedLinear:
-        """Return the layer x W^T + b in integers, followed by ReLU, or by the residual connection and ``norm``."""
+        """Return the layer x W^T + b in 8-bit integers, followed by ReLU or by the residual connection and ``norm``."""
         return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
@@ -181,7 +180,7 @@ class Int8Backend(TorchBackend):
         relative_bias: RelativeBias | None = None,
     ) -> Rows:
         assert relative_bias is None, "search_support.py lists no relative bias for int8"
-        # Compute in blocks even if prompts share no beginning, so that sharing does not change the rounding.
+        # Compute in blocks even if prompts share no prefix, so that sharing does not change the rounding.
         query, key, value = (part.squeeze(1) for part in layout.split(torch.from_numpy(rows).unsqueeze(1)))
         return prompt_attention(query, key, value, prompts, window).flatten(1).numpy()
 
@@ -246,7 +245,7 @@ class Int8Backend(TorchBackend):
 
 
 def _own_entries(sources: SourceRows) -> Entries:
-    """Return the entries of sentences if sentence b has slot b for itself."""
+    """Return the cache entries of sentences if each sentence b has its own slot b."""
     lengths = np.array(sources.lengths)
     return first_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 
@@ -270,7 +269,7 @@ def _attend(
 
 
 class Int8OutputProjection:
-    """The output projection in integers."""
+    """The output projection in 8-bit integers."""
 
     def __init__(self, layer: QuantizedLinear) -> None:
         self._layer = layer
@@ -295,7 +294,7 @@ class Int8OutputProjection:
 
 
 class Int8ShortlistProjection:
-    """The output projection to shortlists. Each logit equals the logit that :class:`Int8OutputProjection` computes."""
+    """The output projection to shortlists. Its logits equal those of :class:`Int8OutputProjection`."""
 
     def __init__(
         self, levels: Int8[npt.NDArray[np.int8], "V D"], scale: Float32[Array, " V"], bias: Float32[Array, " V"] | None
@@ -328,7 +327,7 @@ class Int8ShortlistProjection:
 
 
 def _empty_results(rows: int, k: int) -> tuple[Array, npt.NDArray[np.int64], Array]:
-    """Return arrays for the log-probabilities and tokens (R, k) and the log-probabilities of EOS (R,)."""
+    """Return uninitialized arrays for log-probabilities and tokens (R, k) and for log-probabilities of EOS (R,)."""
     return np.empty((rows, k), np.float32), np.empty((rows, k), np.int64), np.empty(rows, np.float32)
 
 

@@ -1,8 +1,8 @@
 """Linear layers computed by compiled kernels, for training in bfloat16 on a CPU.
 
-:mod:`headway.kernels.bf16_gemm` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, from
-float32 weights and into float32 gradients of them. Without these kernels, autocast would make a bfloat16 copy of the
-weight and convert a bfloat16 gradient to float32.
+:mod:`headway.kernels.bf16_gemm` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, with
+float32 weights and float32 weight gradients. Without these kernels, autocast would copy the weight to bfloat16 and
+convert a bfloat16 gradient to float32.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def linear(
 
 
 def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
-    """Return whether gradients are enabled, autocast to bfloat16 is on, and kernels can compute the product."""
+    """Return whether gradients and bfloat16 autocast are enabled and kernels can compute the product."""
     return (
         torch.is_grad_enabled()
         and torch.is_autocast_enabled("cpu")
@@ -46,7 +46,7 @@ def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
 
 
 def kernels_can_multiply(x: Tensor, weight: Tensor) -> bool:
-    """Return whether kernels can multiply ``x``, converted to bfloat16, with ``weight``."""
+    """Return whether kernels can multiply ``x``, converted to bfloat16, by ``weight``."""
     outputs, inputs = weight.shape
     fits = weight.dtype == torch.float32 and weight.is_contiguous() and x.dim() > 1 and x.size(-1) == inputs
     if not fits or not kernels_support(x) or outputs % 2:
@@ -57,7 +57,7 @@ def kernels_can_multiply(x: Tensor, weight: Tensor) -> bool:
 
 
 class PackedWeight:
-    """A weight W (N, K), packed for products with bfloat16 matrices when W or its transpose is first needed."""
+    """A weight W (N, K) for products with bfloat16 matrices. W and its transpose are packed when first needed."""
 
     def __init__(self, weight: Float[Tensor, "N K"]) -> None:
         self._weight = weight
@@ -75,7 +75,7 @@ class PackedWeight:
         return out
 
     def transposed_product(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
-        """Return y W: the gradient of the inputs if y is the gradient of the outputs."""
+        """Return y W, which is the gradient of the inputs if y is the gradient of the outputs."""
         from headway.kernels.bf16_gemm import matmul, pack_columns
 
         if self._columns is None:
@@ -86,21 +86,21 @@ class PackedWeight:
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:
-    """Add y^T x in float32 to ``total``, which :func:`zeros_for_gradient` returned."""
+    """Add y^T x in float32 to ``total``, which must come from :func:`zeros_for_gradient`."""
     from headway.kernels.bf16_gemm import add_outer_product
 
     add_outer_product(as_array(y.contiguous()), as_array(x.contiguous()), as_array(total))
 
 
 def zeros_for_gradient(weight: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-    """Return zeros for :func:`add_weight_gradient`; M is N rounded up to whole tiles of the kernel."""
+    """Return zeros for :func:`add_weight_gradient`. M is N rounded up to whole kernel tiles."""
     from headway.kernels.bf16_tiles import TILE_ROWS
 
     return weight.new_zeros(-(-len(weight) // TILE_ROWS) * TILE_ROWS, weight.size(1))
 
 
 def sum_rows(y: Float[Tensor, "R N"]) -> Float[Tensor, " N"]:
-    """Return the sum of the rows in float32: the gradient of the bias if y is the gradient of the outputs."""
+    """Return the sum of the rows in float32, which is the bias gradient if y is the gradient of the outputs."""
     from headway.kernels import bf16_gemm
 
     return torch.from_numpy(bf16_gemm.sum_rows(as_array(y.contiguous())))

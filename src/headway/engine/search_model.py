@@ -1,21 +1,21 @@
-"""The fastest form of a model for search: it computes the same function as the trained model, with rearranged weights.
+"""Search models: fast versions of trained models that compute the same function with rearranged weights.
 
-It differs from :class:`~headway.models.transformer.Transformer` in the following ways, which make it faster:
+They differ from the models in :mod:`headway.models` in the following ways, which make them faster:
 
 - Weights are prepared once for a precision: float32, bfloat16, or 8-bit integers with compiled kernels
   (:mod:`headway.kernels`).
-- The keys and values of the memory come from one product for all decoder blocks.
-- The scale of the queries, 1 / sqrt(d_k), is part of their projection.
+- One matrix product computes the keys and values of the memory for all decoder blocks.
+- The query scale, 1 / sqrt(d_k), is part of the query projection.
 - In 8-bit integers, the gains and biases of norms that feed only linear layers are part of these layers
   (:mod:`headway.engine.norm_folding`).
-- A language model does not compute the outputs of the last block for a prompt, of which it needs only keys and values.
-- On a CPU, beginnings that several prompts of a batch share are computed once.
+- A language model does not compute the last block's output for prompts, because only its keys and values are needed.
+- On a CPU, prefixes that several prompts of a batch share are computed once.
 - The top tokens are found without a softmax over the vocabulary: logits are computed, ranked and summed in chunks that
   fit the processor's cache.
 
 float32 is the reference: its results agree with the model's up to rounding. Dropout and hooks are not converted, so
 code that observes attention must use the model itself. A model is converted only if all its options and modules are
-supported (:mod:`headway.engine.search_support`). All other models are searched in their own form.
+supported (:mod:`headway.engine.search_support`). All other models are searched without conversion.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ StateT = TypeVar("StateT", bound=PrefixState)
 def to_search_model(
     model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None
 ) -> SearchModel[Any]:
-    """Convert a model to its fastest form for search. A model that cannot be converted is returned unchanged.
+    """Convert a model to its fastest version for search. A model that cannot be converted is returned unchanged.
 
     Args:
-        model: A search model. If it is converted, some weights are shared and some are copied, so it must be converted
-            again after further training.
+        model: A model that can be searched. The converted model shares some weights and copies others, so the model
+            must be converted again after further training.
         precision: Precision of the matrix products; see :func:`~headway.engine.search_support.choose_precision`.
-            Models that are not converted use their own precision.
-        shortlist: The shortlist from which translations take their tokens. None means the whole vocabulary.
+            Models that cannot be converted use their own precision.
+        shortlist: The shortlist that restricts the tokens of translations. None means the whole vocabulary.
 
     Raises:
-        ConfigError: The shortlist was made for another model, or the model cannot be converted and has a shortlist.
+        ConfigError: The shortlist was made for another model, or it is given for a model that cannot be converted.
     """
     reason = unsupported_reason(model)
     if reason is None and plain_type(model) is Transformer:
@@ -86,7 +86,7 @@ def to_search_model(
 
 
 class _ConvertedModel(ABC, Generic[ModelT, StateT]):
-    """Base class of the search models: decoding with the layers that a backend has built.
+    """Base class of the search models, which decode with layers built by a backend.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`~headway.engine.search_support.unsupported_reason`), or the
@@ -111,7 +111,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with EOS or BOS. None means no limit."""
+        """Maximum sequence length that the positions support, in tokens including EOS or BOS. None means no limit."""
         return self._model.max_length
 
     @property
@@ -125,19 +125,19 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @in_inference_mode
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> StateT:
-        """Read the sources and begin decoding, with ``beams`` rows for each source."""
+        """Encode the sources and begin decoding, with ``beams`` rows for each source."""
         state = self._new_state()
         self._admit(state, sources, beams)
         return state
 
     @in_inference_mode
     def admit(self, state: StateT, sources: Sequence[Sequence[int]]) -> None:
-        """Read more sources and append them to ``state``, with the same number of rows for each source."""
+        """Encode more sources and append them to ``state``, with the same number of rows for each source."""
         self._admit(state, sources, state.prefix_kv.beams)
 
     @in_inference_mode
     def step(self, state: StateT, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next. The attention weights are never returned."""
+        """Append one token to each row and predict the next. Attention weights are never returned."""
         prefix = state.prefix_kv
         self._reserve_positions(prefix.current_max_length + 1)
         step_rows = StepRows(prefix.num_sequences, prefix.beams, prefix.num_new if self._backend.has_single_rows else 0)
@@ -162,7 +162,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
             self._keep_sources(state, sequences)
 
     def explain_nan(self, state: StateT) -> str | None:
-        """Return why predictions after ``state`` are NaN despite finite weights, or None if they are not NaN."""
+        """Return why predictions after ``state`` are NaN despite finite weights, or None if there is no such reason."""
         if self._backend.dtype != torch.float16 or not all(
             parameter.isfinite().all() for parameter in self._model.parameters() if not parameter.is_meta
         ):
@@ -180,11 +180,11 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @abstractmethod
     def _admit(self, state: StateT, sources: Sequence[Sequence[int]], beams: int) -> None:
-        """Read sources and append them to ``state``, with ``beams`` rows for each."""
+        """Encode sources and append them to ``state``, with ``beams`` rows for each source."""
 
     @abstractmethod
     def _reserve_positions(self, length: int) -> None:
-        """Extend the table of positions to at least ``length`` positions."""
+        """Extend the position table to at least ``length`` positions."""
 
     @abstractmethod
     def _embed(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
@@ -195,14 +195,14 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         """Return the prediction from the last hidden states."""
 
     def _memory(self, state: StateT) -> tuple[KVCache | None, Any]:
-        """Return the keys and values of the sources, and their entries in the form that the backend takes."""
+        """Return the keys and values of the sources, and their entries in the backend's representation."""
         return None, None
 
     def _keep_sources(self, state: StateT, sequences: Int[Tensor, " B2"]) -> None:
-        """Keep only what ``state`` stores for the sources of ``sequences``."""
+        """Remove the data of all sources except those of ``sequences`` from ``state``."""
 
     def _new_cache(self, num_layers: int, attention: MultiHeadAttention, window: int | None = None) -> KVCache:
-        """Return an empty cache for layers like ``attention``."""
+        """Return an empty cache for layers with the same head sizes as ``attention``."""
         backend = self._backend
         spec = backend.kv_spec(attention.num_kv_heads, attention.d_key, attention.d_value)
         dtype, reads_masked = backend.dtype, backend.reads_masked
@@ -214,18 +214,18 @@ class _MemoryState(PrefixState):
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
 
     memory_kv: KVCache
-    memory_entries: Any = None  # in the format that the backend's attention expects
+    memory_entries: Any = None  # in the backend's representation
     shortlist_weights: ShortlistWeights | None = None
 
 
 class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
-    """A search model with the current weights of ``model``. For the arguments, see :func:`to_search_model`.
+    """A search model with the current weights of ``model``. See :func:`to_search_model` for the arguments.
 
-    ``backend`` builds the layers. Default: the backend of the precision.
+    ``backend`` builds the layers. By default, the precision determines the backend.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`~headway.engine.search_support.unsupported_reason`), or the
-            shortlist is for another model.
+            shortlist was made for another model.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
 
     @property
     def vocabulary_size(self) -> int:
-        """The size of the target vocabulary, V."""
+        """Size of the target vocabulary, V."""
         return self._model.projection.out_features
 
     def _new_state(self) -> _MemoryState:
@@ -319,7 +319,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
 
 
 class _ProjectedStep(Step):
-    """A prediction from the last hidden states, which computes logits or only the top tokens on request."""
+    """A prediction from the last hidden states that computes all logits or only the top tokens on request."""
 
     def __init__(self, projection: OutputProjection, hidden: Rows, rows: StepRows) -> None:
         self.attention = None
@@ -337,7 +337,7 @@ class _ProjectedStep(Step):
 
 
 class _HiddenStep(_ProjectedStep):
-    """A prediction within the sequences' shortlists, if there are any."""
+    """A prediction that is restricted to the sequences' shortlists, if there are any."""
 
     def __init__(self, model: SearchTransformer, hidden: Rows, rows: StepRows, state: _MemoryState) -> None:
         super().__init__(model.projection, hidden, rows)
@@ -364,7 +364,7 @@ class _HiddenStep(_ProjectedStep):
 
 
 class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
-    """A search model with the current weights of a decoder-only ``model``, whose sources are prompts."""
+    """A search model with the current weights of a decoder-only ``model``. Its sources are prompts."""
 
     def __init__(
         self, model: DecoderOnly, precision: Precision = "float32", *, backend: TorchBackend | None = None
@@ -386,14 +386,14 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
         return PrefixState(self._new_cache(len(decoder.blocks), block.attention, decoder.window))
 
     def _admit(self, state: PrefixState, sources: Sequence[Sequence[int]], beams: int) -> None:
-        """Read the prompts and append them to ``state``."""
+        """Process the prompts and append them to ``state``."""
         lengths = [len(source) for source in sources]
         state.prefix_kv.admit(lengths, beams=beams)
         if not any(lengths):
             return
         prompts = PromptRows.pack(sources, self._model.pad, self.device)
         positions = None if prompts.positions is None else prompts.positions.unsqueeze(1)
-        # ``embed`` would reserve only one position, because its positions are given.
+        # ``embed`` would reserve only one position, because it is called with given positions.
         self._model.positions.reserve(max(lengths))
         x = self._backend.to_rows(self._model.embed(prompts.tokens, positions).flatten(0, 1))
         for number, layer in enumerate(self._layers):
@@ -411,14 +411,14 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
 
 
 def _memory_parameters(backend: TorchBackend, attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and bias of the projection of a memory to keys and values."""
+    """Return the weight and bias that project a memory to keys and values."""
     weight, bias = backend.parameters_of(attention.projection)
     queries = attention.widths[0]
     return weight[queries:], None if bias is None else bias[queries:]
 
 
 def _rotation(rotary: RotaryPositions | None, positions: Int[Tensor, " R"], prefix_kv: KVCache) -> Activation | None:
-    """Return the rotation of queries and keys at the position of each row, if positions are rotary."""
+    """Return the function that rotates queries and keys to each row's position, or None if positions are not rotary."""
     if rotary is None:
         return None
     rotary.reserve(prefix_kv.current_max_length + 1)

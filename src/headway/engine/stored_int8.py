@@ -1,4 +1,4 @@
-"""The backend that makes a search model of linear layers whose 8-bit integers are stored in the model folder."""
+"""The backend that builds a search model from linear layers whose 8-bit integers are stored in the model folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.nn.norms import RMSNorm
 
 
 class StoredInt8Backend(Int8Backend):
-    """Makes a search model of stored layers. The trained model provides only the shapes of the layers."""
+    """Builds a search model from stored layers. The trained model provides only the shapes of the layers."""
 
     def __init__(self, weights: Int8Weights) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class StoredInt8Backend(Int8Backend):
     def scaled(  # noqa: D102
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        return weight, bias  # the stored integers are scaled
+        return weight, bias  # the stored integers are already scaled
 
     def joined(  # noqa: D102
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
@@ -71,15 +71,15 @@ class StoredInt8Backend(Int8Backend):
 
 
 def _shapes(outputs: int, inputs: int, *, has_bias: bool) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-    """Return tensors without values.
+    """Return tensors that have a shape but no values.
 
-    The first operation on such tensors imports a compiler of PyTorch, which takes longer than loading a model.
+    The first operation on such tensors imports one of PyTorch's compilers, which takes longer than loading a model.
     """
     return torch.empty(outputs, inputs, device="meta"), torch.empty(outputs, device="meta") if has_bias else None
 
 
 def _packed(layer: StoredLayer) -> PackedLinear:
-    """Return the arrays of a layer, packed again if it was exported on a machine with another size of blocks."""
+    """Return the arrays of a layer, repacked if it was exported on a machine with a different block size."""
     outputs = layer.shape[0]
     if layer.weight.size(2) != BLOCK:
         levels = layer.levels(torch.arange(outputs)).contiguous().numpy()

@@ -1,4 +1,4 @@
-"""Compile the kernels of int8 decoding before their first use, for containers and read-only installs."""
+"""Compile the int8 decoding kernels before their first use, for containers and read-only installs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WIDTH = 8
 
 
 def compile_decoding_kernels() -> list[str]:
-    """Compile all kernels of int8 decoding and return the folders that the code is cached in.
+    """Compile all int8 decoding kernels and return the folders in which the code is cached.
 
-    Each kernel is called once with small arrays of the types that decoding uses. The code does not depend on sizes.
-    Kernels that every translation needs come first.
+    Each kernel is called once with small arrays of the types that decoding uses. The compiled code does not depend on
+    sizes. Kernels that every translation needs are compiled first.
     """
     probe.run()
     rows = np.zeros((2, 3 * _WIDTH), dtype=np.float32)
@@ -66,7 +66,7 @@ def compile_decoding_kernels() -> list[str]:
 
 
 def start() -> None:
-    """Compile the kernels of int8 decoding in another process, if the code can be cached."""
+    """Compile the int8 decoding kernels in a separate process, if the code can be cached."""
     if any(map(_can_write, cache_folders())):
         compile_in_background(__name__)
 

@@ -1,6 +1,6 @@
-"""The table of architectures: configuration, model class, and the properties that other packages need.
+"""The table of architectures, with each one's configuration class, model class, and properties that others need.
 
-To add an architecture, create a file in this package and add it to :data:`ARCHITECTURES`. Another package calls
+To add an architecture, create a file in this package and add an entry to :data:`ARCHITECTURES`. Other packages call
 :func:`register` (:mod:`headway.kinds`).
 """
 
@@ -36,18 +36,17 @@ ModelConfig = Annotated[
     ArchitectureConfig,
     ByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class, _REGISTER),
 ]
-"""The type of fields with the configuration of any architecture in the table."""
+"""The type of a field that contains the configuration of any architecture in the table."""
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """Describes how training for another task starts from a model.
+    """Describes how training a model of another architecture starts from an existing model.
 
     Attributes:
-        config: Function that returns the options that the other model must have, given the configuration of this one.
-            It raises :class:`ConfigError` if no model of the other architecture has these options.
-        weights: Function that returns the weights of the other model that are taken from this one, given all weights
-            of this one. Keys are names.
+        config: Function that maps the existing model's configuration to the options that the new model must have. It
+            raises :class:`ConfigError` if no model of the new architecture has these options.
+        weights: Function that maps the existing model's weights, by name, to the initial weights of the new model.
     """
 
     config: Callable[[dict[str, Any]], dict[str, Any]]
@@ -59,15 +58,15 @@ class Architecture:
     """The properties of an architecture that other packages need.
 
     Attributes:
-        config_class: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
-        model_class: The model class, called with the configuration, the source vocabulary size and the output size.
-        capability: What the models can be trained to do.
-        compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
-        blocks: Function that returns the blocks of a model from its input to its output. None if it has none.
+        config_class: The configuration class. Its ``kind`` is the key in :data:`ARCHITECTURES`.
+        model_class: The model class. It is called with the configuration, source vocabulary size and output size.
+        capability: The task that the models can be trained for.
+        compilable: Whether ``torch.compile`` is useful for the model. It would unroll a recurrent model's time steps.
+        blocks: Function that returns a model's blocks in order, from input to output. None if the model has no blocks.
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
-            is empty if the model has none.
-        starts: For each other capability, how training of a model with this capability starts from this architecture.
-        decoder_start: How the decoder of an encoder-decoder starts from this model. None if it cannot.
+            is empty if the model has no such layers.
+        starts: For each other capability, how a model with that capability starts training from this architecture.
+        decoder_start: How an encoder-decoder's decoder starts training from this model. None if it cannot.
     """
 
     config_class: type[ArchitectureConfig]
@@ -151,34 +150,34 @@ ARCHITECTURES: Kinds[Architecture] = Kinds("model.kind", _ARCHITECTURES, lambda 
 
 
 def register(architecture: Architecture) -> None:
-    """Add an architecture, which recipes and model folders can then have as ``model.kind``.
+    """Register an architecture, so that recipes and model folders can use it as ``model.kind``.
 
-    Its classes derive from those of :mod:`headway.models.base`, which say what they need.
+    Its classes must derive from the base classes in :mod:`headway.models.base`, which document the requirements.
 
     Raises:
-        ConfigError: The kind is registered already.
+        ConfigError: The kind is already registered.
     """
     ARCHITECTURES.register(architecture.config_class.model_fields["kind"].default, architecture)
 
 
 def architecture_of(config: ArchitectureConfig) -> Architecture:
-    """Return the table entry of a model configuration."""
+    """Return the architecture of a model configuration."""
     return ARCHITECTURES[config.kind]
 
 
 def blocks_of(model: Model) -> list[nn.Module]:
-    """Return the blocks of a model from its input to its output, or an empty list if it has none."""
+    """Return a model's blocks in order, from input to output, or an empty list if it has no blocks."""
     blocks = architecture_of(model.config).blocks
     return [] if blocks is None else blocks(model)
 
 
 def architectures_that(capability: Capability) -> list[str]:
-    """Return the kinds of all architectures with a capability."""
+    """Return the kinds of all architectures with this capability."""
     return [kind for kind, architecture in ARCHITECTURES.items() if architecture.capability == capability]
 
 
 def parse_model_config(data: Any, origin: str) -> ArchitectureConfig:
-    """Validate a saved model configuration, whose ``kind`` selects the architecture.
+    """Parse and validate a saved model configuration. Its ``kind`` selects the architecture.
 
     Error messages name ``origin``.
     """
@@ -207,7 +206,7 @@ def build_model(config: SequenceClassifierConfig, source_vocab_size: int, output
 @overload
 def build_model(config: ArchitectureConfig, source_vocab_size: int, output_size: int) -> Model: ...
 def build_model(config: ArchitectureConfig, source_vocab_size: int, output_size: int) -> Model:
-    """Build a model with fresh weights drawn from PyTorch's current random state.
+    """Build a model with new weights, drawn with PyTorch's global random generator.
 
     ``output_size`` is the size of the target vocabulary, or the number of classes.
     """
