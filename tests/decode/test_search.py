@@ -532,7 +532,7 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
         (
             Request(source=(2,), limit=3, include=(((3,),), ((3, 4, 3, 4), (3, 4, 4, 4, 4)))),
             {},
-            "included phrase 2 needs 4 tokens, but the target may have only 3 more; shorten the phrase, or raise max_length",
+            "included phrase 2 needs 4 tokens, but the target may have only 3 more; shorten the phrase, or raise",
         ),
         (
             Request(source=(2,), limit=3, prefix=(3, 3), include=(((3, 4, 3),),)),

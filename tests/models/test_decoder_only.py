@@ -47,7 +47,9 @@ def test_a_window_limits_what_a_position_sees() -> None:
 
 @pytest.mark.parametrize("preset", ["llama2-7b", "llama2-13b", "llama3-8b"])
 def test_presets_that_no_device_can_train_are_refused(preset: str) -> None:
-    expected = rf"preset = '{preset}': version 0\.1\.0 removed it.*the largest presets are 'llama3\.2-1b' and 'gpt2-xl'"
+    expected = (
+        rf"preset = '{preset}': version 0\.1\.0 removed this.*the largest presets are 'llama3\.2-1b' and 'gpt2-xl'"
+    )
     with pytest.raises(ConfigError, match=expected):
         DecoderOnlyConfig.parse({"preset": preset, "dropout": 0.1}, "test")
 

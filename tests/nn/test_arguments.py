@@ -276,7 +276,7 @@ def test_the_parts_of_a_layer_are_called_by_hand_too() -> None:
     layer = MultiHeadAttention(D, H)
     for mask, message in (
         (torch.ones(T, T), "expected booleans"),
-        (torch.ones(B, 1, T, T) > 0, "all heads share one mask"),
+        (torch.ones(B, 1, T, T) > 0, "heads share one mask"),
     ):
         with pytest.raises(ShapeError, match=message):
             layer.attend(*layer.project(X), mask)
