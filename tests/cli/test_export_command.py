@@ -14,7 +14,7 @@ from headway.bundle import load_bundle, read_config
 
 __all__ = ["folders"]
 
-needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_int8 = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
 @pytest.fixture(scope="module")

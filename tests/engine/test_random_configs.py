@@ -150,7 +150,7 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
         assert_equal_steps(plain, fast)
         if describe_search_form(fast).startswith("optimized"):
             for precision in LIMITS:
-                if (precision != "int8" or kernels.available()) and unsupported_reason(fast, precision) is None:
+                if (precision != "int8" or kernels.is_available()) and unsupported_reason(fast, precision) is None:
                     assert_equal_steps(plain, to_search_model(fast, precision), precision)
 
 
@@ -169,7 +169,7 @@ def test_each_value_of_each_option_is_searched_like_the_plain_model_or_refused(c
     plain = build(config).eval()
     with shown(config), torch.inference_mode():
         for precision in LIMITS:
-            if precision != "int8" or kernels.available():
+            if precision != "int8" or kernels.is_available():
                 if searches_in_plain_form(config):
                     assert unsupported_reason(plain, precision)
                 elif unsupported_reason(plain, precision) is None:

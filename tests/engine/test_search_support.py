@@ -27,7 +27,7 @@ from headway.hardware import has_fast_bfloat16
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.transformer import Transformer, TransformerConfig
 
-needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_int8 = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
 def make(**changes: Any) -> Transformer:
@@ -38,7 +38,7 @@ def make(**changes: Any) -> Transformer:
 def test_auto_follows_the_hardware() -> None:
     cpu = torch.device("cpu")
     without_int8 = "bfloat16" if has_fast_bfloat16(cpu) else "float32"
-    assert choose_precision("auto", cpu) == ("int8" if kernels.available() else without_int8)
+    assert choose_precision("auto", cpu) == ("int8" if kernels.is_available() else without_int8)
     with pytest.raises(ConfigError, match="int8 is not supported on cuda; use --device cpu or --precision auto"):
         choose_precision("int8", torch.device("cuda"))
 

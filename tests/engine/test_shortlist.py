@@ -30,7 +30,7 @@ FORBIDDEN = (0, 1, 3)
 SEARCHED = SearchVocabulary(1, END, banned=FORBIDDEN)
 PRECISIONS = [
     "float32",
-    pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")),
+    pytest.param("int8", marks=pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba")),
 ]
 
 
@@ -118,7 +118,7 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-5)
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba")
 def test_neighbors_do_not_change_what_a_sentence_becomes() -> None:
     engine = SearchTransformer(model(), "int8", shortlist=shortlist(6))
     requests = [Request(source=source, limit=10) for source in sources(4, 11, 7, 2, 9)]
@@ -230,7 +230,7 @@ def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., T
     source = bundle.source_tokenizer.encode("das Haus")
     allowed = set(found.allowed_tokens([source])[0].tolist())
     assert {*source, END} <= allowed, "names stay as they are, and sentences end"
-    for precision in ("float32", "int8") if kernels.available() else ("float32",):
+    for precision in ("float32", "int8") if kernels.is_available() else ("float32",):
         translator = load_translator(tmp_path / "m", precision=precision, shortlist=True)
         translation = translator.translate("das Haus", DecodingOptions(max_length=9))
         assert set(translation.candidates[0].ids) <= allowed

@@ -18,7 +18,7 @@ import pytest
 
 from headway import kernels
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 import numba
@@ -140,7 +140,7 @@ def test_a_process_compiles_only_if_nothing_is_cached_and_something_can_be(
     started: list[str] = []
     monkeypatch.setattr(compile_ahead, "compile_in_background", started.append)
     monkeypatch.setattr(compile_ahead, "cache_folders", lambda: folders)
-    monkeypatch.setattr(kernels, "available", lambda: True)
+    monkeypatch.setattr(kernels, "is_available", lambda: True)
     function = jit_module.jit(add_one)
     monkeypatch.setattr(decode_attention, "write_kv", function)
     kernels.start_compiling()

@@ -168,7 +168,7 @@ class BeamSearch(Generic[StateT]):
         rows, length = scores.numel(), self._tokens.size(1)
         self.scores = torch.cat([self.scores, scores])
         bos = self.vocabulary.bos
-        first = self._tensor([bos if request.first is None else request.first for _, request in requests])
+        first = self._tensor([bos if request.first_token is None else request.first_token for _, request in requests])
         self._newest = torch.cat([self._newest, first.repeat_interleave(rows // len(requests))])
         self._tokens = torch.cat([self._tokens, self._tokens.new_full((rows, length), _NOTHING)])
         self._log_probs = torch.cat([self._log_probs, self._log_probs.new_zeros(rows, length)])
@@ -208,7 +208,7 @@ class BeamSearch(Generic[StateT]):
         if self._considered > self.width:
             # Extensions are sorted by score unless some have ended.
             chosen = chosen.first(self.width) if ended is None else chosen.best(self.width)
-        done = [beam.finished.are_complete for beam in self.beams]
+        done = [beam.finished.is_complete for beam in self.beams]
         finished = [
             (beam.key, beam.finished.best(tuple(beam.top_tokens_per_step))) for beam in compress(self.beams, done)
         ]
@@ -410,7 +410,7 @@ class BeamSearch(Generic[StateT]):
         best = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten()
         natural = torch.isin(best, self._tensor(self.vocabulary.ends))
         eos_log_probs = torch.unflatten(found.eos_log_prob, 0, shape)
-        return candidates.only_eos(self.vocabulary.eos, eos_log_probs, self._tensor(full)), natural
+        return candidates.with_only_eos(self.vocabulary.eos, eos_log_probs, self._tensor(full)), natural
 
     def _extend(self, candidates: TokenScores) -> Extensions:
         """Choose the extensions to consider in each group, best first."""
@@ -426,15 +426,15 @@ class BeamSearch(Generic[StateT]):
 
     def _ended_by_request(self, chosen: Extensions, unfinished: _Array) -> _Array:
         """Return a mask of the ``unfinished`` extensions (B, G, C) that their request's stopping rule ends."""
-        asked = np.array([beam.request.ends is not None for beam in self.beams])
+        asked = np.array([beam.request.should_end is not None for beam in self.beams])
         where = (unfinished & asked[:, None, None]).nonzero()
         index = self._index(where)
         extended = torch.cat([self._tokens[self._rows(chosen)[index]], chosen.tokens[index].unsqueeze(1)], 1)
         ended = np.zeros_like(unfinished)
         for number, group, choice, tokens in zip(*where, extended.tolist(), strict=True):
             beam = self.beams[number]
-            assert beam.request.ends is not None
-            ended[number, group, choice] = beam.request.ends(tokens[len(tokens) - beam.length - 1 :])
+            assert beam.request.should_end is not None
+            ended[number, group, choice] = beam.request.should_end(tokens[len(tokens) - beam.length - 1 :])
         return ended
 
     def _finish(self, chosen: Extensions, natural: Bool[Tensor, " R"] | None) -> Bool[Tensor, "B G C"] | None:
@@ -450,7 +450,7 @@ class BeamSearch(Generic[StateT]):
             raise nan_error(self.model, self._state)
         is_possible = scores > -np.inf
         has_ended = is_possible & (tokens == self.vocabulary.eos)
-        if any(beam.request.ends is not None for beam in self.beams):
+        if any(beam.request.should_end is not None for beam in self.beams):
             has_ended |= self._ended_by_request(chosen, is_possible & ~has_ended)
         self._close_groups(chosen, scores, has_ended, penalties, natural)
         return torch.from_numpy(has_ended).to(self.scores.device) if has_ended.any() else None
@@ -467,7 +467,7 @@ class BeamSearch(Generic[StateT]):
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
-        elif np.isfinite(scores[:, :, 0]).all() and not any(beam.finished.exist for beam in self.beams):
+        elif np.isfinite(scores[:, :, 0]).all() and not any(beam.finished.has_any for beam in self.beams):
             return  # every group has only unfinished hypotheses
         # The score of each group's best extension that does not end, or -inf if all extensions end.
         first = has_ended.argmin(2, keepdims=True)
@@ -495,7 +495,7 @@ class BeamSearch(Generic[StateT]):
         nodes = [0] * len(totals) if chosen.nodes is None else chosen.nodes[index].tolist()
         coverages = [0.0] * len(totals) if penalties is None else penalties.tolist()
         with_eos = [True] * len(totals)
-        if any(beam.request.ends is not None for beam in self.beams):
+        if any(beam.request.should_end is not None for beam in self.beams):
             with_eos = (last == self.vocabulary.eos).tolist()
         places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, with_eos, strict=True)
         for row, (sequence, group, total, coverage, node, has_eos) in enumerate(places):

@@ -17,13 +17,13 @@ class Caller:
     Attributes:
         name: Identifies the user. Calls with the same name get one share of the tokens together.
         priority: Requests with a lower number enter first. 0 is the highest priority.
-        canceled: An event. Any thread may set it to end the calls with :class:`concurrent.futures.CancelledError`.
+        cancel_event: An event. Any thread may set it to end the calls with :class:`concurrent.futures.CancelledError`.
         give_way: Function that is called between batches and between texts. It may first run other computations.
     """
 
     name: str = ""
     priority: int = 0
-    canceled: threading.Event = field(default_factory=threading.Event)
+    cancel_event: threading.Event = field(default_factory=threading.Event)
     give_way: Callable[[], None] | None = None
 
 
@@ -31,7 +31,7 @@ _current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B
 
 
 @contextlib.contextmanager
-def search_as(caller: Caller) -> Iterator[None]:
+def use_caller(caller: Caller) -> Iterator[None]:
     """Set the caller of all computations inside the context."""
     token = _current.set(caller)
     try:
@@ -41,7 +41,7 @@ def search_as(caller: Caller) -> Iterator[None]:
 
 
 def current_caller() -> Caller:
-    """Return the caller set by :func:`search_as`."""
+    """Return the caller set by :func:`use_caller`."""
     return _current.get()
 
 
@@ -54,5 +54,5 @@ def give_way() -> None:
     caller = _current.get()
     if caller.give_way is not None:
         caller.give_way()
-    if caller.canceled.is_set():
+    if caller.cancel_event.is_set():
         raise CancelledError

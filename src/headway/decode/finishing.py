@@ -23,12 +23,12 @@ class EndedRows:
 
     tokens: Int[Tensor, "E T"]  # right-aligned; the last token is EOS unless the request's rule ended the hypothesis
     log_probs: Float[Tensor, "E T"]
-    natural: Bool[Tensor, " E"] | None  # whether the model itself would choose EOS; None if no row was forced to end
+    chose_eos: Bool[Tensor, " E"] | None  # whether the model itself would choose EOS; None if no row was forced to end
 
     @cached_property
     def arrays(self) -> tuple[_Array, _Array, _Array | None]:
         """The three tensors as NumPy arrays in host memory, copied at the first access."""
-        natural = None if self.natural is None else self.natural.numpy(force=True)
+        natural = None if self.chose_eos is None else self.chose_eos.numpy(force=True)
         return self.tokens.numpy(force=True), self.log_probs.numpy(force=True), natural
 
 
@@ -42,12 +42,12 @@ class Ending:
     ends_with_eos: bool
     score: float
     coverage: float  # the coverage penalty, which is part of the score
-    forced: bool  # whether the length limit ended it
+    ended_by_limit: bool  # whether the length limit ended it
     unmet: tuple[int, ...]
-    incomplete: bool  # whether a longer hypothesis could have met an unmet constraint
+    is_incomplete: bool  # whether a longer hypothesis could have met an unmet constraint
 
     @property
-    def order(self) -> tuple[int, float]:
+    def sort_key(self) -> tuple[int, float]:
         """The sort key: fewest unmet constraints first, then highest score."""
         return len(self.unmet), -self.score
 
@@ -61,7 +61,7 @@ class Ending:
             log_probability=math.fsum(token_log_probs),
             score=self.score,
             token_log_probabilities=token_log_probs,
-            finished=not self.forced or natural is None or bool(natural[self.row]),
+            finished=not self.ended_by_limit or natural is None or bool(natural[self.row]),
             unmet=self.unmet,
             top_tokens_per_step=top_tokens_per_step,
         )
@@ -81,12 +81,12 @@ class FinishedHypotheses:
         self.closed_groups: set[int] = set()
 
     @property
-    def are_complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all groups are done."""
         return len(self.closed_groups) == len(self._endings)
 
     @property
-    def exist(self) -> bool:
+    def has_any(self) -> bool:
         """Whether any group has a finished hypothesis."""
         return any(self._endings)
 
@@ -111,7 +111,7 @@ class FinishedHypotheses:
         endings = self._endings[group]
         if not endings and best_unfinished > -math.inf:
             return
-        endings.sort(key=lambda ending: ending.order)
+        endings.sort(key=lambda ending: ending.sort_key)
         if may_repeat:
             distinct: dict[tuple[int, ...], Ending] = {}
             for ending in endings:
@@ -128,7 +128,7 @@ class FinishedHypotheses:
         if self._options.stopping == "first":
             return len(endings) < self._width
         wanted = math.ceil(self._options.n_best / len(self._endings))
-        if len(endings) < wanted or endings[wanted - 1].incomplete:
+        if len(endings) < wanted or endings[wanted - 1].is_incomplete:
             return True
         # The upper bound of a longer hypothesis uses the length penalty at the limit, and a coverage penalty of 0.
         return endings[wanted - 1].score < best_unfinished / self.length_penalty(self._limit + 1)
@@ -140,7 +140,7 @@ class FinishedHypotheses:
             return [
                 ending.hypothesis(top_tokens_per_step)
                 for ending in endings
-                if ending.incomplete == endings[0].incomplete
+                if ending.is_incomplete == endings[0].is_incomplete
             ]
         distinct: dict[tuple[tuple[int, ...], int], Hypothesis] = {}
         # Take the best hypothesis of each group, then each group's second best, and so on, because hypotheses of

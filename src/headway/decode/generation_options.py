@@ -71,7 +71,9 @@ class GenerationOptions(Sampling):
         return self
 
     @classmethod
-    def over(cls, defaults: GenerationOptions, given: Mapping[str, Any], where: str = "options") -> GenerationOptions:
+    def from_defaults(
+        cls, defaults: GenerationOptions, given: Mapping[str, Any], where: str = "options"
+    ) -> GenerationOptions:
         """Return the options ``given``, completed with the options that were explicitly set in ``defaults``.
 
         The default ``beam_size`` is ignored if the given temperature is not 0, because tokens are then drawn.
@@ -85,11 +87,11 @@ class GenerationOptions(Sampling):
             inherited.pop("beam_size", None)
         return cls.parse({**inherited, **given}, where)
 
-    def given(self) -> dict[str, Any]:
+    def explicit_options(self) -> dict[str, Any]:
         """Return the options that were explicitly set, as keyword arguments."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
-    def decoding(self) -> DecodingOptions:
+    def to_decoding_options(self) -> DecodingOptions:
         """Return the equivalent search options."""
         shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
         if not self.temperature:

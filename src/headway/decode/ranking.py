@@ -132,7 +132,9 @@ class TokenScores:
     log_probs: Float[Tensor, "B G W C"]
     tokens: Int[Tensor, "B G W C"]
 
-    def only_eos(self, eos: int, eos_log_probs: Float[Tensor, "B G W"], at_limit: Bool[Tensor, " B"]) -> TokenScores:
+    def with_only_eos(
+        self, eos: int, eos_log_probs: Float[Tensor, "B G W"], at_limit: Bool[Tensor, " B"]
+    ) -> TokenScores:
         """Return a copy in which sequences marked by ``at_limit`` have only EOS, with the given log-probabilities."""
         full = at_limit.view(-1, 1, 1)
         gains, log_probs = (x.masked_fill(full.unsqueeze(3), -torch.inf) for x in (self.gains, self.log_probs))

@@ -120,7 +120,7 @@ class DecodingOptions(Config):
             raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
         return self
 
-    def over(self, defaults: DecodingOptions) -> DecodingOptions:
+    def with_defaults(self, defaults: DecodingOptions) -> DecodingOptions:
         """Return these options, completed with the options that were explicitly set in ``defaults``.
 
         The default ``max_length`` is ignored, because it is an upper limit, not a chosen length. Beam search options
@@ -188,7 +188,8 @@ class Request:
 
     Attributes:
         source: Source token ids, including EOS. For a language model, the prompt without its last token.
-        first: Input token of the first decoding step: the last token of a language model's prompt. None means BOS.
+        first_token: Input token of the first decoding step: the last token of a language model's prompt, or None for
+            BOS.
         limit: Maximum number of target tokens, excluding EOS. ``DecodingOptions.max_length`` may lower it.
         prefix: Tokens that the target must begin with. Rules do not apply to them.
         include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at
@@ -197,22 +198,22 @@ class Request:
         boundaries: The vocabulary's word boundaries, used to check the conditions of a :class:`Phrase`. None if no
             phrase has such a condition.
         banned: Token sequences that must not occur after the prefix.
-        ends: Function that takes the target tokens so far and returns whether the target ends there without EOS. It is
-            called after each token. None means that only EOS ends a target.
+        should_end: Function that takes the target tokens so far and returns whether the target ends there without EOS.
+            It is called after each token. None means that only EOS ends a target.
         alternatives: Number of most probable tokens to record at each step. Supported only in a search with one
             hypothesis.
-        seed: Random seed. Together with ``source`` and ``first``, it determines the random draws. None means the
+        seed: Random seed. Together with ``source`` and ``first_token``, it determines the random draws. None means the
             seed of the options.
     """
 
     source: tuple[int, ...]
     limit: int
-    first: int | None = None
+    first_token: int | None = None
     prefix: tuple[int, ...] = ()
     include: tuple[tuple[Phrase | tuple[int, ...], ...], ...] = ()
     boundaries: WordBoundaries | None = None
     banned: tuple[tuple[int, ...], ...] = ()
-    ends: Callable[[Sequence[int]], bool] | None = None
+    should_end: Callable[[Sequence[int]], bool] | None = None
     alternatives: int = 0
     seed: int | None = None
 
@@ -231,11 +232,12 @@ class Hypothesis:
 
     Attributes:
         tokens: Token ids, without BOS and EOS.
-        log_probability: log P(target | source) in nats, EOS included unless :attr:`Request.ends` ended the target.
+        log_probability: log P(target | source) in nats, EOS included unless :attr:`Request.should_end` ended the
+            target.
         score: The ranking score; greater is better. It is the log-probability of the tokens after the forced prefix,
             including the repetition penalty, divided by the length penalty, plus the coverage penalty.
-        token_log_probabilities: Log-probability of each token, and of EOS unless :attr:`Request.ends` ended the target.
-            They are the model's own, without the effects of rules, penalties and temperature, and add up to
+        token_log_probabilities: Log-probability of each token, and of EOS unless :attr:`Request.should_end` ended the
+            target. They are the model's own, without the effects of rules, penalties and temperature, and add up to
             ``log_probability``.
         finished: False if the length limit ended the target although the model preferred a token other than EOS.
         unmet: Indices of the request's ``include`` constraints that the target does not satisfy.
@@ -259,7 +261,7 @@ def target_limit(request: Request, options: DecodingOptions) -> int:
 def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
     """Raise :class:`ConfigError` if a request is impossible, or incompatible with the options."""
     limit = target_limit(request, options)
-    if not request.source and request.first is None:
+    if not request.source and request.first_token is None:
         raise ConfigError("a source has no tokens: expected at least EOS")
     if limit < 0:
         raise ConfigError(f"limit = {limit} target tokens: expected 0 or more")

@@ -26,7 +26,7 @@ from headway.decode.request import Request, Sampling
 def sampling_keys(request: Request, sampling: Sampling, num_draws: int) -> list[int]:
     """Return a 63-bit key for each of a request's draws."""
 
-    read = request.source if request.first is None else (*request.source, request.first)
+    read = request.source if request.first_token is None else (*request.source, request.first_token)
     seed = sampling.seed if request.seed is None else request.seed
 
     def key(number: int) -> int:

@@ -83,7 +83,7 @@ def score_by_steps(
 ) -> list[tuple[float, ...]]:
     """Return the log-probabilities, in nats, of each target's tokens, computed one step at a time as in a search.
 
-    This is slower than one pass over a whole target, but tests the code that a search runs.
+    This is slower than one pass over a whole target, but measures the model exactly as a search runs it.
 
     Args:
         model: The model to score with.

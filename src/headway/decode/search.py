@@ -20,7 +20,7 @@ from headway.hardware import set_own_threads
 SearchFunction = Callable[..., list[list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_all`."""
 
-StepsFunction = Callable[..., Generator[list[Hypothesis], None, list[Hypothesis]]]
+SearchStepsFunction = Callable[..., Generator[list[Hypothesis], None, list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_steps`."""
 
 _MAX_ROWS_TOGETHER = 16  # up to this many rows form one batch

@@ -10,7 +10,7 @@ from headway.engine.search_support import (
     describe_search_form,
     fastest_float_precision,
     search_precision,
-    stored_integers_note,
+    stored_int8_note,
     unsupported_reason,
 )
 from headway.engine.shortlist import Shortlist
@@ -27,7 +27,7 @@ __all__ = [
     "describe_search_form",
     "fastest_float_precision",
     "search_precision",
-    "stored_integers_note",
+    "stored_int8_note",
     "to_search_model",
     "unsupported_reason",
 ]

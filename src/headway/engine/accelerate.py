@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import headway.kernels as kernels
-from headway.engine.attention import KernelMultiHeadAttention, separate_scores_part, separate_training_parts
+from headway.engine.attention import KernelMultiHeadAttention, unfused_scores_part, unfused_training_parts
 from headway.engine.int8_weights import StoredLinear
 from headway.engine.layers import (
     ACTIVATIONS,
@@ -200,7 +200,7 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
 
 
 @dataclass(frozen=True)
-class LayerForm:
+class LayerAcceleration:
     """A layer of a type that has a fast version, and whether this layer uses it.
 
     ``plain_reason`` is the reason why the layer stays plain. None means that it uses the fast version.
@@ -223,7 +223,7 @@ def accelerate(model: ModuleT) -> ModuleT:
     return model
 
 
-def layer_forms(model: nn.Module) -> list[LayerForm]:
+def layer_accelerations(model: nn.Module) -> list[LayerAcceleration]:
     """Return whether :func:`accelerate` replaces each layer of a type that has a fast version, in the model's order."""
     forms = []
     for name, module, replacement in _candidates(model):
@@ -232,7 +232,7 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
             reason = ", ".join(replacement.unsupported_reasons(module)) or None
         elif type(module) is not replacement.fast_type:
             reason = f"unknown type {type(module).__name__}"
-        forms.append(LayerForm(name, replacement.plain_type.__name__, reason))
+        forms.append(LayerAcceleration(name, replacement.plain_type.__name__, reason))
     return forms
 
 
@@ -243,19 +243,19 @@ def describe_forward_form(model: nn.Module) -> str:
     """
     if reason := kernels.unavailable_reason():
         return f"plain: the compiled kernels do not run ({reason})"
-    forms = layer_forms(model)
+    forms = layer_accelerations(model)
     plain = Counter(f"{form.layer_type} ({form.plain_reason})" for form in forms if form.plain_reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
     described = [fast]
     if plain:
         described.append(f"plain: {', '.join(f'{count} {name}' for name, count in plain.items())}")
     attention = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
-    separate = Counter(filter(None, map(separate_scores_part, attention)))
+    separate = Counter(filter(None, map(unfused_scores_part, attention)))
     described += [
         f"{count} MultiHeadAttention compute scores and weights separately ({part})" for part, count in separate.items()
     ]
     in_training = Counter(
-        ", ".join(separate_training_parts(layer)) for layer in attention if separate_scores_part(layer) is None
+        ", ".join(unfused_training_parts(layer)) for layer in attention if unfused_scores_part(layer) is None
     )
     described += [
         f"{count} MultiHeadAttention train in several operations ({parts})"

@@ -21,7 +21,7 @@ def kernels_support(x: Tensor) -> bool:
     """Return whether kernels can process a tensor on this machine. False while ``torch.compile`` traces."""
     if torch.compiler.is_compiling():
         return False
-    return x.device.type == "cpu" and x.dtype in _TYPES and kernels.available()
+    return x.device.type == "cpu" and x.dtype in _TYPES and kernels.is_available()
 
 
 def as_array(x: Tensor) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from headway.engine.arrays import as_array, kernels_support, parameter_as_array
-from headway.engine.linear import linear, trains_by_kernels
+from headway.engine.linear import linear, uses_training_kernels
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
 from headway.nn.dropout import Dropout, draw_seed
@@ -48,7 +48,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         from headway.kernels.bf16_gemm import supports_width  # imports Numba
 
         weight, bias = self.projection.weight, self.projection.bias
-        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight) and not self.dropout.p
+        in_bfloat16 = supports_width(self.d_key) and uses_training_kernels(x, weight) and not self.dropout.p
         split = len(weight) if memory is None else self.widths[0]
         # The float32 kernels add the bias later, but a rotation needs it first.
         bias_in_product = bias is not None and (in_bfloat16 or self.rotary is not None)
@@ -79,7 +79,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             mask = add_head_dim(mask, query)
         needs_weights = self.score is not None or bias is not None or (self.training and self.dropout.p > 0)
         if needs_weights or attention_is_observed():
-            repeated = kv.for_queries(self.queries_per_key)
+            repeated = kv.repeat_for_queries(self.queries_per_key)
             score = None if self.score is None else self.score.compare
             weights = attention_weights(query, repeated.keys, mask, score, bias)
             used = apply_observers(self, weights)
@@ -93,8 +93,8 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             self.training
             and kernels_support(x)
             and kernels_support(source)
-            and separate_scores_part(self) is None
-            and not separate_training_parts(self)
+            and unfused_scores_part(self) is None
+            and not unfused_training_parts(self)
             and not attention_is_observed()
             and not has_hooks(self.projection, self.dropout)
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
@@ -103,12 +103,12 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         )
 
 
-def separate_scores_part(layer: MultiHeadAttention) -> str | None:
+def unfused_scores_part(layer: MultiHeadAttention) -> str | None:
     """Return the name of a part that forces a layer to compute scores and weights in separate steps, or None."""
     return next((name for name in ("score", "relative_bias") if getattr(layer, name) is not None), None)
 
 
-def separate_training_parts(layer: MultiHeadAttention) -> list[str]:
+def unfused_training_parts(layer: MultiHeadAttention) -> list[str]:
     """Return the names of the parts that force a fast layer to use several operations in training instead of one."""
     names = ("query_outer", "key_outer", "query_norm", "key_norm")
     parts = [name for name in names if getattr(layer, name) is not None]

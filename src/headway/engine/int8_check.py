@@ -78,7 +78,7 @@ class ChoosesPrecision(Protocol):
         """Return why the model does not generate in int8 although int8 would be fastest, or None."""
 
 
-def measure_int8(model: DecoderOnly, tokenizer: TextTokenizer, prefix: Sequence[int]) -> Int8Check | None:
+def measure_int8_agreement(model: DecoderOnly, tokenizer: TextTokenizer, prefix: Sequence[int]) -> Int8Check | None:
     """Check a model in int8 on the CPU. Return None if the model or the machine does not support int8."""
     if search_precision(model, "auto", torch.device("cpu")) != "int8":
         return None

@@ -53,8 +53,8 @@ class _RecordingInt8Backend(Int8Backend):
             self._gain = folded.weight.detach().float().clone()
         return folded, weight, bias
 
-    def quantized(self, *args: Any, **options: Any) -> QuantizedLinear:
-        layer = super().quantized(*args, **options)
+    def quantized_linear(self, *args: Any, **options: Any) -> QuantizedLinear:
+        layer = super().quantized_linear(*args, **options)
         self.recorded.append((layer, self._gain))
         self._gain = None
         return layer

@@ -42,7 +42,7 @@ from headway.nn.blocks import GatedFeedForward
 from headway.nn.embedding import TokenEmbedding
 from headway.weights import Shape, shapes_of
 
-BLOCKS = (16, 32)  # number of outputs in a block of packed weights, with AVX2 and with AVX-512
+BLOCK_SIZES = (16, 32)  # number of outputs in a block of packed weights, with AVX2 and with AVX-512
 _GROUP = 8  # inputs are padded to a multiple of this size
 _PREFIX = "int8."
 _DTYPES = {"weight": torch.int8, "levels": torch.int8, "accumulator_init": torch.int32}
@@ -170,14 +170,14 @@ class StoredLayer:
     bias: Float[Tensor, " N2"]
     gain: Float[Tensor, " K"] | None
 
-    def levels(self, outputs: Int[Tensor, "*b"]) -> Int8[Tensor, "*b K"]:
+    def integer_rows(self, outputs: Int[Tensor, "*b"]) -> Int8[Tensor, "*b K"]:
         """Return the integer weights of these outputs."""
         block = self.weight.size(2)
         return self.weight[outputs // block, :, outputs % block].flatten(-2)[..., : self.shape[1]]
 
-    def rows(self, outputs: Int[Tensor, "*b"], norm: nn.Module | None) -> Float[Tensor, "*b K"]:
+    def float_rows(self, outputs: Int[Tensor, "*b"], norm: nn.Module | None) -> Float[Tensor, "*b K"]:
         """Return the weight rows of these outputs in float32, without the gains of the folded ``norm``."""
-        rows = self.levels(outputs) * self.scale[outputs].unsqueeze(-1)
+        rows = self.integer_rows(outputs) * self.scale[outputs].unsqueeze(-1)
         if self.gain is None or norm is None:
             return rows
         gain = cast(Tensor, norm.weight).detach()
@@ -206,12 +206,12 @@ class LazyWeight:
 class StoredLinear(nn.Linear):
     """A linear layer whose weight is stored in 8-bit integers. Its parameter ``weight`` has a shape but no data."""
 
-    lazy: LazyWeight
+    lazy_weight: LazyWeight
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The weight in float32."""
-        return self.lazy.get()
+        return self.lazy_weight.get()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -221,19 +221,19 @@ class StoredLinear(nn.Linear):
 class StoredEmbedding(TokenEmbedding):
     """An embedding whose vectors are stored in 8-bit integers. Its parameter ``weight`` has a shape but no data."""
 
-    lazy: LazyWeight
-    rows: Callable[[Tensor], Tensor]  # maps tokens to their vectors
+    lazy_weight: LazyWeight
+    lookup: Callable[[Tensor], Tensor]  # maps tokens to their vectors
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The vectors of all tokens in float32."""
-        return self.lazy.get()
+        return self.lazy_weight.get()
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return the vector of each token, multiplied by sqrt(d_model) if embeddings are scaled."""
         check_integers("tokens", tokens, "batch", "length")
         try:
-            return self.rows(tokens) * self.scale
+            return self.lookup(tokens) * self.scale
         except IndexError:
             check_ids("tokens", tokens, self.vocab_size)
             raise
@@ -251,7 +251,7 @@ class Int8Weights:
     device: torch.device = field(default=torch.device("cpu"))
 
 
-def stored_names(model: nn.Module, *, quantize_embeddings: bool) -> set[str]:
+def int8_weight_names(model: nn.Module, *, quantize_embeddings: bool) -> set[str]:
     """Return the public names of the weights that are stored in 8-bit integers."""
     modules = {rows.module for plan in layer_plans(model) for rows in plan.rows}
     embeddings = list(embeddings_of(model).values()) if quantize_embeddings else []
@@ -277,8 +277,8 @@ def expected_shapes(
     """
     plans = layer_plans(model)
     first = stored.get(f"{_PREFIX}{plans[0].name}.weight", ())
-    block = first[2] if len(first) == 4 and first[2] in BLOCKS else BLOCKS[-1]
-    names = stored_names(model, quantize_embeddings=quantize_embeddings)
+    block = first[2] if len(first) == 4 and first[2] in BLOCK_SIZES else BLOCK_SIZES[-1]
+    names = int8_weight_names(model, quantize_embeddings=quantize_embeddings)
     shapes = {name: shape for name, shape in shapes_of(weights).items() if name not in names}
     for plan in plans:
         outputs, inputs = plan.shape
@@ -306,7 +306,7 @@ def _is_tied(model: nn.Module, embedding: TokenEmbedding) -> bool:
     return _shape_of_weight(embedding) is _shape_of_weight(cast("Model", model).projection)
 
 
-def check_types(tensors: Mapping[str, Tensor], origin: Path) -> None:
+def check_dtypes(tensors: Mapping[str, Tensor], origin: Path) -> None:
     """Raise :class:`BundleError`, with a message that begins with ``origin``, if a tensor has the wrong data type."""
     for name, tensor in tensors.items():
         expected = torch.float32
@@ -361,14 +361,14 @@ def _store_embedding(
     levels = tensors.get(f"{_PREFIX}{name}.levels")
     rows: Callable[[Tensor], Tensor]
     if levels is None:
-        rows = partial(projection.rows, norm=norm)
+        rows = partial(projection.float_rows, norm=norm)
         assert isinstance(tied, StoredLinear)
-        lazy, shape = tied.lazy, tied._parameters["weight"]
+        lazy, shape = tied.lazy_weight, tied._parameters["weight"]
     else:
         rows = partial(_rows, levels, tensors[f"{_PREFIX}{name}.scale"])
         lazy, shape = LazyWeight(partial(rows, torch.arange(len(levels)))), None
     _store(embedding, StoredEmbedding, lazy, shape)
-    vars(embedding)["rows"] = rows
+    vars(embedding)["lookup"] = rows
 
 
 def _store(module: nn.Module, cls: type[nn.Module], lazy: LazyWeight, shape: nn.Parameter | None = None) -> None:
@@ -377,7 +377,7 @@ def _store(module: nn.Module, cls: type[nn.Module], lazy: LazyWeight, shape: nn.
         size = _shape_of_weight(module).shape
         shape = nn.Parameter(torch.empty(size, device="meta"), requires_grad=False)
     module._parameters["weight"] = shape
-    vars(module)["lazy"] = lazy
+    vars(module)["lazy_weight"] = lazy
     module.__class__ = cls
 
 
@@ -387,7 +387,7 @@ def _stored_layer(plan: LayerPlan, tensors: Mapping[str, Tensor]) -> StoredLayer
 
 
 def _dequantized(layer: StoredLayer, outputs: slice, factor: float, norm: nn.Module | None) -> Float[Tensor, "N K"]:
-    return layer.rows(torch.arange(outputs.start, outputs.stop), norm) / factor
+    return layer.float_rows(torch.arange(outputs.start, outputs.stop), norm) / factor
 
 
 def _concatenated(parts: Sequence[Callable[[], Tensor]]) -> Tensor:
@@ -398,15 +398,15 @@ def _rows(levels: Int8[Tensor, "V D"], scale: Float[Tensor, " V"], tokens: Int[T
     return levels[tokens] * scale[tokens].unsqueeze(-1)
 
 
-def with_float_weights(model: Model) -> Model:
+def dequantize_weights(model: Model) -> Model:
     """Replace a model's stored integers in place with ordinary float32 weights, and return the model."""
     made: dict[LazyWeight, nn.Parameter] = {}
     for module in model.modules():
         if isinstance(module, StoredLinear | StoredEmbedding):
-            lazy = vars(module).pop("lazy")
+            lazy = vars(module).pop("lazy_weight")
             if lazy not in made:
                 made[lazy] = nn.Parameter(lazy.get(), requires_grad=False)
-            vars(module).pop("rows", None)
+            vars(module).pop("lookup", None)
             module._parameters["weight"] = made[lazy]
             plain: type[nn.Module] = nn.Linear if isinstance(module, StoredLinear) else TokenEmbedding
             module.__class__ = plain  # type: ignore[assignment]
@@ -437,5 +437,5 @@ def tensors_to_store(
             scale = (weight.abs().amax(1) / 127).clamp(min=1e-30)
             tensors[f"{_PREFIX}{name}.levels"] = (weight / scale.unsqueeze(1)).round().to(torch.int8)
             tensors[f"{_PREFIX}{name}.scale"] = scale
-    names = stored_names(model, quantize_embeddings=quantize_embeddings)
+    names = int8_weight_names(model, quantize_embeddings=quantize_embeddings)
     return tensors | {name: weight.float() for name, weight in weights.items() if name not in names}

@@ -29,13 +29,13 @@ class KernelLinear(nn.Linear):
 def linear(
     x: Float[Tensor, "*b K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*b N"]:
-    """Compute ``F.linear``, with kernels if :func:`trains_by_kernels` allows it."""
-    if not trains_by_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
+    """Compute ``F.linear``, with kernels if :func:`uses_training_kernels` allows it."""
+    if not uses_training_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
         return F.linear(x, weight, bias)
     return cast(Tensor, _Linear.apply(x.to(torch.bfloat16), weight, bias))  # type: ignore[no-untyped-call]
 
 
-def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
+def uses_training_kernels(x: Tensor, weight: Tensor) -> bool:
     """Return whether gradients and bfloat16 autocast are enabled and kernels can compute the product."""
     return (
         torch.is_grad_enabled()
@@ -64,7 +64,7 @@ class PackedWeight:
         self._rows: Any = None
         self._columns: Any = None
 
-    def product(self, x: Float[Tensor, "R K"], bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "R N"]:
+    def linear(self, x: Float[Tensor, "R K"], bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "R N"]:
         """Return x W^T + b."""
         from headway.kernels.bf16_gemm import matmul, pack_rows  # imports Numba
 
@@ -74,7 +74,7 @@ class PackedWeight:
         matmul(as_array(x.contiguous()), self._rows, None if bias is None else parameter_as_array(bias), as_array(out))
         return out
 
-    def transposed_product(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
+    def input_gradient(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
         """Return y W, which is the gradient of the inputs if y is the gradient of the outputs."""
         from headway.kernels.bf16_gemm import matmul, pack_columns
 
@@ -111,7 +111,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        return PackedWeight(weight).product(x.flatten(0, -2), bias).view(*x.shape[:-1], len(weight))
+        return PackedWeight(weight).linear(x.flatten(0, -2), bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
@@ -120,7 +120,7 @@ class _Linear(torch.autograd.Function):
         grad = grad_output.flatten(0, -2).contiguous()
         x_grad = weight_grad = bias_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = PackedWeight(weight).transposed_product(grad).view_as(x)
+            x_grad = PackedWeight(weight).input_gradient(grad).view_as(x)
         if ctx.needs_input_grad[1]:
             weight_grad = zeros_for_gradient(weight)
             add_weight_gradient(weight_grad, grad, x.flatten(0, -2))

@@ -30,7 +30,7 @@ from headway.engine.linear import (
 from headway.nn.loss import distillation_loss, label_smoothed_cross_entropy
 
 
-def rows_at_a_time(device: str) -> tuple[int, int]:
+def logit_chunk_sizes(device: str) -> tuple[int, int]:
     """Return the maximum number of rows of logits in memory on a device of this type, and of rows in float32.
 
     On a CPU, both fit the processor's cache. Compiled kernels convert only one row at a time to float32.
@@ -71,7 +71,7 @@ def projected_log_probs(
     hidden: Float[Tensor, "N D"], projection: nn.Module, targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     """Return the log-probability of each target in nats. ``projection`` computes logits from hidden states."""
-    rows = rows_at_a_time(hidden.device.type)[1]
+    rows = logit_chunk_sizes(hidden.device.type)[1]
     parts = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
     return torch.cat([-label_smoothed_cross_entropy(projection(part), target) for part, target in parts])
 
@@ -91,7 +91,7 @@ def projected_distillation_loss(
     def loss(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
         return distillation_loss(projection(hidden), teacher_projection(teacher_hidden), temperature).sum()
 
-    rows = rows_at_a_time(hidden.device.type)[0]
+    rows = logit_chunk_sizes(hidden.device.type)[0]
     parts = zip(torch.split(hidden, rows), torch.split(teacher_hidden, rows), strict=True)
     losses: list[Tensor] = [checkpoint(loss, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
     return torch.stack(losses).sum()
@@ -172,11 +172,11 @@ def _sum_and_gradients(
     grad_hidden = torch.zeros_like(hidden)
     grad_weight = torch.zeros_like(weight, dtype=prior.dtype) if packed is None else zeros_for_gradient(weight)
     grad_bias = None if bias is None else torch.zeros_like(bias, dtype=prior.dtype)
-    chunk, block = (rows // passes for rows in rows_at_a_time(hidden.device.type))
+    chunk, block = (rows // passes for rows in logit_chunk_sizes(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
         x = hidden[rows].flatten(0, 1)
-        product = F.linear(x, cast, cast_bias) if packed is None else packed.product(x, bias)
+        product = F.linear(x, cast, cast_bias) if packed is None else packed.linear(x, bias)
         logits = product.view(-1, passes, len(weight))
         if by_kernel:
             from headway.kernels.softmax import cross_entropy_  # imports Numba
@@ -193,7 +193,7 @@ def _sum_and_gradients(
                 if grad_bias is not None:
                     grad_bias += errors.sum(0, dtype=prior.dtype)
             else:
-                grad_hidden[rows] = packed.transposed_product(errors).view_as(grad_hidden[rows])
+                grad_hidden[rows] = packed.input_gradient(errors).view_as(grad_hidden[rows])
                 add_weight_gradient(grad_weight, errors, x)
                 if grad_bias is not None:
                     grad_bias += sum_rows(errors)

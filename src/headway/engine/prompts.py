@@ -34,14 +34,14 @@ class PromptSpan:
         prompt: Index of the prompt in the batch.
         length: Number of tokens in the prompt.
         shared: Number of tokens at the beginning of the prompt whose rows belong to earlier spans.
-        like: Index of the prompt in the preceding span, which begins with the same ``shared`` tokens.
+        shared_with: Index of the prompt in the preceding span, which begins with the same ``shared`` tokens.
         first_row: Index of the first row that belongs to this span.
     """
 
     prompt: int
     length: int
     shared: int
-    like: int
+    shared_with: int
     first_row: int
 
     def rows(self, start: int, end: int) -> slice:
@@ -133,7 +133,7 @@ def prompt_attention(
     out = query.new_zeros(len(query), heads, value.size(2))
     bias, by_distance = _causal_bias(length, window, query.dtype), None
     if relative_bias is not None:
-        by_distance = torch.unflatten(relative_bias.of_sequence(length).to(query.dtype), 0, (groups, -1))
+        by_distance = torch.unflatten(relative_bias.biases_for_length(length).to(query.dtype), 0, (groups, -1))
     # The rows of a span stay in these buffers, because the next span may share its first rows.
     queries, keys, values = (part.new_empty(part.size(1), length, part.size(2)) for part in (query, key, value))
     by_group, filled = torch.unflatten(queries, 0, (groups, -1)), length

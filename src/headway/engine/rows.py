@@ -28,12 +28,12 @@ class SourceRows:
 
     Attributes:
         lengths: Number of rows of each sentence.
-        places: Index of each row among the B * S rows of the padded batch. None if there is no padding.
+        padded_indices: Index of each row among the B * S rows of the padded batch. None if there is no padding.
         positions: Position of each row in its sentence.
     """
 
     lengths: tuple[int, ...]
-    places: Int[Tensor, " R"] | None
+    padded_indices: Int[Tensor, " R"] | None
     positions: Int[Tensor, " R"]
 
     @classmethod
@@ -53,14 +53,14 @@ class SourceRows:
 
     def pad(self, rows: Float[Tensor, "R K"]) -> Float[Tensor, "BS K"]:
         """Return the rows of the padded batch, with zeros as padding."""
-        if self.places is None:
+        if self.padded_indices is None:
             return rows
         padded = rows.new_zeros(len(self.lengths) * max(self.lengths), rows.size(1))
-        return padded.index_copy_(0, self.places, rows)
+        return padded.index_copy_(0, self.padded_indices, rows)
 
     def unpad(self, padded: Float[Tensor, "BS K"]) -> Float[Tensor, "R K"]:
         """Return the rows without padding."""
-        return padded if self.places is None else padded[self.places]
+        return padded if self.padded_indices is None else padded[self.padded_indices]
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,19 @@ class StepRows:
         """The range of rows of each sequence: first and last + 1, (B, 2)."""
         return _spans(self.num_sequences, self.beams, self.num_new)
 
-    def distinct(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
+    def beams_to_rows(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
         """Return one element for each row, given one element for each beam."""
         return of_beams[_first_beams(self)] if self._has_single_rows else of_beams
 
-    def expand(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
+    def rows_to_beams(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
         """Return one element for each beam, given one element for each row."""
         return of_rows[_rows_of_beams(self)] if self._has_single_rows else of_rows
 
-    def expand_tokens(self, found: NextTokens) -> NextTokens:
+    def next_tokens_to_beams(self, found: NextTokens) -> NextTokens:
         """Return the next tokens of each beam, given the next tokens of each row."""
         if not self._has_single_rows:
             return found
-        return NextTokens(*(self.expand(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))
+        return NextTokens(*(self.rows_to_beams(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))
 
     @property
     def _has_single_rows(self) -> bool:

@@ -23,18 +23,20 @@ class _FeedForwardLayer:
         self.gate: Activation | None = None
         if isinstance(module, GatedFeedForward):
             self.gate = module.activation
-            weight, bias = backend.joined([backend.parameters_of(layer) for layer in (module.gate, module.inner)])
-            self.norm, self.inner = norm_and_linear(backend, norm, weight, bias)
+            weight, bias = backend.concatenate_layers(
+                [backend.parameters_of(layer) for layer in (module.gate, module.inner)]
+            )
+            self.norm, self.inner = build_norm_and_linear(backend, norm, weight, bias)
         else:
             weight, bias = backend.parameters_of(module.inner)
-            self.norm, self.inner = norm_and_linear(backend, norm, weight, bias, module.activation)
+            self.norm, self.inner = build_norm_and_linear(backend, norm, weight, bias, module.activation)
         self.output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
 
     def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
         """Apply the sub-layer to ``x``. The residual connection adds ``residual``, which defaults to ``x``."""
         rows = self.inner(apply_norm(self.norm, x))
         if self.gate is not None:
-            rows = self._backend.gate(rows, self.gate)
+            rows = self._backend.apply_gate(rows, self.gate)
         return self.output(rows, x if residual is None else residual)
 
 
@@ -46,7 +48,7 @@ class _SelfAttentionLayer:
         self.rotary, self.window, self._backend = module.rotary, module.window, backend
         self._relative_bias = module.relative_bias
         weight, bias = _scaled_projection(module, backend) if scaled else backend.parameters_of(module.projection)
-        self.norm, self.projection = norm_and_linear(backend, norm_before(wrapper), weight, bias)
+        self.norm, self.projection = build_norm_and_linear(backend, norm_before(wrapper), weight, bias)
         self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
         self._query_norm, self._key_norm = module.query_norm, module.key_norm
         self._query_scale = module.d_key**-0.5 if scaled else 1.0
@@ -115,7 +117,7 @@ class EncoderLayer:
         """Apply the block."""
         return self._feed_forward(self._attention.encode(x, sources))
 
-    def plain(self) -> PlainBlock | None:
+    def as_plain_block(self) -> PlainBlock | None:
         """Return the block's layers, or None if the block contains parts that :class:`PlainBlock` does not support."""
         has_window = self._attention.window is not None
         return None if has_window else _plain_self_attention_block(self._attention, self._feed_forward)
@@ -132,7 +134,7 @@ class DecoderLayer:
         weight, bias = _scaled_projection(cross, backend)
         queries, norm = cross.widths[0], norm_before(block.cross_attention_residual)
         bias = None if bias is None else bias[:queries]
-        self._norm, self._query = norm_and_linear(backend, norm, weight[:queries], bias)
+        self._norm, self._query = build_norm_and_linear(backend, norm, weight[:queries], bias)
         self._query_norm, self._query_scale = cross.query_norm, cross.d_key**-0.5
         self._output = backend.output_layer(cross.output, block.cross_attention_residual)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
@@ -146,15 +148,15 @@ class DecoderLayer:
             transform_each_head(self._backend, query, layout.num_heads, lambda heads: norm(heads) * self._query_scale)
         return self._feed_forward(self._output(self._backend.cross_attention(query, layout, layer, step), x))
 
-    def plain(self) -> PlainBlock | None:
+    def as_plain_block(self) -> PlainBlock | None:
         """Return the block's layers, or None if the block contains parts that :class:`PlainBlock` does not support."""
         attention, feed_forward = self._attention, self._feed_forward
         if not attention.is_plain or self._query_norm is not None or feed_forward.gate is not None:
             return None
         return PlainBlock(
             norms=(attention.norm, self._norm, feed_forward.norm),
-            linear=(attention.projection, self._query, feed_forward.inner),
-            output=(attention.output, self._output, feed_forward.output),
+            first_layers=(attention.projection, self._query, feed_forward.inner),
+            last_layers=(attention.output, self._output, feed_forward.output),
             layouts=(attention.layout, self._layout),
         )
 
@@ -177,7 +179,7 @@ class CausalLayer:
         attended = self._attention.step(x, layer, step)
         return self._feed_forward(x if self._parallel else attended, attended)
 
-    def plain(self) -> PlainBlock | None:
+    def as_plain_block(self) -> PlainBlock | None:
         """Return the block's layers, or None if the block contains parts that :class:`PlainBlock` does not support."""
         return None if self._parallel else _plain_self_attention_block(self._attention, self._feed_forward)
 
@@ -188,8 +190,8 @@ def _plain_self_attention_block(attention: _SelfAttentionLayer, feed_forward: _F
         return None
     return PlainBlock(
         norms=(attention.norm, feed_forward.norm),
-        linear=(attention.projection, feed_forward.inner),
-        output=(attention.output, feed_forward.output),
+        first_layers=(attention.projection, feed_forward.inner),
+        last_layers=(attention.output, feed_forward.output),
         layouts=(attention.layout,),
         query_scale=attention.missing_scale,
     )
@@ -210,7 +212,7 @@ def _scaled_projection(attention: MultiHeadAttention, backend: TorchBackend) -> 
         return weight, bias
     scale = torch.ones(sum(attention.widths), device=weight.device)
     scale[: attention.widths[0]] = attention.d_key**-0.5
-    return backend.scaled(weight, bias, scale)
+    return backend.scale_outputs(weight, bias, scale)
 
 
 def transform_each_head(backend: TorchBackend, rows: Rows, heads: int, transform: Activation) -> None:
@@ -223,7 +225,7 @@ def norm_before(wrapper: nn.Module) -> nn.Module | None:
     return wrapper.norm if isinstance(wrapper, PreNorm) else None
 
 
-def norm_and_linear(
+def build_norm_and_linear(
     backend: TorchBackend,
     norm: nn.Module | None,
     weight: Float[Tensor, "N K"],
@@ -235,7 +237,7 @@ def norm_and_linear(
     return None if norm is None else backend.norm(norm), backend.linear(weight, bias, activation)
 
 
-def norm_and_projection(
+def build_norm_and_projection(
     backend: TorchBackend, norm: nn.Module, projection: nn.Linear
 ) -> tuple[Layer | None, nn.Linear]:
     """Return a stack's final norm and the output projection, which is a copy if the norm is folded into it."""

@@ -39,11 +39,11 @@ from headway.engine.search_layers import (
     DecoderLayer,
     EncoderLayer,
     apply_norm,
-    norm_and_linear,
-    norm_and_projection,
+    build_norm_and_linear,
+    build_norm_and_projection,
     transform_each_head,
 )
-from headway.engine.search_support import Precision, plain_type, search_precision, unsupported_reason
+from headway.engine.search_support import Precision, original_type, search_precision, unsupported_reason
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.torch_backend import Activation, Layer, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
@@ -75,7 +75,7 @@ def to_search_model(
         ConfigError: The shortlist was made for another model, or it is given for a model that cannot be converted.
     """
     reason = unsupported_reason(model)
-    if reason is None and plain_type(model) is Transformer:
+    if reason is None and original_type(model) is Transformer:
         return SearchTransformer(model, precision, shortlist=shortlist)
     if shortlist is not None:
         raise ConfigError(f"cannot use a shortlist: {reason or 'only translation models have shortlists'}")
@@ -141,9 +141,9 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         prefix = state.prefix_kv
         self._reserve_positions(prefix.current_max_length + 1)
         step_rows = StepRows(prefix.num_sequences, prefix.beams, prefix.num_new if self._backend.has_single_rows else 0)
-        positions = step_rows.distinct(prefix.lengths.repeat_interleave(prefix.beams))
+        positions = step_rows.beams_to_rows(prefix.lengths.repeat_interleave(prefix.beams))
         rotation = _rotation(self._rotary, positions, prefix)
-        x = self._backend.to_rows(self._embed(step_rows.distinct(tokens), positions))
+        x = self._backend.to_rows(self._embed(step_rows.beams_to_rows(tokens), positions))
         prefix.advance(step_rows.num_new)
         entries, bias = self._backend.prefix_entries(prefix, step_rows), None
         if self._relative_bias is not None:
@@ -238,7 +238,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
     ) -> None:
         super().__init__(model, precision, backend)
         if shortlist is not None:
-            shortlist.check(model.source_embedding.vocab_size, model.target_embedding.vocab_size)
+            shortlist.check_vocabulary_sizes(model.source_embedding.vocab_size, model.target_embedding.vocab_size)
         backend = self._backend
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
@@ -247,11 +247,13 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
             self._decoder = backend.decoder([DecoderLayer(block, backend) for block in decoder])
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
-            weight, bias = backend.joined([_memory_parameters(backend, attention) for attention in cross])
-            self._encoder_norm, self._memory_projection = norm_and_linear(backend, model.encoder.norm, weight, bias)
+            weight, bias = backend.concatenate_layers([_memory_parameters(backend, attention) for attention in cross])
+            self._encoder_norm, self._memory_projection = build_norm_and_linear(
+                backend, model.encoder.norm, weight, bias
+            )
             self._key_norms = [attention.key_norm for attention in cross]
             self._memory_heads = cross[0].num_kv_heads
-            self._decoder_norm, projection = norm_and_projection(backend, model.decoder.norm, model.projection)
+            self._decoder_norm, projection = build_norm_and_projection(backend, model.decoder.norm, model.projection)
             self.projection = backend.output_projection(projection)
             self._shortlist = shortlist
             self.shortlist_projection = backend.shortlist_projection(projection) if shortlist else None
@@ -315,7 +317,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
         state.memory_kv.select(sequences, sequences)
         state.memory_entries = self._backend.memory_entries(state.memory_kv)
         if state.shortlist_weights is not None:
-            state.shortlist_weights.keep(sequences)
+            state.shortlist_weights.select(sequences)
 
 
 class _ProjectedStep(Step):
@@ -328,12 +330,12 @@ class _ProjectedStep(Step):
     @in_inference_mode
     def logits(self) -> Float[Tensor, "R V"]:
         """Return the logits of all tokens."""
-        return self._rows.expand(self._projection.logits(self._hidden))
+        return self._rows.rows_to_beams(self._projection.logits(self._hidden))
 
     @in_inference_mode
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
-        return self._rows.expand_tokens(self._projection.top_k(self._hidden, k, banned, eos))
+        return self._rows.next_tokens_to_beams(self._projection.top_k(self._hidden, k, banned, eos))
 
 
 class _HiddenStep(_ProjectedStep):
@@ -348,7 +350,7 @@ class _HiddenStep(_ProjectedStep):
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
         shortlist_projection, listed = self._model.shortlist_projection, self._state.shortlist_weights
         if shortlist_projection is not None and listed is not None:
-            hidden = self._model.to_rows(self._rows.expand(torch.as_tensor(self._hidden)))
+            hidden = self._model.to_rows(self._rows.rows_to_beams(torch.as_tensor(self._hidden)))
             return shortlist_projection.top_k(hidden, listed, k, banned, eos)
         return super().top_k(k, banned, eos)
 
@@ -375,7 +377,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
         with torch.inference_mode():
             self._layers = [CausalLayer(block, backend) for block in blocks]
             self._decoder = backend.decoder(self._layers)
-            self._decoder_norm, projection = norm_and_projection(backend, model.decoder.norm, model.projection)
+            self._decoder_norm, projection = build_norm_and_projection(backend, model.decoder.norm, model.projection)
             self._projection = backend.output_projection(projection)
         self._rotary, self._relative_bias = blocks[0].attention.rotary, blocks[0].attention.relative_bias
 

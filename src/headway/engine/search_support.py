@@ -91,7 +91,7 @@ def unsupported_reason(model: Any, precision: Precision = "float32") -> str | No
     A model without an optimized form in float32 has none in any precision: it is searched unconverted, in float32.
     "auto" means any precision, and is equivalent to float32.
     """
-    if plain_type(model) not in (Transformer, DecoderOnly):
+    if original_type(model) not in (Transformer, DecoderOnly):
         kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
         return (
             f"{kind} models have no form that is optimized for search; the model searches in its own form, in float32"
@@ -104,7 +104,7 @@ def unsupported_reason(model: Any, precision: Precision = "float32") -> str | No
     if reason := _unsupported_option(model.config, precision):
         return reason
     for name, module in model.named_modules():
-        if plain_type(module) not in _MODULES:
+        if original_type(module) not in _MODULES:
             return f"{name}, a {type(module).__name__}, {ending}"
         if isinstance(module, MultiHeadAttention) and (part := _unsupported_part(module)):
             return f"{name}, an attention layer with {part}, {ending}"
@@ -143,7 +143,7 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
     """
     if name == "int8" and device.type != "cpu":
         raise ConfigError(f"precision int8 is not supported on {device.type}; use --device cpu or --precision auto")
-    int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
+    int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.is_available()
     if name == "int8" and not int8:
         raise ConfigError(
             f"precision int8 cannot run: {kernels.unavailable_reason()}; use 'auto', 'bfloat16' or 'float32'"
@@ -177,7 +177,7 @@ def search_precision(model: Any, name: Precision, device: torch.device) -> Preci
     return next((precision for precision in candidates if unsupported_reason(model, precision) is None), "float32")
 
 
-def stored_integers_note(model: Any, precision: Precision) -> str | None:
+def stored_int8_note(model: Any, precision: Precision) -> str | None:
     """Return a note if a model computes in ``precision`` with weights that are stored in 8-bit integers, or None."""
     if model.int8_weights is None or precision == "int8":
         return None
@@ -197,7 +197,7 @@ def describe_search_form(model: Any) -> str:
     return f"optimized, in {listed}{plain}"
 
 
-def plain_type(module: object) -> type:
+def original_type(module: object) -> type:
     """Return a module's class, or its original class if :mod:`headway.engine` replaced it."""
     cls = type(module)
     while cls.__module__.startswith("headway.engine."):

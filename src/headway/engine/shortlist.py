@@ -55,7 +55,7 @@ class Shortlist:
         if EOS not in self.always_allowed:
             raise ConfigError("a shortlist must contain the end symbol; otherwise, no translation could end")
 
-    def check(self, source_size: int, target_size: int) -> None:
+    def check_vocabulary_sizes(self, source_size: int, target_size: int) -> None:
         """Raise :class:`ConfigError` if a model with vocabularies of these sizes cannot use the shortlist."""
         largest = max(int(self.always_allowed.max()), int(self.table.max(initial=0)))
         if len(self.table) != source_size or largest >= target_size:
@@ -122,7 +122,7 @@ class ShortlistWeights:
         self.slots: Int[Tensor, " B"] = torch.arange(len(self.tensors[0]), device=self.tensors[0].device)
         self._in_order = True
 
-    def keep(self, sequences: Int[Tensor, " B2"]) -> None:
+    def select(self, sequences: Int[Tensor, " B2"]) -> None:
         """Keep only the given sequences."""
         self.slots, self._in_order = self.slots[sequences], False
 

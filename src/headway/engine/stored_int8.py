@@ -27,12 +27,12 @@ class StoredInt8Backend(Int8Backend):
     def parameters_of(self, layer: nn.Linear) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:  # noqa: D102
         return _shapes(layer.out_features, layer.in_features, has_bias=layer.bias is not None)
 
-    def scaled(  # noqa: D102
+    def scale_outputs(  # noqa: D102
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
         return weight, bias  # the stored integers are already scaled
 
-    def joined(  # noqa: D102
+    def concatenate_layers(  # noqa: D102
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
         (weight, bias), *_ = layers
@@ -48,7 +48,7 @@ class StoredInt8Backend(Int8Backend):
         assert isinstance(norm, nn.LayerNorm | RMSNorm)
         return norm_with_gain(norm, gain), weight, bias
 
-    def quantized(  # noqa: D102
+    def quantized_linear(  # noqa: D102
         self,
         weight: Float[Tensor, "N K"],
         bias: Float[Tensor, " N"] | None,
@@ -59,14 +59,14 @@ class StoredInt8Backend(Int8Backend):
         layer = self._layers[self._made]
         self._made += 1
         assert layer.shape == tuple(weight.shape), layer.name
-        return QuantizedLinear.of_packed(_packed(layer), layer.shape, relu=relu, norm=norm)
+        return QuantizedLinear.from_packed(_packed(layer), layer.shape, relu=relu, norm=norm)
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
-        return Int8OutputProjection(self.quantized(*self.parameters_of(projection)))
+        return Int8OutputProjection(self.quantized_linear(*self.parameters_of(projection)))
 
     def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:  # noqa: D102
         layer, outputs = self._layers[-1], self._layers[-1].shape[0]
-        levels = layer.levels(torch.arange(outputs)).contiguous().numpy()
+        levels = layer.integer_rows(torch.arange(outputs)).contiguous().numpy()
         return Int8ShortlistProjection(levels, layer.scale[:outputs].numpy(), layer.bias[:outputs].numpy())
 
 
@@ -82,6 +82,6 @@ def _packed(layer: StoredLayer) -> PackedLinear:
     """Return the arrays of a layer, repacked if it was exported on a machine with a different block size."""
     outputs = layer.shape[0]
     if layer.weight.size(2) != BLOCK:
-        levels = layer.levels(torch.arange(outputs)).contiguous().numpy()
+        levels = layer.integer_rows(torch.arange(outputs)).contiguous().numpy()
         return pack_linear(levels, layer.scale[:outputs].numpy(), layer.bias[:outputs].numpy())
     return PackedLinear(*(part.numpy() for part in (layer.weight, layer.accumulator_init, layer.scale, layer.bias)))

@@ -78,23 +78,23 @@ class PlainBlock:
 
     Attributes:
         norms: The norm before each sub-layer, or None.
-        linear: The first layer of each sub-layer. It computes queries, keys and values in self-attention, and only
-            queries in cross-attention. In the feed-forward sub-layer, it includes the activation.
-        output: The last layer of each sub-layer.
+        first_layers: The first layer of each sub-layer. It computes queries, keys and values in self-attention, but
+            only queries in cross-attention. In the feed-forward sub-layer, it includes the activation.
+        last_layers: The last layer of each sub-layer.
         layouts: The layout of each attention sub-layer.
         query_scale: Factor by which self-attention multiplies its queries after the projection.
     """
 
     norms: tuple[Layer | None, ...]
-    linear: tuple[Layer, ...]
-    output: tuple[OutputLayer, ...]
+    first_layers: tuple[Layer, ...]
+    last_layers: tuple[OutputLayer, ...]
     layouts: tuple[HeadLayout, ...]
     query_scale: float = 1.0
 
 
 @runtime_checkable
 class _Block(Protocol):
-    def plain(self) -> PlainBlock | None:
+    def as_plain_block(self) -> PlainBlock | None:
         """Return the block's layers, or None if the block contains parts that :class:`PlainBlock` does not support."""
 
 
@@ -136,13 +136,13 @@ class TorchBackend:
         """Return the weight and bias of a trained layer, from which this backend builds its own layer."""
         return layer.weight, layer.bias
 
-    def scaled(
+    def scale_outputs(
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
         """Return the weight and bias of a layer whose outputs are multiplied by ``scale``."""
         return weight * scale.unsqueeze(1), None if bias is None else bias * scale
 
-    def joined(
+    def concatenate_layers(
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
         """Return the weight and bias of one layer that computes several ``layers``. Either all have a bias or none."""
@@ -200,7 +200,7 @@ class TorchBackend:
         """Return the output projection to each sequence's shortlist."""
         return TorchShortlistProjection(projection, self.dtype)
 
-    def gate(self, rows: Rows, activation: Activation) -> Rows:
+    def apply_gate(self, rows: Rows, activation: Activation) -> Rows:
         """Return the activation of each row's first half, multiplied by the second half."""
         gate, inner = rows.chunk(2, dim=1)
         return activation(gate) * inner
@@ -249,13 +249,13 @@ class TorchBackend:
         padded = torch.unflatten(sources.pad(torch.as_tensor(rows)), 0, (len(sources.lengths), -1))
         query, key, value = layout.split_by_head(padded)
         mask = None
-        if window is not None or sources.places is not None:
+        if window is not None or sources.padded_indices is not None:
             positions = torch.arange(key.size(2), device=key.device)
             mask = (positions < torch.tensor(sources.lengths, device=key.device).unsqueeze(1))[:, None, None]
         if relative_bias is not None:
             inside = restrict_to_window(None, window, query[:, 0])
             visible = mask if mask is None or inside is None else mask & inside
-            bias = relative_bias.of_sequence(key.size(2)).to(query.dtype)
+            bias = relative_bias.biases_for_length(key.size(2)).to(query.dtype)
             attended = (attention_weights(query, key, visible, bias=bias) @ value).transpose(1, 2)
         elif window is not None and mask is not None:
             attended = local_attention(query, KeysValues(key, value), mask.squeeze(1), window)
@@ -283,7 +283,7 @@ class TorchBackend:
         if relative_bias is not None or (window is not None and length > window[0] + 1):
             mask = restrict_to_window(causal_mask(length, key.device), window, query[:, 0])
         if relative_bias is not None and mask is not None:
-            mask = relative_bias.of_sequence(length).to(query.dtype).masked_fill(~mask, -math.inf)
+            mask = relative_bias.biases_for_length(length).to(query.dtype).masked_fill(~mask, -math.inf)
         attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, scale=1.0)
         return attended.transpose(1, 2).reshape(len(rows), -1)
 
@@ -301,7 +301,7 @@ class TorchBackend:
             by_slot = torch.unflatten(buffer, 0, (-1, layout.num_kv_heads))
             for span in prompts.spans:
                 stored = by_slot[slots[span.prompt]]
-                stored[:, : span.shared] = by_slot[slots[span.like], :, : span.shared]
+                stored[:, : span.shared] = by_slot[slots[span.shared_with], :, : span.shared]
                 stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
                 stored[:, span.length : longest] = 0  # masked, but must be finite
 

@@ -41,7 +41,7 @@ the batch.
 determines which processor features they may use.
 """
 
-from headway.kernels.availability import available, start_compiling, unavailable_reason
+from headway.kernels.availability import is_available, start_compiling, unavailable_reason
 from headway.kernels.processor import FEATURES_VARIABLE, allowed_features, cpu_features
 from headway.kernels.threads import HostThreads, host_threads
 
@@ -49,9 +49,9 @@ __all__ = [
     "FEATURES_VARIABLE",
     "HostThreads",
     "allowed_features",
-    "available",
     "cpu_features",
     "host_threads",
+    "is_available",
     "start_compiling",
     "unavailable_reason",
 ]

@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import types
 
 from headway.kernels.float_bits import emit_cast, emit_read_float32
-from headway.kernels.gates import Emitted, emit_geglu, emit_geglu_tanh, emit_swiglu
+from headway.kernels.gates import ValueAndDerivative, emit_gelu, emit_gelu_tanh, emit_silu
 from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import Builder, intrinsic
 
@@ -54,7 +54,7 @@ def bias_activation_backward(
     return total
 
 
-def _functions(emit_activation: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, Any]:
+def _functions(emit_activation: Callable[[Builder, ir.Value], ValueAndDerivative]) -> tuple[Any, Any]:
     """Return two functions of addresses: one computes a row of ``count`` elements, the other the row's gradients."""
 
     def emit_sum(builder: Builder, like: ir.Value, x: ir.Value, bias: ir.Value, i: ir.Value, kind: ir.Type) -> ir.Value:
@@ -90,9 +90,9 @@ def _functions(emit_activation: Callable[[Builder, ir.Value], Emitted]) -> tuple
     return forward, backward
 
 
-_gelu, _gelu_backward = _functions(emit_geglu)
-_gelu_tanh, _gelu_tanh_backward = _functions(emit_geglu_tanh)
-_silu, _silu_backward = _functions(emit_swiglu)
+_gelu, _gelu_backward = _functions(emit_gelu)
+_gelu_tanh, _gelu_tanh_backward = _functions(emit_gelu_tanh)
+_silu, _silu_backward = _functions(emit_silu)
 
 
 @jit_serial_and_parallel
@@ -127,7 +127,7 @@ def _backward(kind: int, gradient: Array, x: Array, bias: Array, out: Array, sum
 @intrinsic(types.void(types.uintp, types.intp))
 def _gelu_tanh_in_place(builder: Builder, address: ir.Value, count: ir.Value) -> None:
     def emit(kind: ir.Type, i: ir.Value) -> None:
-        builder.write(emit_geglu_tanh(builder, builder.read(address, kind, i))[0], address, i)
+        builder.write(emit_gelu_tanh(builder, builder.read(address, kind, i))[0], address, i)
 
     builder.for_elements(count, emit)
 

@@ -16,7 +16,7 @@ _REQUIRED = frozenset({"llvmlite", "numba"})
 
 
 @functools.cache
-def available() -> bool:
+def is_available() -> bool:
     """Return whether the kernels can run. Warn once if they could run with a different version of Numba.
 
     Raises :class:`~headway.errors.ConfigError` if ``HEADWAY_CPU_FEATURES`` names an unknown feature.
@@ -102,10 +102,10 @@ def start_compiling() -> None:
     In the meantime, this process can import PyTorch.
     """
     if _obstacle_to_compiling() is None:
-        from headway.kernels.code_cache import has_no_code  # imports Numba
+        from headway.kernels.code_cache import is_uncached  # imports Numba
         from headway.kernels.decode_attention import write_kv
 
-        if has_no_code(write_kv):
+        if is_uncached(write_kv):
             from headway.kernels import compile_ahead
 
-            compile_ahead.start()
+            compile_ahead.start_compilation_process()

@@ -34,7 +34,7 @@ from headway.kernels.exp import emit_exp_and_sum
 from headway.kernels.float_bits import emit_read_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 from headway.kernels.llvm import BYTE, FLOAT_VECTOR, INT16, INT64, LANES, Builder, constant, intrinsic
-from headway.kernels.softmax import open_keys
+from headway.kernels.softmax import allowed_keys
 
 _ADDRESS = types.uintp
 _SOFTMAX = types.void(_ADDRESS, _ADDRESS, types.intp, types.float32, _ADDRESS)
@@ -67,7 +67,7 @@ def _softmax_backward(
     builder: Builder, gradient: ir.Value, weights: ir.Value, count: ir.Value, scale: ir.Value, out: ir.Value
 ) -> None:
     """Store (gradient - mean) * weights * ``scale`` as bfloat16. The mean gradient is weighted by ``weights``."""
-    vectors, total = builder.udiv(count, INT64(LANES)), builder.variable(constant(FLOAT_VECTOR, 0.0))
+    vectors, total = builder.udiv(count, INT64(LANES)), builder.local_variable(constant(FLOAT_VECTOR, 0.0))
 
     def weight(i: ir.Value) -> ir.Value:
         return emit_read_float32(builder, weights, INT16, i, FLOAT_VECTOR)
@@ -127,7 +127,7 @@ def _attend(queries: Array, memory: Array, columns: Any, mask: Array, scale: Any
             place = queries[sentence].ctypes.data + 2 * (columns[0] + first)
             _multiply_float32(keys, place, 2 * queries.shape[2], scores)
             for query in range(length):
-                is_open, to = open_keys(mask, sentence, query, flags), own_weights[query]
+                is_open, to = allowed_keys(mask, sentence, query, flags), own_weights[query]
                 _softmax(scores[query].ctypes.data, is_open.ctypes.data, padded, scale, to.ctypes.data)
             _pack_as_rows(own_memory, columns[2] + first, zeros, values)
             place = out[sentence].ctypes.data + 2 * first

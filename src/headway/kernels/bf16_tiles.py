@@ -20,7 +20,7 @@ from numba import types
 from headway.kernels.float_bits import INT16_VECTOR
 from headway.kernels.jit import jit
 from headway.kernels.llvm import (
-    FEATURES,
+    CPU_FEATURES,
     FLOAT_VECTOR,
     INT16,
     INT32,
@@ -60,7 +60,7 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 def has_bf16_dot() -> bool:
     """Return whether the processor has the bfloat16 dot product, but not the faster AMX, and LLVM supports bfloat."""
     compiles = llvmlite.binding.llvm_version_info[0] >= _MIN_LLVM_VERSION
-    return compiles and LANES == 16 and "avx512bf16" in FEATURES and "amx-bf16" not in FEATURES
+    return compiles and LANES == 16 and "avx512bf16" in CPU_FEATURES and "amx-bf16" not in CPU_FEATURES
 
 
 def emit_to_bfloat16(builder: Builder, vector: ir.Value) -> ir.Value:
@@ -96,7 +96,7 @@ def _emit_tile(
         if accumulate:
             builder.prefetch(builder.add(ends[row], INT64(4 * LANES * vector)))
         first = constant(FLOAT_VECTOR, 0.0) if bias is None else builder.read(bias, FLOAT_VECTOR, vector)
-        sums[row, vector] = builder.variable(first)
+        sums[row, vector] = builder.local_variable(first)
     with builder.loop(pairs) as i:
         line, pair_offset = builder.mul(i, INT64(vectors)), builder.mul(i, pair_stride)
         columns = [builder.read(panel, INT_VECTOR, builder.add(line, INT64(vector))) for vector in range(vectors)]
@@ -133,7 +133,7 @@ def _rows(vectors: int, *, has_bias: bool) -> Callable[[int, int, int, int, int,
         out_stride: ir.Value,
         rows: ir.Value,
     ) -> None:
-        start, done = bias if has_bias else None, builder.variable(INT64(0))
+        start, done = bias if has_bias else None, builder.local_variable(INT64(0))
         for size in (TILE_ROWS, 4, 2, 1):
             with builder.loop(builder.sdiv(builder.sub(rows, builder.load(done)), INT64(size))):
                 row = builder.load(done)

@@ -5,7 +5,8 @@ this variable is set, otherwise next to this module if that folder is writable, 
 Code next to this module is also found if its folder is read-only (a container image, a read-only install).
 
 Numba has no public interface for choosing the cache folder, so another version of Numba may lack a private name that
-this module uses. In this case, kernels run without the feature that needs the name, and :func:`report_lost` warns.
+this module uses. In this case, kernels run without the feature that needs the name, and :func:`warn_feature_lost`
+warns.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _background: subprocess.Popen[bytes] | None = None  # the process that compiles 
 _lost: set[str] = set()
 
 
-def report_lost(what: str, error: Exception) -> None:
+def warn_feature_lost(what: str, error: Exception) -> None:
     """Warn, once for each ``what``, that a feature does not work with this version of Numba."""
     if what not in _lost:
         _lost.add(what)
@@ -121,7 +122,7 @@ class CodeCache:
             except OSError:  # a folder that cannot be written
                 continue
             except Exception as error:
-                report_lost("compiled kernels are not cached, and each process compiles them again", error)
+                warn_feature_lost("compiled kernels are not cached, and each process compiles them again", error)
                 return
 
 
@@ -134,7 +135,7 @@ def _load(cache: Any, signature: Any, target_context: Any) -> Any:
             rtsys.initialize(target_context)
             load = cache._load_overload
         except Exception as error:
-            report_lost("loading compiled kernels takes longer", error)
+            warn_feature_lost("loading compiled kernels takes longer", error)
             load = cache.load_overload
         code = load(signature, target_context)
         # Numba writes the index before the code. If writing the code fails, the index may refer to an old file with
@@ -143,7 +144,7 @@ def _load(cache: Any, signature: Any, target_context: Any) -> Any:
     except (OSError, EOFError, UnpicklingError):
         return None
     except Exception as error:
-        report_lost("compiled kernels in the cache cannot be read and are compiled again", error)
+        warn_feature_lost("compiled kernels in the cache cannot be read and are compiled again", error)
         return None
 
 
@@ -165,12 +166,14 @@ def use_code_cache(dispatcher: Any, function: FunctionType) -> None:
         _ = dispatcher._cache.load_overload, dispatcher._cache.save_overload  # fails if Numba has renamed them
         dispatcher._cache = cache
     except Exception as error:
-        report_lost("Numba's own cache is used for kernels, which are compiled again if it cannot be written", error)
+        warn_feature_lost(
+            "Numba's own cache is used for kernels, which are compiled again if it cannot be written", error
+        )
         with contextlib.suppress(Exception):  # no folder can be written
             dispatcher.enable_caching()
 
 
-def has_no_code(function: Any) -> bool:
+def is_uncached(function: Any) -> bool:
     """Return whether the cache contains no code of a function. False if the function uses Numba's own cache."""
     try:
         return bool(function._cache.is_empty)

@@ -45,7 +45,7 @@ def compile_decoding_kernels() -> list[str]:
     norm = LayerNormParams(bias, bias, 1e-5)
     layer_norm(x, norm)
     wide, sizes = QuantizedLinear(np.tile(weight, (3, 1))), (1, 1, (_WIDTH,) * 3, _WIDTH)
-    layers = np.array([[wide.parameters] + 5 * [layer.parameters]])
+    layers = np.array([[wide.kernel_parameters] + 5 * [layer.kernel_parameters]])
     norms = 2 * (
         np.zeros((1, 3, _WIDTH), dtype=np.float32),
         np.zeros((1, 3, _WIDTH), dtype=np.float32),
@@ -55,7 +55,7 @@ def compile_decoding_kernels() -> list[str]:
     self_attention_blocks(x, layers, norms, sizes, 1.0, *prefix)
     decoder_blocks(x, layers, norms, sizes, sizes, *prefix, keys[None], keys[None], slots, entries, positions)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
-    banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
+    banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.padded_in_features)
     topk_logits(x, banned, 2, *results)
     topk_projection(*quantized, layer.addresses, layer.out_features, banned, 2, *results)
     listed = np.zeros((1, 1, BLOCK), dtype=np.int64)
@@ -65,7 +65,7 @@ def compile_decoding_kernels() -> list[str]:
     return [str(folder) for folder in cache_folders()]
 
 
-def start() -> None:
+def start_compilation_process() -> None:
     """Compile the int8 decoding kernels in a separate process, if the code can be cached."""
     if any(map(_can_write, cache_folders())):
         compile_in_background(__name__)

@@ -49,7 +49,7 @@ def emit_exp_and_sum(
     ``unmasked(i)`` returns the lanes of vector i that are not masked. The largest score is taken only over these lanes.
     """
     lowest, zeros = constant(INT_VECTOR, int(MIN_INT32)), constant(FLOAT_VECTOR, 0.0)
-    highest, total = builder.variable(lowest), builder.variable(zeros)
+    highest, total = builder.local_variable(lowest), builder.local_variable(zeros)
     maximum = f"llvm.smax.v{LANES}i32"
     with builder.loop(num_vectors) as i:
         ordered = builder.select(unmasked(i), emit_ordered_int(builder, builder.read(scores, INT_VECTOR, i)), lowest)
@@ -81,7 +81,7 @@ def sum_of_exponentials(builder: Builder, scores: ir.Value, count: ir.Value, lar
 
     Terms are added in the same order wherever the function is inlined, so equal scores give bitwise equal sums.
     """
-    total, base = builder.variable(constant(FLOAT_VECTOR, 0.0)), builder.broadcast(largest)
+    total, base = builder.local_variable(constant(FLOAT_VECTOR, 0.0)), builder.broadcast(largest)
     scale, zeros = constant(FLOAT_VECTOR, float(LOG2_E)), constant(FLOAT_VECTOR, 0.0)
     num_full = builder.sdiv(count, INT64(LANES))
     with builder.loop(num_full) as i:

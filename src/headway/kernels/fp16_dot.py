@@ -60,7 +60,7 @@ def dot_products(
     prefetched for the next call.
     """
     starts = [builder.offset(rows, builder.read(indices, INT64, key), stride) for key in range(KEYS_PER_DOT)]
-    sums = [builder.variable(_ZEROS) for _ in starts]
+    sums = [builder.local_variable(_ZEROS) for _ in starts]
     with builder.loop(builder.sdiv(builder.add(stride, INT64(CACHE_LINE - 1)), INT64(CACHE_LINE))) as line:
         for start in starts:
             builder.prefetch(builder.offset(builder.add(start, prefetch_offset), line, CACHE_LINE))
@@ -89,12 +89,12 @@ def weighted_sum(
     The first ``width`` elements of the sum are stored at address ``out``. See :func:`dot_products` for the other
     arguments.
     """
-    done, vectors, factors = builder.variable(INT64(0)), _vectors(builder, width), builder.broadcast(scale)
+    done, vectors, factors = builder.local_variable(INT64(0)), _vectors(builder, width), builder.broadcast(scale)
     for size in (_MAX_SUMS, _MAX_SUMS // 2, 1):
         with builder.loop(builder.sdiv(builder.sub(vectors, builder.load(done)), INT64(size))):
             first = builder.load(done)
             places = [builder.add(first, INT64(vector)) for vector in range(size)]
-            sums = [builder.variable(_ZEROS) for _ in places]
+            sums = [builder.local_variable(_ZEROS) for _ in places]
             with builder.loop(num_rows) as i:
                 factor = builder.broadcast(builder.read(weights, FLOAT, i))
                 row = builder.offset(rows, builder.read(indices, INT64, i), stride)

@@ -33,7 +33,7 @@ _CUBIC = 0.044715 * _LINEAR
 _ERF_SCALE = 0.3275911
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
-Emitted = tuple[ir.Value, ir.Value]  # the value of an activation and its derivative
+ValueAndDerivative = tuple[ir.Value, ir.Value]  # the value of an activation and its derivative
 
 
 def apply_gate(kind: str, gate: Array, x: Array, out: Array) -> None:
@@ -61,18 +61,18 @@ def emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
     return builder.fdiv(builder.select(is_negative, power, one), builder.fadd(one, power))
 
 
-def _emit_glu(builder: Builder, g: ir.Value) -> Emitted:
+def _emit_glu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     sigmoid = emit_sigmoid(builder, g)
     return sigmoid, builder.fmul(sigmoid, builder.fsub(constant(g.type, 1.0), sigmoid))
 
 
-def _emit_reglu(builder: Builder, g: ir.Value) -> Emitted:
+def _emit_reglu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     zero, one = constant(g.type, 0.0), constant(g.type, 1.0)
     is_closed = builder.fcmp_ordered("<=", g, zero)  # NaN is kept
     return builder.select(is_closed, zero, g), builder.select(is_closed, zero, one)
 
 
-def emit_geglu(builder: Builder, g: ir.Value) -> Emitted:
+def emit_gelu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     """Emit GELU, g Phi(g), and its derivative."""
     kind, one = g.type, constant(g.type, 1.0)
     magnitude = builder.fmul(builder.call_float("fabs", g), constant(kind, 0.5**0.5))
@@ -88,7 +88,7 @@ def emit_geglu(builder: Builder, g: ir.Value) -> Emitted:
     return builder.fmul(g, below), builder.fadd(below, builder.fmul(g, density))
 
 
-def emit_geglu_tanh(builder: Builder, g: ir.Value) -> Emitted:
+def emit_gelu_tanh(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     """Emit the tanh approximation of GELU and its derivative.
 
     The approximation is g sigmoid(2 u) with u = sqrt(2 / pi) (g + 0.044715 g^3).
@@ -102,14 +102,14 @@ def emit_geglu_tanh(builder: Builder, g: ir.Value) -> Emitted:
     return value, builder.fadd(sigmoid, builder.fmul(value, rest))
 
 
-def emit_swiglu(builder: Builder, g: ir.Value) -> Emitted:
+def emit_silu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     """Emit SiLU, g sigmoid(g), and its derivative."""
     sigmoid, one = emit_sigmoid(builder, g), constant(g.type, 1.0)
     slope = builder.fadd(one, builder.fmul(g, builder.fsub(one, sigmoid)))
     return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
 
 
-def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, Any]:
+def _functions(emit_gate: Callable[[Builder, ir.Value], ValueAndDerivative]) -> tuple[Any, Any]:
     """Return two functions of addresses: one computes ``count`` elements, the other their gradients."""
 
     @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 3, types.intp))
@@ -145,9 +145,9 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, 
 
 _glu, _glu_backward = _functions(_emit_glu)
 _reglu, _reglu_backward = _functions(_emit_reglu)
-_geglu, _geglu_backward = _functions(emit_geglu)
-_geglu_tanh, _geglu_tanh_backward = _functions(emit_geglu_tanh)
-_swiglu, _swiglu_backward = _functions(emit_swiglu)
+_geglu, _geglu_backward = _functions(emit_gelu)
+_geglu_tanh, _geglu_tanh_backward = _functions(emit_gelu_tanh)
+_swiglu, _swiglu_backward = _functions(emit_silu)
 
 
 @jit_serial_and_parallel

@@ -55,7 +55,7 @@ from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import (
     BYTE,
     CACHE_LINE,
-    FEATURES,
+    CPU_FEATURES,
     FLOAT,
     FLOAT_VECTOR,
     INT16,
@@ -70,8 +70,8 @@ from headway.kernels.llvm import (
     intrinsic,
 )
 
-_HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
-HAS_AMX = LANES == 16 and "amx-int8" in FEATURES
+_HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in CPU_FEATURES
+HAS_AMX = LANES == 16 and "amx-int8" in CPU_FEATURES
 _VECTORS = 2  # number of adjacent vectors of sums
 BLOCK = _VECTORS * LANES  # number of outputs per block
 
@@ -199,7 +199,7 @@ def _tile(rows: int, lines: int) -> _Tile:
     ) -> None:
         starts = [builder.offset(inputs, row, inputs_stride) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
-        sums = {place: builder.variable(builder.read(accumulator_init, INT_VECTOR, place[1])) for place in places}
+        sums = {place: builder.local_variable(builder.read(accumulator_init, INT_VECTOR, place[1])) for place in places}
         with builder.loop(groups) as group:
             fours = [builder.offset(INT64(four), group, _FOURS) for four in range(_FOURS)]
             for line in range(lines):

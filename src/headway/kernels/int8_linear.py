@@ -97,9 +97,9 @@ class QuantizedLinear:
     """y = x W^T + b with W (N, K) in 8-bit integers, optionally followed by ReLU or by a residual connection and norm.
 
     ``packed`` contains the packed weights, initial accumulators, scales and bias, all padded to whole blocks, and
-    ``addresses`` contains the addresses of these arrays. ``width`` is the number of inputs including padding.
-    ``parameters`` contains the addresses, the width, the number of outputs, and 1 for ReLU or else 0. The addresses are
-    valid as long as the layer exists. ``norm`` contains empty arrays if there is no norm.
+    ``addresses`` contains the addresses of these arrays. ``padded_in_features`` is the number of inputs including
+    padding. ``kernel_parameters`` contains the addresses, the width, the number of outputs, and 1 for ReLU or else 0.
+    The addresses are valid as long as the layer exists. ``norm`` contains empty arrays if there is no norm.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class QuantizedLinear:
         self._prepare(pack_linear(*quantize_weight(weight), bias), weight.shape, relu=relu, norm=norm)
 
     @classmethod
-    def of_packed(
+    def from_packed(
         cls, packed: PackedLinear, shape: tuple[int, int], *, relu: bool = False, norm: LayerNormParams | None = None
     ) -> QuantizedLinear:
         """Return a layer with an already quantized and packed weight of this ``shape`` (N, K)."""
@@ -126,8 +126,10 @@ class QuantizedLinear:
     ) -> None:
         self.packed, (self.out_features, self.in_features) = packed, shape
         self.addresses = tuple(array.ctypes.data for array in packed)
-        self.width = 4 * packed.weight.shape[1]
-        self.parameters = np.array([*self.addresses, self.width, self.out_features, int(relu)], dtype=np.int64)
+        self.padded_in_features = 4 * packed.weight.shape[1]
+        self.kernel_parameters = np.array(
+            [*self.addresses, self.padded_in_features, self.out_features, int(relu)], dtype=np.int64
+        )
         self.norm = norm or NO_NORM
 
     def __call__(
@@ -137,7 +139,7 @@ class QuantizedLinear:
         if x.shape[1] != self.in_features:
             raise ValueError(f"inputs have {x.shape[1]} features, but the layer expects {self.in_features}")
         norm, residual = self.norm, _NO_RESIDUAL if residual is None else residual
-        return _linear(x, self.parameters, residual, *norm)
+        return _linear(x, self.kernel_parameters, residual, *norm)
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:

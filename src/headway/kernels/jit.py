@@ -16,7 +16,7 @@ import numba
 import numpy.typing as npt
 
 from headway.errors import HeadwayError
-from headway.kernels.code_cache import VERSION, report_lost, use_code_cache
+from headway.kernels.code_cache import VERSION, use_code_cache, warn_feature_lost
 from headway.kernels.processor import FEATURES_VARIABLE
 from headway.kernels.threads import host_threads
 
@@ -145,7 +145,7 @@ def _threads_start_fast() -> bool:
         numba.get_num_threads()  # starts the threads
         layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
     except Exception as error:  # NUMBA_THREADING_LAYER may name a library that is not installed
-        report_lost("kernels use one thread", error)
+        warn_feature_lost("kernels use one thread", error)
         return False
     finally:
         host_threads.set(before)
@@ -174,7 +174,7 @@ def _compile(function: FunctionT, form: str, options: dict[str, Any]) -> Functio
     try:
         dispatcher._compile_for_args = _compile_whole(dispatcher._compile_for_args, function)
     except AttributeError as error:
-        report_lost("Ctrl-C may be lost while kernels are compiled", error)
+        warn_feature_lost("Ctrl-C may be lost while kernels are compiled", error)
     return cast(FunctionT, dispatcher)
 
 

@@ -6,7 +6,7 @@ from headway.kernels.jit import Array, jit_exact
 
 
 @jit_exact
-def expected_counts(occurrences: Array, choices: Array, probabilities: Array, counts: Array) -> None:
+def add_expected_counts(occurrences: Array, choices: Array, probabilities: Array, counts: Array) -> None:
     """Perform the expectation step: add the expected count of each token pair to ``counts``.
 
     Args:
@@ -29,7 +29,7 @@ def expected_counts(occurrences: Array, choices: Array, probabilities: Array, co
 
 
 @jit_exact
-def mean_gains(
+def compute_mean_gains(
     sources: Array,
     source_starts: Array,
     targets: Array,

@@ -17,8 +17,8 @@ from numba import extending
 from headway.kernels.processor import cpu_features
 
 BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
-FEATURES = cpu_features()
-LANES = 16 if "avx512bw" in FEATURES else 8  # number of 32-bit numbers in a vector
+CPU_FEATURES = cpu_features()
+LANES = 16 if "avx512bw" in CPU_FEATURES else 8  # number of 32-bit numbers in a vector
 CACHE_LINE = 64  # size in bytes
 TILE_ROWS, TILE_BYTES = 16, 64  # size of an AMX tile register
 FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
@@ -113,7 +113,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.branch(test)
         self.position_at_end(end)
 
-    def variable(self, initial: ir.Value) -> ir.Value:
+    def local_variable(self, initial: ir.Value) -> ir.Value:
         """Return a pointer to a new local variable, which LLVM keeps in a register."""
         with self.goto_entry_block():
             pointer = self.alloca(initial.type)

@@ -28,7 +28,7 @@ def _emit_sum(builder: Builder, count: ir.Value, term: Callable[[_Read, _Broadca
     ``term`` returns one term or a vector of terms. Its arguments are two functions. One reads an element or a vector of
     elements. The other returns a number, or a vector with the number in all lanes.
     """
-    total, rest = (builder.variable(constant(kind, 0.0)) for kind in (FLOAT_VECTOR, FLOAT))
+    total, rest = (builder.local_variable(constant(kind, 0.0)) for kind in (FLOAT_VECTOR, FLOAT))
 
     def emit(kind: ir.Type, index: ir.Value) -> None:
         def read(x: ir.Value, stored: ir.Type) -> ir.Value:

@@ -45,7 +45,7 @@ def _softmax(scores: Array, mask: Array, factor: Any) -> None:
         powers = np.empty(length + LANES, dtype=np.float32)
         flags = np.empty(length, dtype=np.bool_)
         for query in range(queries):
-            is_open, own_query = open_keys(mask, row // heads, query, flags), own_head[query]
+            is_open, own_query = allowed_keys(mask, row // heads, query, flags), own_head[query]
             for key in range(length):
                 powers[key] = to_float32(own_query[key]) * factor if is_open[key] else _MINUS_INFINITY
             total = exp_and_sum(powers.ctypes.data, length)
@@ -56,7 +56,7 @@ def _softmax(scores: Array, mask: Array, factor: Any) -> None:
 
 
 @jit_inline
-def open_keys(mask: Array, sentence: int, query: int, flags: Array) -> Array:
+def allowed_keys(mask: Array, sentence: int, query: int, flags: Array) -> Array:
     """Return a mask of the keys that a query may attend to. It may be stored in ``flags``, which is overwritten."""
     if mask.ndim == 3:
         own_sentence: Array = mask[0]

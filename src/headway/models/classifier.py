@@ -167,7 +167,7 @@ def _one_position(
 ) -> Float[Tensor, "B 1 D"]:
     """Return the output of ``block`` at one position with input ``y``. ``x`` contains the inputs at all positions."""
     attention, around = block.attention, block.attention_residual
-    kv = attention.keys_values(around.norm(x) if isinstance(around, PreNorm) else x)
-    y = around(y, lambda y: attention.attend(attention.queries(y), kv, mask))
+    kv = attention.project_memory(around.norm(x) if isinstance(around, PreNorm) else x)
+    y = around(y, lambda y: attention.attend(attention.project_queries(y), kv, mask))
     transformed: Tensor = block.feed_forward_residual(y, block.feed_forward)
     return transformed

@@ -191,7 +191,7 @@ class DecoderOnly(ContinuationModel):
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
         """Process the prompts (``sources``) and begin decoding, with ``beams`` rows for each prompt."""
         stored = self._prefill(sources)
-        state = PrefixState(self.decoder.cache(stored))
+        state = PrefixState(self.decoder.make_cache(stored))
         self._admit(state, sources, stored, beams)
         return state
 

@@ -41,7 +41,13 @@ from headway.nn.arguments import check_integers
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
 from headway.nn.recurrent import Cell, EncoderOutput, RecurrentEncoder, Summary
-from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
+from headway.nn.recurrent_decoders import (
+    BahdanauDecoder,
+    FixedVectorDecoder,
+    LuongDecoder,
+    RecurrentDecoder,
+    RecurrentState,
+)
 from headway.nn.scores import ScoreKind
 
 _DEEP: dict[str, Any] = {
@@ -248,7 +254,7 @@ class RecurrentModel(TranslationModel):
         return hidden
 
 
-def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder:
+def _decoder(config: RecurrentConfig, d_embedding: int) -> RecurrentDecoder:
     widths = config.cell, d_embedding, config.d_model
     common: dict[str, Any] = {"layers": config.decoder_layers, "dropout": config.dropout}
     if config.score_kind is None:

@@ -21,14 +21,19 @@ from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig, body_weights, with_body
+from headway.models.sequence_classifier import (
+    SequenceClassifier,
+    SequenceClassifierConfig,
+    body_weights,
+    config_with_body,
+)
 from headway.models.transformer import (
     Transformer,
     TransformerConfig,
+    config_with_decoder,
+    config_with_encoder,
     decoder_weights,
     encoder_weights,
-    with_decoder,
-    with_encoder,
 )
 
 _REGISTER = "headway.models.registry.register"
@@ -44,13 +49,14 @@ class TrainingStart:
     """Describes how training a model of another architecture starts from an existing model.
 
     Attributes:
-        config: Function that maps the existing model's configuration to the options that the new model must have. It
-            raises :class:`ConfigError` if no model of the new architecture has these options.
-        weights: Function that maps the existing model's weights, by name, to the initial weights of the new model.
+        make_config: Function that maps the existing model's configuration to the options that the new model must have.
+            It raises :class:`ConfigError` if no model of the new architecture has these options.
+        convert_weights: Function that maps the existing model's weights, by name, to the initial weights of the new
+            model.
     """
 
-    config: Callable[[dict[str, Any]], dict[str, Any]]
-    weights: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    make_config: Callable[[dict[str, Any]], dict[str, Any]]
+    convert_weights: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -61,22 +67,25 @@ class Architecture:
         config_class: The configuration class. Its ``kind`` is the key in :data:`ARCHITECTURES`.
         model_class: The model class. It is called with the configuration, source vocabulary size and output size.
         capability: The task that the models can be trained for.
-        compilable: Whether ``torch.compile`` is useful for the model. It would unroll a recurrent model's time steps.
-        blocks: Function that returns a model's blocks in order, from input to output. None if the model has no blocks.
-        cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
-            is empty if the model has no such layers.
-        starts: For each other capability, how a model with that capability starts training from this architecture.
-        decoder_start: How an encoder-decoder's decoder starts training from this model. None if it cannot.
+        is_compilable: Whether ``torch.compile`` is useful for the model. It would unroll a recurrent model's time
+            steps.
+        get_blocks: Function that returns a model's blocks in order, from input to output. None if the model has no
+            blocks.
+        get_cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The
+            list is empty if the model has no such layers.
+        training_starts: For each other capability, how a model with that capability starts training from this
+            architecture.
+        decoder_training_start: How an encoder-decoder's decoder starts training from this model. None if it cannot.
     """
 
     config_class: type[ArchitectureConfig]
     model_class: Callable[..., Model]
     capability: Capability
-    compilable: bool = True
-    blocks: Callable[[Model], list[nn.Module]] | None = None
-    cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
-    starts: Mapping[Capability, TrainingStart] = field(default_factory=dict)
-    decoder_start: TrainingStart | None = None
+    is_compilable: bool = True
+    get_blocks: Callable[[Model], list[nn.Module]] | None = None
+    get_cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
+    training_starts: Mapping[Capability, TrainingStart] = field(default_factory=dict)
+    decoder_training_start: TrainingStart | None = None
 
 
 def _transformer_blocks(model: Model) -> list[nn.Module]:
@@ -105,44 +114,46 @@ def _recurrent_attention(model: Model) -> list[nn.Module]:
     return [layer for name, layer in cast("RecurrentModel", model).decoder.named_children() if name == "attention"]
 
 
-_CLASSIFIER_START = TrainingStart(with_body, body_weights)
+_CLASSIFIER_START = TrainingStart(config_with_body, body_weights)
 
 _ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
         TransformerConfig,
         Transformer,
         "translates",
-        blocks=_transformer_blocks,
-        cross_attentions=_transformer_cross_attentions,
+        get_blocks=_transformer_blocks,
+        get_cross_attentions=_transformer_cross_attentions,
     ),
     "recurrent": Architecture(
         RecurrentConfig,
         RecurrentModel,
         "translates",
-        compilable=False,
-        cross_attentions=_recurrent_attention,
+        is_compilable=False,
+        get_cross_attentions=_recurrent_attention,
     ),
     "classifier": Architecture(ClassifierConfig, EncoderClassifier, "labels"),
     "decoder_only": Architecture(
         DecoderOnlyConfig,
         DecoderOnly,
         "continues",
-        blocks=_decoder_only_blocks,
-        starts={"labels": _CLASSIFIER_START},
-        decoder_start=TrainingStart(with_decoder, decoder_weights),
+        get_blocks=_decoder_only_blocks,
+        training_starts={"labels": _CLASSIFIER_START},
+        decoder_training_start=TrainingStart(config_with_decoder, decoder_weights),
     ),
-    "recurrent_lm": Architecture(RecurrentLMConfig, RecurrentLM, "continues", compilable=False),
+    "recurrent_lm": Architecture(RecurrentLMConfig, RecurrentLM, "continues", is_compilable=False),
     "masked": Architecture(
         MaskedConfig,
         MaskedTransformer,
         "fills",
-        blocks=_masked_blocks,
-        starts={
+        get_blocks=_masked_blocks,
+        training_starts={
             "labels": _CLASSIFIER_START,
-            "translates": TrainingStart(with_encoder, encoder_weights),
+            "translates": TrainingStart(config_with_encoder, encoder_weights),
         },
     ),
-    "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "labels", blocks=_body_blocks),
+    "sequence_classifier": Architecture(
+        SequenceClassifierConfig, SequenceClassifier, "labels", get_blocks=_body_blocks
+    ),
 }
 
 
@@ -167,11 +178,11 @@ def architecture_of(config: ArchitectureConfig) -> Architecture:
 
 def blocks_of(model: Model) -> list[nn.Module]:
     """Return a model's blocks in order, from input to output, or an empty list if it has no blocks."""
-    blocks = architecture_of(model.config).blocks
+    blocks = architecture_of(model.config).get_blocks
     return [] if blocks is None else blocks(model)
 
 
-def architectures_that(capability: Capability) -> list[str]:
+def architectures_with_capability(capability: Capability) -> list[str]:
     """Return the kinds of all architectures with this capability."""
     return [kind for kind, architecture in ARCHITECTURES.items() if architecture.capability == capability]
 

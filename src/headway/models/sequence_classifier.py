@@ -142,7 +142,7 @@ class SequenceClassifier(ClassificationModel):
         return self.logits_from(self.embed_source(source), source)
 
 
-def with_body(body: dict[str, Any]) -> dict[str, Any]:
+def config_with_body(body: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a classifier that is based on a language model with the configuration ``body``."""
     return {"kind": "sequence_classifier", "body": body}
 

@@ -8,9 +8,9 @@ embedding, target embedding and output projection share one weight (section 3.4)
 Options cover the paper's own variants and variants from later work: positions (learned, rotary, relative bias, none),
 ``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 
-The encoder can be initialized from a masked language model (:func:`with_encoder`; Rothe et al. 2020, "Leveraging
+The encoder can be initialized from a masked language model (:func:`config_with_encoder`; Rothe et al. 2020, "Leveraging
 Pre-trained Checkpoints for Sequence Generation Tasks", the model BERT2RND), and the decoder from a decoder-only
-language model (:func:`with_decoder`; the paper's BERT2GPT).
+language model (:func:`config_with_decoder`; the paper's BERT2GPT).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Transformer(TranslationModel):
 
     def _memory(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
         source = pad_sequences(sources, self.pad, self.device)
-        return self.decoder.keys_values(self.encode(source, padding_mask(source, self.pad)))
+        return self.decoder.project_memory(self.encode(source, padding_mask(source, self.pad)))
 
     def _admit(
         self, state: TransformerState, sources: Sequence[Sequence[int]], memory: Sequence[KeysValues], beams: int
@@ -259,7 +259,7 @@ _DECODER_NAMES = {
 }
 
 
-def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
+def config_with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a Transformer whose encoder is initialized from a masked language model.
 
     ``masked`` contains the language model's options. The result contains the block options, which encoder and decoder
@@ -295,7 +295,7 @@ def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
+def config_with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a Transformer whose decoder is initialized from a decoder-only model.
 
     ``causal`` contains the decoder-only model's options.

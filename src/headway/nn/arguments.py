@@ -24,7 +24,9 @@ Size = int | str
 def check_floats(name: str, x: Tensor, *sizes: Size | EllipsisType) -> None:
     """Raise :class:`ShapeError` unless ``x`` is floating-point and has these sizes. ``...`` matches any dimensions."""
     if not is_traced() and not (isinstance(x, Tensor) and x.is_floating_point() and _fits(x.shape, sizes)):
-        raise ShapeError(described(x), where=name, accepted=f"floating-point numbers of the shape {shown_sizes(sizes)}")
+        raise ShapeError(
+            describe_value(x), where=name, accepted=f"floating-point numbers of the shape {format_sizes(sizes)}"
+        )
 
 
 def check_integers(name: str, x: Tensor, *sizes: Size | EllipsisType) -> None:
@@ -32,7 +34,7 @@ def check_integers(name: str, x: Tensor, *sizes: Size | EllipsisType) -> None:
     if not is_traced() and not (
         isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32) and _fits(x.shape, sizes)
     ):
-        raise ShapeError(described(x), where=name, accepted=f"integers of the shape {shown_sizes(sizes)}")
+        raise ShapeError(describe_value(x), where=name, accepted=f"integers of the shape {format_sizes(sizes)}")
 
 
 def input_width(layer: nn.Module) -> Size:
@@ -65,14 +67,14 @@ def _fits(shape: torch.Size, sizes: tuple[Size | EllipsisType, ...]) -> bool:
     return True
 
 
-def shown_sizes(sizes: tuple[Size | EllipsisType, ...]) -> str:
+def format_sizes(sizes: tuple[Size | EllipsisType, ...]) -> str:
     """Format sizes as a shape."""
     shown = ", ".join("..." if size is ... else str(size) for size in sizes)
     return f"({shown}{',' if len(sizes) == 1 else ''})"
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe an argument: a tensor's data type and shape, or the type of another object."""
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}, not a tensor"
-    return f"a tensor of {str(value.dtype).removeprefix('torch.')} with the shape {shown_sizes(tuple(value.shape))}"
+    return f"a tensor of {str(value.dtype).removeprefix('torch.')} with the shape {format_sizes(tuple(value.shape))}"

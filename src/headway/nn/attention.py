@@ -113,7 +113,7 @@ class KeysValues:
     keys: Float[Tensor, "B H S K"]
     values: Float[Tensor, "B H S U"]
 
-    def for_queries(self, queries_per_key: int) -> KeysValues:
+    def repeat_for_queries(self, queries_per_key: int) -> KeysValues:
         """Repeat each head for the neighboring query heads that share it."""
         if queries_per_key == 1:
             return self
@@ -221,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         self.check_arguments(x, memory, mask=mask)
         if memory is None:
             return self.attend_to_itself(*self.project(x), restrict_to_window(mask, self.window, x))
-        return self.attend(self.queries(x), self.keys_values(memory), mask)
+        return self.attend(self.project_queries(x), self.project_memory(memory), mask)
 
     def check_arguments(self, x: Tensor, memory: Tensor | None = None, **masks: Mask | None) -> None:
         """Raise :class:`~headway.errors.ShapeError` if :meth:`forward` does not accept these arguments.
@@ -252,12 +252,12 @@ class MultiHeadAttention(nn.Module):
             )
         return query, KeysValues(self._prepared(key), _split_heads(value, self.num_kv_heads))
 
-    def queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
+    def project_queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
         """Return the queries of x for attention to a memory."""
         self.check_arguments(x)
         return self._query_heads(self._part(x, 0, self.widths[0]))
 
-    def keys_values(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
+    def project_memory(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
         """Return the keys and values of a memory."""
         check_floats("memory", memory, "batch", "length", input_width(self.projection))
         joined = self._part(memory, self.widths[0], sum(self.widths))
@@ -268,7 +268,7 @@ class MultiHeadAttention(nn.Module):
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
         """Call :meth:`attend` with the results of :meth:`project`, and with the relative biases if there are any."""
-        bias = None if self.relative_bias is None else self.relative_bias.of_sequence(query.size(2))
+        bias = None if self.relative_bias is None else self.relative_bias.biases_for_length(query.size(2))
         return self.attend(query, kv, mask, bias)
 
     def attend(
@@ -284,7 +284,7 @@ class MultiHeadAttention(nn.Module):
         """
         check_mask("mask", mask, query.size(0), query.size(2), kv.keys.size(2))
         mask = None if mask is None else add_head_dim(mask, query)
-        kv = kv.for_queries(self.queries_per_key)
+        kv = kv.repeat_for_queries(self.queries_per_key)
         weights = apply_observers(self, masked_softmax(self.scores(query, kv.keys, bias), mask))
         return self.merge_heads(self.dropout(weights) @ kv.values)
 

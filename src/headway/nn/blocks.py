@@ -381,7 +381,7 @@ class DecoderBlock(nn.Module):
         """
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            query = self.cross_attention.queries(x)
+            query = self.cross_attention.project_queries(x)
             keys, values = (torch.unflatten(stored, 0, (len(x), -1)) for stored in memory_kv.entries(layer))
             return self.cross_attention.attend(query, KeysValues(keys, values), memory_kv.mask)
 
@@ -453,9 +453,9 @@ class DecoderStack(_Stack):
         """Return the hidden states from which the output projection predicts each next token."""
         return self.run(x, memory, mask, memory_mask)
 
-    def keys_values(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
+    def project_memory(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
         """Return the keys and values of the memory for each block."""
-        return [block.cross_attention.keys_values(memory) for block in self._blocks()]
+        return [block.cross_attention.project_memory(memory) for block in self._blocks()]
 
     def make_caches(self, keys_values: list[KeysValues]) -> tuple[KVCache, KVCache]:
         """Return two empty caches for :meth:`step`: one for prefixes, and one for memories like ``keys_values``."""
@@ -497,7 +497,7 @@ class CausalStack(_Stack):
             stored.append(kv)
         return stored
 
-    def cache(self, stored: Sequence[KeysValues]) -> KVCache:
+    def make_cache(self, stored: Sequence[KeysValues]) -> KVCache:
         """Return an empty cache for keys and values shaped like the results of :meth:`prefill`."""
         return _cache_for(stored, self.window)
 

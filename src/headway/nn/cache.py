@@ -31,7 +31,7 @@ from torch.nn import functional as F
 T = TypeVar("T")
 
 _FREE_STEPS = 32  # number of decoding steps for which newly allocated buffers have free entries
-SLACK = 8  # number of extra columns after the last position of the table, which kernels may read
+TABLE_PADDING = 8  # number of extra columns after the last position of the table, which kernels may read
 _WASTE = 4  # the buffers shrink if they have more than this multiple of the needed number of entries
 
 
@@ -66,8 +66,8 @@ class KVCache:
         slots: Slot of each sequence. The heads of slot p have the indices ``p * H`` to ``p * H + H - 1``.
         lengths: Number of positions of each sequence so far, which is the same for all its beams.
         current_max_length: Largest element of ``lengths``.
-        table: The entry of each position of each beam (B, W, >= current_max_length + SLACK). Columns from ``lengths``
-            on contain valid but meaningless entry indices.
+        table: The entry of each position of each beam (B, W, >= current_max_length + TABLE_PADDING). Columns from
+            ``lengths`` on contain valid but meaningless entry indices.
         newest: The entry of each beam's last position (B, W), set by :meth:`advance`.
         num_entries: C, the number of entries that attention over whole slots reads.
         is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
@@ -138,7 +138,7 @@ class KVCache:
             self._entry_positions = held.scatter_(2, reached, positions)[:, :, : self.num_entries]
         return self._entry_positions
 
-    def converted(self, convert: Callable[[Tensor, Tensor], T]) -> T:
+    def convert_once(self, convert: Callable[[Tensor, Tensor], T]) -> T:
         """Return ``convert(keys, values)``. All calls must pass the same function.
 
         The result is cached until the buffers are replaced.
@@ -292,7 +292,7 @@ class KVCache:
 
     def _reserve_positions(self, count: int) -> None:
         """Extend the table to at least ``count`` positions."""
-        missing = count + SLACK - self.table.size(2)
+        missing = count + TABLE_PADDING - self.table.size(2)
         if missing > 0:
             self.table = F.pad(self.table, (0, missing + count // 2))
 

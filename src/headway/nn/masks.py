@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headway.errors import ShapeError
-from headway.nn.arguments import check_integers, described, is_traced, shown_sizes
+from headway.nn.arguments import check_integers, describe_value, format_sizes, is_traced
 
 _MASK_HINT = (
     'True means "may attend": use mask.bool() for a mask of 1 and 0, and mask == 0 for a mask of 0 and minus infinity'
@@ -107,8 +107,8 @@ def check_mask(name: str, mask: Any, *sizes: int) -> None:
                 hint = "use mask.unsqueeze(1) if all queries of a sequence may attend to the same keys"
             elif len(shape) == len(sizes) + 1:
                 hint = "all heads share one mask, which has no head dimension"
-            accepted = f"a shape that broadcasts to {shown_sizes(sizes)}"
-            raise ShapeError(described(mask), where=name, accepted=accepted, hint=hint)
+            accepted = f"a shape that broadcasts to {format_sizes(sizes)}"
+            raise ShapeError(describe_value(mask), where=name, accepted=accepted, hint=hint)
     elif isinstance(mask, Causal | DocumentMask):
         batch, positions = mask.first_keys.shape if isinstance(mask, DocumentMask) else (sizes[0], sizes[-2])
         if not (batch == sizes[0] and positions == sizes[-2] == sizes[-1]):
@@ -117,7 +117,7 @@ def check_mask(name: str, mask: Any, *sizes: int) -> None:
             )
             raise ShapeError(what, where=name, accepted="the same number of positions, queries and keys")
     else:
-        raise ShapeError(described(mask), where=name, accepted="booleans", hint=_MASK_HINT)
+        raise ShapeError(describe_value(mask), where=name, accepted="booleans", hint=_MASK_HINT)
 
 
 def _broadcasts(shape: torch.Size, sizes: tuple[int, ...]) -> bool:

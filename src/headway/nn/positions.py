@@ -227,7 +227,7 @@ class RotaryScaling(Config):
             raise ValueError("low_frequency_factor must be less than high_frequency_factor")
         return self
 
-    def scaled(self, frequencies: Float[Tensor, " F"], base: float) -> tuple[Float[Tensor, " F"], float]:
+    def scale_frequencies(self, frequencies: Float[Tensor, " F"], base: float) -> tuple[Float[Tensor, " F"], float]:
         """Return the scaled frequencies, in radians per position, and the factor for queries and keys."""
         slow = frequencies / self.factor
         if self.kind == "linear" or self.original_length is None:
@@ -291,7 +291,7 @@ def _rotations(
     frequencies = base ** -(2 * torch.arange(rotated // 2, dtype=torch.float64) / rotated)
     magnitude = 1.0
     if scaling is not None:
-        frequencies, magnitude = scaling.scaled(frequencies, base)
+        frequencies, magnitude = scaling.scale_frequencies(frequencies, base)
     angles = torch.arange(length, dtype=torch.float64).unsqueeze(1) * frequencies
     cosine, sine = (torch.from_numpy(function(angles.numpy()) * magnitude) for function in (np.cos, np.sin))
     table = torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
@@ -323,7 +323,7 @@ class RelativeBias(nn.Module):
             the bucket of distance 0, for attention that masks these keys.
     """
 
-    starts: Int[Tensor, " N"]
+    bucket_starts: Int[Tensor, " N"]
 
     def __init__(
         self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
@@ -335,7 +335,7 @@ class RelativeBias(nn.Module):
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
         nn.init.normal_(self.table, std=0.1)
         starts = _bucket_starts(num_buckets // 2 if bidirectional else num_buckets, max_distance)
-        self.register_buffer("starts", torch.tensor(starts), persistent=False)
+        self.register_buffer("bucket_starts", torch.tensor(starts), persistent=False)
 
     def forward(self, distances: Int[Tensor, "*b T S"]) -> Float[Tensor, "*b H T S"]:
         """Return the biases for ``distances``. A distance is the key's position minus the query's position."""
@@ -343,7 +343,7 @@ class RelativeBias(nn.Module):
         biases: Tensor = F.embedding(self._buckets(distances), self.table)
         return biases.movedim(-1, -3)
 
-    def of_sequence(self, length: int) -> Float[Tensor, "H T T"]:
+    def biases_for_length(self, length: int) -> Float[Tensor, "H T T"]:
         """Return the biases of self-attention in a sequence of ``length`` positions."""
         distances = torch.arange(1 - length, length, device=self.table.device)
         by_distance: Tensor = self(distances.unsqueeze(0)).squeeze(1)  # (H, 2T - 1)
@@ -351,7 +351,7 @@ class RelativeBias(nn.Module):
 
     def _buckets(self, distances: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         apart = distances.abs() if self.bidirectional else (-distances).clamp(min=0)
-        buckets = torch.bucketize(apart, self.starts, right=True)
+        buckets = torch.bucketize(apart, self.bucket_starts, right=True)
         return buckets + (distances > 0) * (self.num_buckets // 2) if self.bidirectional else buckets
 
 

@@ -142,7 +142,7 @@ class Maxout(nn.Module):
         return torch.maximum(*self.linear(x).chunk(2, -1))
 
 
-class Decoder(nn.Module):
+class RecurrentDecoder(nn.Module):
     """Recurrent layers, and the map V from z to their initial states. Subclasses define the input and the output.
 
     A call takes the embeddings of the next T tokens of each row (a whole target or one token) and advances the state by
@@ -158,7 +158,7 @@ class Decoder(nn.Module):
         self.num_states = 1 if cell == "gru" else 2
         self.bridge = xavier_linear(d_model, layers * self.num_states * d_model)
         self.dropout = Dropout(dropout)
-        self.d_fed = 0
+        self.d_fed_output = 0
 
     def encode_memory(self, encoded: EncoderOutput) -> RecurrentMemory:
         """Return the memory of the encoded sentences. Without attention, it contains only z."""
@@ -172,7 +172,9 @@ class Decoder(nn.Module):
         layers = tuple(
             tuple(states[start : start + self.num_states]) for start in range(0, len(states), self.num_states)
         )
-        return RecurrentState(self.encode_memory(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
+        return RecurrentState(
+            self.encode_memory(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed_output)
+        )
 
     def run_layers(self, x: Float[Tensor, "R T _"], state: RecurrentState, first: int = 0) -> Float[Tensor, "R T D"]:
         """Compute all steps of layer ``first`` and of the layers above it, with one call per layer."""
@@ -191,7 +193,7 @@ class Decoder(nn.Module):
         return after[-1][0]
 
 
-class FixedVectorDecoder(Decoder):
+class FixedVectorDecoder(RecurrentDecoder):
     """A decoder that depends on the source only through the vector z.
 
     With ``every_step`` (Cho et al. 2014, section 2.2 and appendix A.1.2):
@@ -229,7 +231,7 @@ class FixedVectorDecoder(Decoder):
         return out
 
 
-class AttentionDecoder(Decoder):
+class AttentionDecoder(RecurrentDecoder):
     """A decoder that attends to the encoder's states."""
 
     attention: RecurrentAttention
@@ -311,12 +313,12 @@ class LuongDecoder(AttentionDecoder):
         self.attention = RecurrentAttention(d_model, score, score_hidden)
         self.combine = xavier_linear(2 * d_model, d_embedding)
         self.d_output = d_embedding
-        self.d_fed = d_embedding if input_feeding else 0
+        self.d_fed_output = d_embedding if input_feeding else 0
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         check_floats("y", y, state.fed_output.size(0), "length", self.d_output)
-        if not self.d_fed:
+        if not self.d_fed_output:
             out, weights = self._attend(self.run_layers(y, state), state.memory)
             state.attention_weights = weights.reshape(*y.shape[:2], -1)[:, -1]
             return out

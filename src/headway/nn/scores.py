@@ -55,7 +55,7 @@ def make_score(kind: str, width: int, num_heads: int = 1, *, hidden: int | None 
     return score
 
 
-def register_score(kind: str, make: MakeScore) -> None:
+def register_score(kind: str, make: ScoreFactory) -> None:
     """Register a score function, so that recipes and model folders can use it as ``model.score``.
 
     Models that use it train and search in plain PyTorch, and cannot be exported. Register the function again before
@@ -220,8 +220,8 @@ def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(num_heads, inputs, outputs).uniform_(-bound, bound))
 
 
-MakeScore = Callable[[int, int, int], ScoreFunction]
-SCORES: Kinds[MakeScore] = Kinds(
+ScoreFactory = Callable[[int, int, int], ScoreFunction]
+SCORES: Kinds[ScoreFactory] = Kinds(
     "model.score",
     {
         "scaled_dot": lambda width, _heads, _units: _DotScore(width**-0.5),

@@ -26,7 +26,7 @@ from headway.serve.workers.loader import _precision_note
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokenTemplate
 
-pytestmark = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 LLAMA = {"norm_kind": "rms", "bias": "none", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 1}
 FORMS: dict[str, dict[str, Any]] = {
