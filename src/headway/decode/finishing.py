@@ -38,11 +38,11 @@ class Ending:
 
     rows: EndedRows
     row: int
-    length: int  # number of tokens before the last one
+    length: int  # number of tokens before the last token
     ends_with_eos: bool
     score: float
     coverage: float  # the coverage penalty, which is part of the score
-    ended_by_limit: bool  # whether the length limit ended it
+    ended_by_limit: bool  # whether the length limit ended the hypothesis
     unmet: tuple[int, ...]
     is_incomplete: bool  # whether a longer hypothesis could have met an unmet constraint
 

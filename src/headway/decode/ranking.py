@@ -10,8 +10,8 @@ PyTorch's ``topk`` guarantees no order of equal values, so values are compared b
 NaN comes before all other values, so that damaged weights are detected.
 
 **Extensions.** Plain and diverse beam search extend the hypotheses of a beam by one token. B sequences have G groups of
-W hypotheses each; groups are searched separately. Sampling and constraints choose differently from the same candidates
-(:mod:`headway.decode.sampling`, :mod:`headway.decode.constraints`).
+W hypotheses each; groups are searched separately. Sampling and constraints choose from the same candidates in other
+ways (:mod:`headway.decode.sampling`, :mod:`headway.decode.constraints`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-_FEW = 64  # up to this many values, sorting is faster than building keys
-_BLOCK = 64  # tokens per block; near the square root of (usual vocabulary size / beam size)
+_FEW = 64  # up to this number of values, sorting is faster than building keys
+_BLOCK = 64  # number of tokens per block, near the square root of (usual vocabulary size / beam size)
 _FEW_BANNED = 8  # up to this many banned tokens, ranking and then dropping them is faster than copying the logits
 
 
@@ -114,7 +114,7 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
     if size <= _FEW:
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # this order also puts NaN first
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0
-    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # gives the integers the order of the floats
+    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # these integers have the same order as the floats
     bits = bits.masked_fill(values.isnan(), 0x7FFFFFFF)
     keys = (bits.long() << 32) | torch.arange(size - 1, -1, -1, device=values.device)
     return size - 1 - (keys.topk(count, dim=-1).values & 0xFFFFFFFF)

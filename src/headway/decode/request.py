@@ -12,7 +12,7 @@ from headway.config import Config
 from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
-_IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
+_IDLE = ("beam_size", "stopping", "diversity")  # options without effect if sampling, or without groups (diversity)
 _OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # beam search options that do not apply to sampling
 _MIN_TEMPERATURE = 1e-6  # greater than 0, because logits are divided by the temperature
 
@@ -111,7 +111,7 @@ class DecodingOptions(Config):
         if self.sampling is not None and idle:
             raise ValueError(f"{min(idle)} and sampling cannot be combined: samples have no beam; remove one of them")
         if self.sampling is not None and self.groups > 1:
-            raise ValueError("groups and sampling cannot be combined: samples already differ by chance")
+            raise ValueError("groups and sampling cannot be combined: samples already differ at random")
         if self.sampling is not None and self.coverage_penalty:
             raise ValueError(
                 "coverage_penalty and sampling cannot be combined: the penalty ranks a beam, samples are not ranked"

@@ -54,7 +54,7 @@ def draw_tokens(
     noisy = logits + gumbel_noise(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)
     places = noisy.argmax(2, keepdim=True)
     chosen = log_probs.gather(2, places)
-    none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN is kept, so that it is reported
+    none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # keep NaN, so that it is reported
     totals = (scores + chosen.nan_to_num(nan=torch.nan, neginf=0.0)).masked_fill(none_left, -torch.inf)
     return Extensions(totals, torch.zeros_like(places), tokens.gather(2, places), chosen)
 

@@ -77,7 +77,7 @@ class Replacement:
         reasons = []
         for name, value in attributes_and_parts(module).items():
             if name not in self.supported_attributes:
-                if value is not None:  # otherwise the layer has no such part
+                if value is not None:  # None means that the layer has no such part
                     reasons.append(f"{name} = {_shown(value)} is not listed in headway/engine/accelerate.py")
             elif not self.supported_attributes[name](value):
                 reasons.append(f"{name} = {_shown(value)} has no fast form")

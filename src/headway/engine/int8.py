@@ -253,7 +253,7 @@ class Int8Backend(TorchBackend):
 
 
 def _own_entries(sources: SourceRows) -> CacheEntries:
-    """Return the cache entries of sentences if each sentence b has its own slot b."""
+    """Return the cache entries of sentences, each of which has its own slot."""
     lengths = np.array(sources.lengths)
     return contiguous_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 

@@ -67,7 +67,7 @@ class CompiledBlocks:
     """A stack of blocks that one call computes on one thread, with the same results as one call for each layer."""
 
     def __init__(self, blocks: Sequence[_QuantizedBlock]) -> None:
-        self._blocks = blocks  # keeps alive the arrays that the parameters point to
+        self._blocks = blocks  # keeps the arrays alive that the parameters point to
         self._layers = np.array([[layer.kernel_parameters for layer in block.layers] for block in blocks])
         after = [[layer.norm for layer in block.layers[1::2]] for block in blocks]
         self._norms = (*_stacked([block.norms for block in blocks]), *_stacked(after))

@@ -34,7 +34,7 @@ from headway.text.base import NUM_SPECIAL, UNK, TextTokenizer
 from headway.weights import check_readable
 
 INT8_CHECK_FILE = "int8_check.json"
-"""Name of the file in a model folder that stores the check's result."""
+"""Name of the file that stores the check's result in a model folder."""
 
 MIN_AGREEMENT = 0.96
 """Minimum agreement for int8: 94 %, plus two standard deviations of a proportion measured on 512 tokens."""

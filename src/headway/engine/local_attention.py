@@ -20,7 +20,7 @@ from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_produc
 from headway.nn.attention import KeysValues, attention_is_observed, restrict_to_window
 from headway.nn.masks import Causal, DocumentMask, Mask
 
-_MIN_BLOCK = 32  # with fewer queries, the matrix products would be too small
+_MIN_BLOCK = 32  # minimum number of queries per block; with fewer, the matrix products would be too small
 # A sequence is divided into blocks if it has at least this many times as many keys as a block. Measured for forward and
 # backward passes on 2 cores (AVX-512): blocks and whole sequences are equally fast at a factor between 2 and 3.
 _MIN_LENGTH = 3

@@ -232,7 +232,7 @@ def build_norm_and_linear(
     bias: Float[Tensor, " N"] | None,
     activation: Activation | None = None,
 ) -> tuple[Layer | None, Layer]:
-    """Build a norm and the linear layer after it. The norm is None if there is none."""
+    """Build a norm and the linear layer after it. The built norm is None if ``norm`` is None or the identity."""
     norm, weight, bias = backend.fold_norm(norm, weight, bias)
     return None if norm is None else backend.norm(norm), backend.linear(weight, bias, activation)
 

@@ -303,7 +303,7 @@ class TorchBackend:
                 stored = by_slot[slots[span.prompt]]
                 stored[:, : span.shared] = by_slot[slots[span.shared_with], :, : span.shared]
                 stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
-                stored[:, span.length : longest] = 0  # masked, but must be finite
+                stored[:, span.length : longest] = 0  # these entries are masked, but must be finite
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:
         """Append each row's key and value to the cache, and return the row's attention over its prefix."""
@@ -447,7 +447,7 @@ class TorchOutputProjection:
         ]
 
     def _layer(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded from its ranking
+        missing = -len(weight) % _BLOCK  # number of rows that complete the last block; the ranking excludes them
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
             bias = None if bias is None else F.pad(bias, (0, missing))

@@ -41,7 +41,7 @@ _PANEL_PAIRS = _SUMMED // 2 + 1  # distance between panels in pairs; with a powe
 # Number of blocks of sums that fit a cache, and the minimum number of adjacent blocks.
 _SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4
 _LINE_BYTES = BLOCK * PAIR_BYTES  # size of BLOCK pairs in a panel, or of BLOCK float32 sums
-_NAN = np.uint16(0x7FC0)  # the bits of every NaN after conversion
+_NAN = np.uint16(0x7FC0)  # the bits that each NaN has after conversion to bfloat16
 
 
 def supports_width(width: int) -> bool:

@@ -33,7 +33,7 @@ _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.p
 _FEATURES = ",".join(sorted(cpu_features())).encode()
 # Compiled code contains the functions that it calls and depends on the chosen processor features, so it is valid only
 # for one version of all kernels and one set of features. Function names contain this hash, and file names contain
-# their function's name, so that Numba's own cache cannot confuse versions either.
+# their function's name. So Numba's own cache cannot confuse versions.
 VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
 
 _POLL_S = 0.01

@@ -312,7 +312,7 @@ def _amx_tile(row_tiles: int) -> _AmxTile:
 
 # AVX-512 has 32 registers, and vpdpbusd needs no registers for 16-bit sums.
 _MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # number of rows per tile
-_LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
+_LINES = _GROUP * BLOCK // CACHE_LINE  # number of cache lines that contain a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)

@@ -252,7 +252,7 @@ class RotaryScaling(Config):
 class RotaryPositions(_GrowingTable):
     """Rotate queries or keys by their positions.
 
-    There are no weights and no maximum length. The rotation is computed in float32 and rounded once.
+    This layer has no weights and no maximum length. The rotation is computed in float32 and rounded once.
 
     Args:
         width: Number of units in a head's queries and keys.
