@@ -537,7 +537,7 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
         (
             Request(source=(2,), limit=3, prefix=(3, 3), include=(((3, 4, 3),),)),
             {"max_length": 3},
-            "included phrase 1 takes 2 tokens, but the target may have only 1 more",
+            "included phrase 1 needs 2 tokens, but the target may have only 1 more",
         ),
         (
             Request(source=(2,), limit=9, include=(((3, 4), (4, 3)),), banned=((3, 4), (4,))),

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.config import Config
-from headway.engine.accelerate import accelerate, compile_blocks, describe_forward_form, layer_accelerations
+from headway.engine.accelerate import accelerate, compile_blocks, describe_forward_acceleration, layer_accelerations
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.engine.layers import AutocastDropout, KernelDropout, KernelPostNorm
 from headway.models.registry import build_model
@@ -86,7 +86,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     ],
 )
 def test_what_runs_is_described(options: dict[str, Any], ending: str) -> None:
-    described = describe_forward_form(block(**options))
+    described = describe_forward_acceleration(block(**options))
     assert re.fullmatch(r"(\d+) of \1 layers have a fast form" + re.escape(ending), described)
 
 

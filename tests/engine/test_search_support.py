@@ -15,7 +15,7 @@ from headway.config import Inert
 from headway.engine import (
     SearchTransformer,
     choose_precision,
-    describe_search_form,
+    describe_search_acceleration,
     fastest_float_precision,
     search_precision,
     search_support,
@@ -143,10 +143,10 @@ def test_an_option_may_have_a_fast_form_in_some_precisions_only(monkeypatch: pyt
     assert search_precision(model, "auto", cpu) == fastest_float_precision(cpu)
     assert search_precision(make(), "auto", cpu) == "int8"
     assert to_search_model(model, "auto").precision == fastest_float_precision(cpu)  # type: ignore[attr-defined]
-    assert describe_search_form(model).startswith(f"optimized, in float32 or bfloat16; not in int8 ({reason}")
+    assert describe_search_acceleration(model).startswith(f"optimized, in float32 or bfloat16; not in int8 ({reason}")
 
 
 def test_the_search_form_of_a_model_is_reported_with_its_reason() -> None:
-    assert describe_search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
-    plain = describe_search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
+    assert describe_search_acceleration(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
+    plain = describe_search_acceleration(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
     assert plain.startswith("plain: score = 'dot' has no form")

@@ -258,16 +258,16 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
 ) -> None:
     bundle = saved(make_translator, tmp_path / "m")
     lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
-    write_shortlist(Shortlist(lists.always_allowed, lists.table, "others"), tmp_path / "m")
+    write_shortlist(Shortlist(lists.always_allowed, lists.translations, "others"), tmp_path / "m")
     with pytest.raises(BundleError, match="with different vocabularies; learn it again"):
         load_translator(tmp_path / "m", shortlist=True)
     file = tmp_path / "m" / "shortlist.safetensors"
     for arrays in (
         {"always": lists.always_allowed},
-        {"always": lists.always_allowed, "table": lists.table.astype(np.float32)},
-        {"always": lists.always_allowed, "table": lists.table - 1},
-        {"always": lists.always_allowed, "table": lists.table[0]},
-        {"always": lists.always_allowed[lists.always_allowed != END], "table": lists.table},
+        {"always": lists.always_allowed, "table": lists.translations.astype(np.float32)},
+        {"always": lists.always_allowed, "table": lists.translations - 1},
+        {"always": lists.always_allowed, "table": lists.translations[0]},
+        {"always": lists.always_allowed[lists.always_allowed != END], "table": lists.translations},
     ):
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, file, {"vocabularies": ""})
         with pytest.raises(BundleError, match="not a shortlist, or damaged"):
@@ -275,7 +275,7 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
     file.write_bytes(b"torn")
     with pytest.raises(BundleError, match="not a shortlist, or damaged"):
         load_translator(tmp_path / "m", shortlist=True)
-    for wrong in (lists.table[:-1], np.full_like(lists.table, 60_000)):
+    for wrong in (lists.translations[:-1], np.full_like(lists.translations, 60_000)):
         with pytest.raises(ConfigError, match="but the model has"):
             Translator(bundle, shortlist=Shortlist(lists.always_allowed, wrong)).translate("ein")
 

@@ -17,8 +17,8 @@ import torch
 from headway import kernels
 from headway.cli.commands.doctor import doctor
 from headway.cli.commands.serve import serve
-from headway.engine import choose_precision, describe_search_form
-from headway.engine.accelerate import describe_forward_form
+from headway.engine import choose_precision, describe_search_acceleration
+from headway.engine.accelerate import describe_forward_acceleration
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
 from headway.kernels import availability
@@ -163,5 +163,5 @@ def test_commands_give_the_reason(
         serve(config=tmp_path / "serve.toml", check=True)
     assert capsys.readouterr().out == ""
     model = Transformer(TransformerConfig.preset("tiny"), 50, 50)
-    assert describe_forward_form(model) == f"plain: the compiled kernels do not run ({reason})"
-    assert describe_search_form(model) == f"optimized, in float32 or bfloat16; not in int8 ({reason})"
+    assert describe_forward_acceleration(model) == f"plain: the compiled kernels do not run ({reason})"
+    assert describe_search_acceleration(model) == f"optimized, in float32 or bfloat16; not in int8 ({reason})"

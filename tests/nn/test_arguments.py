@@ -119,8 +119,8 @@ CASES: list[tuple[Any, Callable[..., Any], dict[str, Tensor], set[str]]] = [
     (MultiHeadAttention, MultiHeadAttention(D, H), {"x": X, "mask": MASK}, set()),
     (MultiHeadAttention, MultiHeadAttention(D, H), {"x": X, "memory": MEMORY, "mask": MEMORY_MASK}, set()),
     (MultiHeadAttention, MultiHeadAttention(D, H, window=(1, 1), rotary=True), {"x": X, "mask": MASK}, set()),
-    (MultiHeadAttention, MultiHeadAttention(D, H).queries, {"x": X}, set()),
-    (MultiHeadAttention, MultiHeadAttention(D, H).keys_values, {"memory": MEMORY}, set()),
+    (MultiHeadAttention, MultiHeadAttention(D, H).project_queries, {"x": X}, set()),
+    (MultiHeadAttention, MultiHeadAttention(D, H).project_memory, {"memory": MEMORY}, set()),
     (MultiHeadAttention, MultiHeadAttention(D, H).project, {"x": X}, set()),
     (FeedForward, FeedForward(D, 16), {"x": X}, ANY_DIMENSIONS),
     (GatedFeedForward, GatedFeedForward(D, 16), {"x": X}, ANY_DIMENSIONS),
@@ -256,7 +256,7 @@ def test_messages_say_what_was_given_and_expected() -> None:
         ShapeError, match=r"mask: a tensor of float32 .*; expected booleans; True means .*mask\.bool\(\)"
     ):
         layer(torch.zeros(2, 10, 512), mask=torch.ones(10, 10))
-    with pytest.raises(ShapeError, match=r"mask: .*\(2, 10\); expected .* \(2, 7, 10\); mask\.unsqueeze\(1\)"):
+    with pytest.raises(ShapeError, match=r"mask: .*\(2, 10\); expected .* \(2, 7, 10\); use mask\.unsqueeze\(1\)"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 10) > 0)
     with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; one mask all heads share one mask"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 1, 7, 10) > 0)

@@ -7,7 +7,7 @@ from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, to
 from headway.engine.search_support import (
     Precision,
     choose_precision,
-    describe_search_form,
+    describe_search_acceleration,
     fastest_float_precision,
     search_precision,
     stored_int8_note,
@@ -24,7 +24,7 @@ __all__ = [
     "SearchTransformer",
     "Shortlist",
     "choose_precision",
-    "describe_search_form",
+    "describe_search_acceleration",
     "fastest_float_precision",
     "search_precision",
     "stored_int8_note",

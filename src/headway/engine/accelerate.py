@@ -236,7 +236,7 @@ def layer_accelerations(model: nn.Module) -> list[LayerAcceleration]:
     return forms
 
 
-def describe_forward_form(model: nn.Module) -> str:
+def describe_forward_acceleration(model: nn.Module) -> str:
     """Describe how the forward pass of ``model`` runs: how many layers are fast, and why the others are not.
 
     Fast attention layers are counted even if their options prevent using the operation that computes a whole layer.

@@ -49,7 +49,7 @@ _DTYPES = {"weight": torch.int8, "levels": torch.int8, "accumulator_init": torch
 
 
 @dataclass(frozen=True)
-class PlannedRows:
+class ScaledRows:
     """Rows of one of the model's linear layers, which a search multiplies by ``factor``."""
 
     module: nn.Linear
@@ -69,7 +69,7 @@ class LayerPlan:
     """
 
     name: str
-    rows: tuple[PlannedRows, ...]
+    rows: tuple[ScaledRows, ...]
     norm: nn.Module | None = None
 
     @property
@@ -121,17 +121,17 @@ def _real_norm(norm: nn.Module) -> nn.Module | None:
     return None if isinstance(norm, nn.Identity) else norm
 
 
-def _all_rows(*modules: nn.Linear) -> tuple[PlannedRows, ...]:
-    return tuple(PlannedRows(module, 0, module.out_features) for module in modules)
+def _all_rows(*modules: nn.Linear) -> tuple[ScaledRows, ...]:
+    return tuple(ScaledRows(module, 0, module.out_features) for module in modules)
 
 
-def _projected_rows(attention: MultiHeadAttention, *, is_scaled: bool) -> tuple[PlannedRows, PlannedRows]:
+def _projected_rows(attention: MultiHeadAttention, *, is_scaled: bool) -> tuple[ScaledRows, ScaledRows]:
     """Return the rows that compute queries, and the rows that compute keys and values."""
     queries, total = attention.widths[0], sum(attention.widths)
     factor = attention.d_key**-0.5 if is_scaled and attention.query_norm is None else 1.0
     return (
-        PlannedRows(attention.projection, 0, queries, factor),
-        PlannedRows(attention.projection, queries, total - queries),
+        ScaledRows(attention.projection, 0, queries, factor),
+        ScaledRows(attention.projection, queries, total - queries),
     )
 
 

@@ -184,7 +184,7 @@ def stored_int8_note(model: Any, precision: Precision) -> str | None:
     return f"has weights in 8-bit integers, and computes in {precision} with the dequantized weights"
 
 
-def describe_search_form(model: Any) -> str:
+def describe_search_acceleration(model: Any) -> str:
     """Describe the precisions in which searches use an optimized form of ``model``, or why they do not."""
     if reason := unsupported_reason(model):
         return f"plain: {reason}"

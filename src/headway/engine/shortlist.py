@@ -35,7 +35,7 @@ class Shortlist:
 
     Attributes:
         always_allowed: Tokens that every translation may contain, including EOS.
-        table: Possible translations of each token in the source vocabulary, padded with zeros.
+        translations: Possible translations of each token in the source vocabulary, padded with zeros.
         vocabulary_fingerprints: Fingerprints of the two vocabularies that the shortlist was made for, in one string.
 
     Raises:
@@ -43,11 +43,11 @@ class Shortlist:
     """
 
     always_allowed: Int32[Array, " A"]
-    table: Int32[Array, "F C"]
+    translations: Int32[Array, "F C"]
     vocabulary_fingerprints: str = ""
 
     def __post_init__(self) -> None:
-        for array, dimensions in ((self.always_allowed, 1), (self.table, 2)):
+        for array, dimensions in ((self.always_allowed, 1), (self.translations, 2)):
             if array.dtype != np.int32 or array.ndim != dimensions or array.min(initial=0) < 0:
                 raise ConfigError(
                     f"a shortlist array is {array.dtype} {array.shape}; expected non-negative 32-bit token ids"
@@ -57,11 +57,11 @@ class Shortlist:
 
     def check_vocabulary_sizes(self, source_size: int, target_size: int) -> None:
         """Raise :class:`ConfigError` if a model with vocabularies of these sizes cannot use the shortlist."""
-        largest = max(int(self.always_allowed.max()), int(self.table.max(initial=0)))
-        if len(self.table) != source_size or largest >= target_size:
+        largest = max(int(self.always_allowed.max()), int(self.translations.max(initial=0)))
+        if len(self.translations) != source_size or largest >= target_size:
             raise ConfigError(
-                f"the shortlist is for {len(self.table):,} source tokens and has target token {largest:,}, but the "
-                f"model has {source_size:,} source and {target_size:,} target tokens"
+                f"the shortlist is for {len(self.translations):,} source tokens and has target token {largest:,}, but "
+                f"the model has {source_size:,} source and {target_size:,} target tokens"
             )
 
     @classmethod
@@ -103,7 +103,7 @@ class Shortlist:
 
     def allowed_tokens(self, sources: Sequence[Sequence[int]]) -> Int[Tensor, "B U"]:
         """Return each source's shortlist, sorted and padded with 0 to the length of the longest shortlist."""
-        listed = [np.union1d(self.always_allowed, self.table[list(source)]) for source in sources]
+        listed = [np.union1d(self.always_allowed, self.translations[list(source)]) for source in sources]
         return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
 
 

@@ -16,5 +16,5 @@ SHORTLIST_FILE = "shortlist.safetensors"
 def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
     """Write a shortlist to a model folder."""
     with atomic_write(folder / SHORTLIST_FILE) as aside:
-        arrays = {"always": shortlist.always_allowed, "table": shortlist.table}
+        arrays = {"always": shortlist.always_allowed, "table": shortlist.translations}
         save_file(arrays, aside, {"vocabularies": shortlist.vocabulary_fingerprints})

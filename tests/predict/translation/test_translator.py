@@ -317,7 +317,7 @@ class TestEach:
             (
                 Source("ein", include=("Haus und",), prefix="das rote"),
                 {"max_length": 3},
-                "included phrase 1 takes 2 tokens, but the target may have only 1 more",
+                "included phrase 1 needs 2 tokens, but the target may have only 1 more",
             ),
             (
                 Source("ein", banned=("ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der")),
