@@ -258,7 +258,7 @@ def test_messages_say_what_was_given_and_expected() -> None:
         layer(torch.zeros(2, 10, 512), mask=torch.ones(10, 10))
     with pytest.raises(ShapeError, match=r"mask: .*\(2, 10\); expected .* \(2, 7, 10\); use mask\.unsqueeze\(1\)"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 10) > 0)
-    with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; one mask all heads share one mask"):
+    with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; all heads share one mask"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 1, 7, 10) > 0)
     with pytest.raises(ShapeError, match=r"mask: a list, not a tensor"):
         layer(torch.zeros(2, 7, 512), mask=[1, 1])
