@@ -111,7 +111,7 @@ def contestants(folder: Path, device: str, threads: int, sweep: bool) -> dict[st
     found: dict[str, dict[str, Any]] = {"headway float32": {**ours, "precision": "float32"}}
     if bfloat16:
         found["headway bfloat16"] = {**ours, "precision": "bfloat16"}
-    if processor and kernels.available():
+    if processor and kernels.is_available():
         found["headway int8"] = {**ours, "precision": "int8"}
         if threads > 1:
             found["headway int8 workers"] = {**found["headway int8"], "workers": threads}

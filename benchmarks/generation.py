@@ -53,7 +53,7 @@ def headway(_folder: Path, precision: str) -> Engine:
     options = DecodingOptions(beam_size=1, length_penalty=0.0)
 
     def run(prompts: Prompts, new: int) -> int:
-        requests = [Request(source=tuple(each[:-1]), first=each[-1], limit=new) for each in prompts]
+        requests = [Request(source=tuple(each[:-1]), first_token=each[-1], limit=new) for each in prompts]
         limits: dict[str, Any] = {"max_batch_tokens": 1 << 14, "max_sequences": 64}
         found = search_all(model, requests, options, SearchVocabulary(BOS, EOS, banned=(EOS,)), **limits)
         return sum(len(hypotheses[0].tokens) for hypotheses in found)

@@ -41,7 +41,7 @@ def main(
         texts = [line.rstrip("\n") for line in islice(file, lines)]
     print(f"{len(texts):,} lines, {threads} threads, torch {torch.__version__} with {torch.get_num_threads()} threads,")
     print(f"{processor_name()}")
-    precisions: tuple[Precision, ...] = ("int8", "float32") if kernels.available() else ("float32",)
+    precisions: tuple[Precision, ...] = ("int8", "float32") if kernels.is_available() else ("float32",)
     failed = [precision for precision in precisions if not _compare(model, texts, threads, precision)]
     raise typer.Exit(bool(failed))
 

@@ -106,7 +106,10 @@ def unchanged(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize(
     "precision",
-    ["float32", pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no compiled kernels"))],
+    [
+        "float32",
+        pytest.param("int8", marks=pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels")),
+    ],
 )
 def test_translation(make_translator: Callable[..., Any], tmp_path: Path, precision: str) -> None:
     make_translator(decoder_layers=2).bundle.save(tmp_path / "model", "# A model\n")

@@ -21,7 +21,7 @@ def use(dispatcher, sig):
     return numba.njit(caching.FunctionCache), rtsys.initialize(numba.config.CACHE_DIR)
 """
 
-needs_numba = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_numba = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
 @needs_numba
@@ -45,7 +45,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 @needs_numba
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", private_names.cases() if kernels.available() else [], ids=str)
+@pytest.mark.parametrize("case", private_names.cases() if kernels.is_available() else [], ids=str)
 def test_without_a_private_name_training_and_translation_are_as_usual_or_a_warning_names_the_slower_form(
     case: Case, workload: Workload
 ) -> None:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from headway import torch_internals
 from headway.bundle import build_without_initialization
 from headway.engine import search_support
-from headway.engine.accelerate import accelerate, layer_forms
+from headway.engine.accelerate import accelerate, layer_accelerations
 from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
@@ -318,7 +318,7 @@ def test_without_visible_hooks_each_layer_calls_its_hooks(way: str, monkeypatch:
 def test_without_visible_hooks_a_model_searches_in_its_own_form(monkeypatch: pytest.MonkeyPatch) -> None:
     _hide_hooks(monkeypatch, "renamed")
     reason, (warning,) = warned(lambda: search_support.unsupported_reason(small_model()))
-    assert "whose hooks this version of PyTorch does not show" in reason
+    assert "whose hooks this version of PyTorch does not expose" in reason
     assert "_forward_hooks" in warning
 
 
@@ -326,7 +326,7 @@ def test_without_visible_hooks_a_model_searches_in_its_own_form(monkeypatch: pyt
 def test_without_visible_parts_a_model_searches_in_its_own_form(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_internals, "parts", raises if way == "missing" else lambda _: dict[str, Any]())
     reason, (warning,) = warned(lambda: search_support.unsupported_reason(small_model()))
-    assert "whose parts this version of PyTorch does not show" in reason
+    assert "whose parts this version of PyTorch does not expose" in reason
     assert "nn.Module._modules" in warning
 
 
@@ -336,7 +336,7 @@ def test_without_visible_parts_layers_stay_plain(way: str, monkeypatch: pytest.M
     model, (warning,) = warned(lambda: accelerate(small_model()))
     assert "nn.Module._modules" in warning
     assert {type(part).__module__ for part in model.modules() if "headway.engine" in type(part).__module__} == set()
-    assert {form.plain_reason for form in layer_forms(model)} == {"PyTorch does not show its parts"}
+    assert {form.plain_reason for form in layer_accelerations(model)} == {"PyTorch does not expose its parts"}
 
 
 def test_without_visible_loading_hooks_a_copy_of_a_model_still_shares_its_weights(

@@ -237,10 +237,10 @@ class AnyBundle(ABC):
         if config.quantization is None:
             load_weights(model, read_weights(path), path)
         else:
-            from headway.engine.int8_weights import check_types, set_int8_weights
+            from headway.engine.int8_weights import check_dtypes, set_int8_weights
 
             tensors = map_weights(path)
-            check_types(tensors, path)
+            check_dtypes(tensors, path)
             set_int8_weights(model, tensors, quantize_embeddings=config.quantization.embeddings)
         model.eval()
         return replace(cast("Any", outline), model=model)  # type: ignore[no-any-return]

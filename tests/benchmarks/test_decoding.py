@@ -39,7 +39,7 @@ def test_all_engines_find_the_same_tokens_and_as_many_as_asked(folder: Path) -> 
     pooled.translator.close()
 
 
-@pytest.mark.parametrize("precision", ["float32", *(["int8"] if kernels.available() else [])])
+@pytest.mark.parametrize("precision", ["float32", *(["int8"] if kernels.is_available() else [])])
 @pytest.mark.slow
 def test_the_floor_grows_with_the_work(precision: str) -> None:
     config = TransformerConfig.preset("tiny")

@@ -24,7 +24,7 @@ def test_threads_on_a_tiny_model_give_equal_results(
     printed = capsys.readouterr().out
     assert "30 lines, 3 threads" in printed
     assert "float32: 0 results differ, 0 of them in the alignment" in printed
-    assert ("int8: 0 results depend on the other sentences" in printed) == kernels.available()
+    assert ("int8: 0 results depend on the other sentences" in printed) == kernels.is_available()
 
 
 def test_results_that_differ_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from headway import kernels
 
 QUICK, THOROUGH = 12, 400  # damaged copies of each model
 HUGE = 10_000_000
-NOTES = ("has no form that is optimized for search", "and computes in float32 with the numbers that these stand for")
+NOTES = ("has no form that is optimized for search", "and computes in float32 with the dequantized weights")
 INTEGERS = 60  # damaged copies of a folder with weights in 8-bit integers
 STRANGE: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, HUGE, 10**30, 0.5, -0.5, 1e308, float("inf"), float("nan")),
@@ -58,7 +58,7 @@ def models(
     recurrent = build_model(RecurrentConfig.parse(options, ""), characters.vocab_size, characters.vocab_size)
     Bundle(TaskConfig(), recurrent, characters, characters).save(home / "recurrent", "# Card")
     make_classifier(positions="learned").bundle.save(home / "classifier", "# Card")
-    if kernels.available():
+    if kernels.is_available():
         wide = make_translator("bpe", d_model=32, num_heads=4, d_ff=32).bundle
         wide.save(home / "integers", "# Card", quantization=Quantization(embeddings=True))
     return home
@@ -170,7 +170,7 @@ def test_many_damaged_folders_are_refused_in_one_line(models: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 def test_damaged_folders_with_integers_are_refused_in_one_line(models: Path, tmp_path: Path) -> None:
     assert all(ended.code == 0 for ended in used(models / "integers")), "the model itself is fine"
     assert fuzz(models / "integers", tmp_path, range(INTEGERS)) > INTEGERS / 2

@@ -116,10 +116,10 @@ def test_models_are_loaded_on_the_gpu_if_there_is_one(folders: dict[str, Path], 
 @pytest.mark.parametrize("name", ["translator", "language_model"])
 def test_int8_computes_on_the_cpu(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("headway.kernels.available", lambda: True)
+    monkeypatch.setattr("headway.kernels.is_available", lambda: True)
     assert headway.load(folders[name], precision="int8").device == torch.device("cpu")
     monkeypatch.setattr(shared_weights, "copy_to", lambda model, device: shared_weights.share_weights(model).to("meta"))
-    with pytest.raises(ConfigError, match="int8 does not exist on meta; use --device cpu or --precision auto"):
+    with pytest.raises(ConfigError, match="int8 is not supported on meta; use --device cpu or --precision auto"):
         headway.load(folders[name], precision="int8", device="cuda")
 
 

@@ -14,7 +14,7 @@ from headway.bundle import load_bundle, read_config
 
 __all__ = ["folders"]
 
-needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_int8 = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,7 @@ def test_a_folder_with_integers_says_what_it_is_and_translates(folders: dict[str
     in_float = run("translate", integers, WORDS[0], "--max-length", 6, "--precision", "float32")
     assert in_float.code == 0
     assert in_float.err == (
-        "headway: the model has weights in 8-bit integers, and computes in float32 with the numbers that these stand "
-        "for\n"
+        "headway: the model has weights in 8-bit integers, and computes in float32 with the dequantized weights\n"
     )
     assert run("diagram", integers, "-o", integers.parent / "model.svg").code == 0
 

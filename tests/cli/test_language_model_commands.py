@@ -214,7 +214,7 @@ class TestPrecision:
         words = ["--data", lines, "--documents", "line", "--precision", "bfloat16"]
         assert "|precision:bfloat16|" in run("compare", folder, other, *words).out
 
-    @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+    @pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
     def test_a_model_that_leaves_int8_says_so_once(self, folder: Path, tmp_path: Path) -> None:
         model = copytree(folder, tmp_path / "model")
         note = rf"{re.escape(str(model))} generates in (bfloat16|float32): .* for 50\.0 % of 512 tokens .* needs 96 %\n"
@@ -222,14 +222,14 @@ class TestPrecision:
         assert re.fullmatch(note, run("generate", model, "a", "--max-new-tokens", 1).err)
         assert re.match(note, run("score", model, "a", "--precision", "auto").err)
         assert run("generate", model, "a", "--max-new-tokens", 1, "--precision", "int8").err == ""
-        described = r"(bfloat16|float32): the most probable token in int8 is that of float32 for 50"
+        described = r"(bfloat16|float32): the most probable token is the same in int8 and float32 for 50"
         assert re.match(described, shown_precision(model))
         (model / INT8_CHECK_FILE).unlink()
         assert shown_precision(model) == "int8: not compared with float32"
         write_int8_check(Int8Check(tokens=512, agreement=0.99), model)
         assert run("generate", model, "a", "--max-new-tokens", 1).err == ""
 
-    @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+    @pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
     def test_info_does_not_check(self, model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             "headway.predict.language_modeling.language_model.check_int8", lambda *_: pytest.fail("checked")

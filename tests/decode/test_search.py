@@ -181,13 +181,13 @@ def test_a_request_may_end_its_targets_itself(seed: int, beam_size: int, stoppin
     distribution = random_distribution(seed, 5)
     rules = [ends_after_three, None, ends_after_three, lambda prefix: tuple(prefix[-1:]) == (4,)]
     requests = [
-        Request(source=(number,), limit=limit, ends=ends)
+        Request(source=(number,), limit=limit, should_end=ends)
         for number, (limit, ends) in enumerate(zip([6, 6, 1, 3], rules, strict=True))
     ]
     options: dict[str, Any] = {"beam_size": beam_size, "length_penalty": 0.5, "stopping": stopping, "n_best": beam_size}
     found = run(TableModel(distribution), requests, (PAD, BEGIN), **options)
     for number, (hypotheses, request) in enumerate(zip(found, requests, strict=True)):
-        ends = request.ends or never
+        ends = request.should_end or never
         expected = plain_beam_search(
             log_probs_of(distribution, number), request.limit, beam_size=beam_size, alpha=0.5, stopping=stopping,
             n_best=beam_size, allowed=lambda _prefix, token: token not in (PAD, BEGIN), ends=ends,
@@ -205,7 +205,7 @@ def test_samples_end_where_the_request_ends_them() -> None:
     options: dict[str, Any] = {"sampling": {"seed": 3}, "n_best": 20, "length_penalty": 0.0}
     model = TableModel(lambda _sentence, _prefix: [0, 0, 0.02, 0.49, 0.49])
     (whole,) = run(model, [plain], **options)
-    (found,) = run(model, [dataclasses.replace(plain, ends=ends_after_three)], **options)
+    (found,) = run(model, [dataclasses.replace(plain, should_end=ends_after_three)], **options)
 
     def cut(tokens: Prefix) -> Prefix:
         ends = (at for at in range(1, len(tokens) + 1) if ends_after_three(tokens[:at]))
@@ -532,12 +532,12 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
         (
             Request(source=(2,), limit=3, include=(((3,),), ((3, 4, 3, 4), (3, 4, 4, 4, 4)))),
             {},
-            "included phrase 2 takes 4 tokens, but the target may have only 3 more; shorten it, or raise max_length",
+            "included phrase 2 needs 4 tokens, but the target may have only 3 more; shorten the phrase, or raise",
         ),
         (
             Request(source=(2,), limit=3, prefix=(3, 3), include=(((3, 4, 3),),)),
             {"max_length": 3},
-            "included phrase 1 takes 2 tokens, but the target may have only 1 more",
+            "included phrase 1 needs 2 tokens, but the target may have only 1 more",
         ),
         (
             Request(source=(2,), limit=9, include=(((3, 4), (4, 3)),), banned=((3, 4), (4,))),
@@ -555,7 +555,7 @@ def test_requests_that_cannot_be_met(request_: Request, options: dict[str, Any],
 
 def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the host waits for each read: one per step, and three for all sequences that end in it and leave."""
-    monkeypatch.setattr(kernels, "available", lambda: False)  # as there; they take arrays
+    monkeypatch.setattr(kernels, "is_available", lambda: False)  # as there; they take arrays
     read: list[tuple[int, ...]] = []
 
     def count(name: str) -> None:

@@ -13,7 +13,7 @@ from config_variants import plain_forward_options
 from torch import Tensor, nn
 
 from headway.engine import local_attention
-from headway.engine.accelerate import accelerate, layer_forms
+from headway.engine.accelerate import accelerate, layer_accelerations
 from headway.engine.loss import projected_cross_entropy as chunked_loss
 from headway.models.registry import architecture_of, build_model
 from headway.nn.attention import MultiHeadAttention
@@ -37,7 +37,7 @@ def assert_fast_where_possible(config: Any, model: nn.Module) -> None:
     """Check that layers of an accelerated model are plain only because of options that ``PLAIN_FORWARD`` lists."""
     reasons = {
         reason
-        for form in layer_forms(model)
+        for form in layer_accelerations(model)
         if form.plain_reason is not None
         for reason in form.plain_reason.split(", ")
     }

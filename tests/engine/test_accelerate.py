@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.config import Config
-from headway.engine.accelerate import accelerate, compile_blocks, describe_forward_form, layer_forms
+from headway.engine.accelerate import accelerate, compile_blocks, describe_forward_acceleration, layer_accelerations
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.engine.layers import AutocastDropout, KernelDropout, KernelPostNorm
 from headway.models.registry import build_model
@@ -48,7 +48,7 @@ def test_accelerated_is_plain(config: Config) -> None:
 @EACH
 def test_every_layer_that_kernels_support_is_fast(config: Any) -> None:
     model = accelerate(build_model(config, VOCABULARY, VOCABULARY))
-    assert layer_forms(model)
+    assert layer_accelerations(model)
     assert_fast_where_possible(config, model)
 
 
@@ -68,14 +68,14 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     accelerate(layer)
     assert type(layer.attention) is MultiHeadAttention
     assert type(layer.feed_forward) is FeedForward
-    reasons = {form.name: form.plain_reason for form in layer_forms(layer)}
+    reasons = {form.name: form.plain_reason for form in layer_accelerations(layer)}
     assert reasons["attention"] == "sinks = 3 is not listed in headway/engine/accelerate.py"
     assert reasons["feed_forward"] == "clamp = True is not listed in headway/engine/accelerate.py"
     assert reasons["feed_forward_residual"] == "factors = Parameter is not listed in headway/engine/accelerate.py"
     assert reasons["attention_residual"] is None
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba")
 @pytest.mark.parametrize(
     ("options", "ending"),
     [
@@ -86,7 +86,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     ],
 )
 def test_what_runs_is_described(options: dict[str, Any], ending: str) -> None:
-    described = describe_forward_form(block(**options))
+    described = describe_forward_acceleration(block(**options))
     assert re.fullmatch(r"(\d+) of \1 layers have a fast form" + re.escape(ending), described)
 
 
@@ -117,7 +117,7 @@ def test_a_type_that_no_fast_form_knows_stays_plain() -> None:
     accelerate(layer)
     assert type(layer.attention_residual) is Scaled
     assert type(layer.feed_forward_residual) is PostNorm
-    reasons = {form.name: form.plain_reason for form in layer_forms(layer)}
+    reasons = {form.name: form.plain_reason for form in layer_accelerations(layer)}
     assert reasons["attention_residual"] == "unknown type Scaled"
     assert reasons["feed_forward_residual"] == "norm = RMSNorm has no fast form"
     torch.testing.assert_close(layer.eval()(x), expected.eval()(x))
@@ -140,7 +140,7 @@ def test_layers_stay_the_same_objects_with_the_same_weights() -> None:
 
 
 def test_without_kernels_an_accelerated_model_computes_the_plain_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "available", lambda: False)
+    monkeypatch.setattr(kernels, "is_available", lambda: False)
     assert_equal_outcomes(variants(TransformerConfig)[0][1])
 
 

@@ -15,7 +15,7 @@ from headway.engine.attention import attend_in_bfloat16
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.masks import DocumentMask
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 from headway.kernels import bf16_attention, bf16_tiles
@@ -170,7 +170,7 @@ def test_multi_head_attention_trains_by_it(bias: bool, to_memory: bool, monkeypa
     monkeypatch.setattr(bf16_attention, "attention_forward", counted)
     found = gradients()
     assert len(calls) == 1
-    monkeypatch.setattr(kernels, "available", lambda: False)
+    monkeypatch.setattr(kernels, "is_available", lambda: False)
     expected = gradients()
     assert len(calls) == 1
     for pair in zip(found, expected, strict=True):

@@ -19,7 +19,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import Causal, MultiHeadAttention, causal_mask
 from headway.nn.attention import observe_attention
 
-needs_kernels = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_kernels = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 LENGTH = 21
 OPTIONS: list[dict[str, Any]] = [
     {},

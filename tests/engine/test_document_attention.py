@@ -18,7 +18,7 @@ from headway.engine.local_attention import LocalMultiHeadAttention
 from headway.nn import DocumentMask, MultiHeadAttention
 from headway.nn.attention import observe_attention
 
-needs_kernels = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_kernels = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 LENGTH = 21
 
 

@@ -17,7 +17,7 @@ import torch
 from headway import kernels
 from headway.bundle import Bundle, LanguageModelBundle, Quantization, TaskConfig, load_bundle
 from headway.engine import Shortlist, to_search_model
-from headway.engine.int8_weights import StoredLinear, expected_shapes, with_float_weights
+from headway.engine.int8_weights import StoredLinear, dequantize_weights, expected_shapes
 from headway.errors import BundleError, ConfigError
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.transformer import Transformer, TransformerConfig
@@ -26,7 +26,7 @@ from headway.predict.shared_weights import share_weights
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.weights import named_weights
 
-pytestmark = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 48}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -142,7 +142,7 @@ def test_a_gain_of_zero_loses_no_column_of_a_tied_embedding(tmp_path: Path) -> N
 
 def test_a_model_moved_away_from_integers_has_ordinary_weights(tmp_path: Path) -> None:
     loaded = stored(translation_bundle(), tmp_path / "int8", embeddings=True)
-    plain = with_float_weights(share_weights(loaded.model))
+    plain = dequantize_weights(share_weights(loaded.model))
     assert plain.int8_weights is None
     assert not any(parameter.is_meta for parameter in plain.parameters())
     assert loaded.model.int8_weights is not None  # only the copy has changed

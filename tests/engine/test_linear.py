@@ -24,7 +24,7 @@ from headway.engine.linear import (
     zeros_for_gradient,
 )
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 from headway.kernels import bf16_tiles
@@ -67,9 +67,9 @@ def assert_rounded(found: Tensor, exact: Tensor, terms: int) -> None:
 def test_products_are_those_of_the_rounded_weights(rows: int, inputs: int, outputs: int) -> None:
     x, y, weight, bias = made_up(rows, inputs, outputs)
     packed, rounded = PackedWeight(weight), weight.to(BFLOAT16).double()
-    assert_rounded(packed.product(x, bias), x.double() @ rounded.T + bias.double(), inputs)
-    assert_rounded(packed.product(x), x.double() @ rounded.T, inputs)
-    assert_rounded(packed.transposed_product(y), y.double() @ rounded, outputs)
+    assert_rounded(packed.linear(x, bias), x.double() @ rounded.T + bias.double(), inputs)
+    assert_rounded(packed.linear(x), x.double() @ rounded.T, inputs)
+    assert_rounded(packed.input_gradient(y), y.double() @ rounded, outputs)
 
 
 @by_each
@@ -94,12 +94,12 @@ def test_a_row_comes_to_the_same_bits_with_any_neighbors_and_threads(inputs: int
         torch.set_num_threads(threads)
         packed, total = PackedWeight(weight), zeros_for_gradient(weight)
         add_weight_gradient(total, y, x)
-        return [packed.product(x, bias), packed.transposed_product(y), total]
+        return [packed.linear(x, bias), packed.input_gradient(y), total]
 
     alone, together = results(1), results(2)
     torch.set_num_threads(1)
     assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
-    assert torch.equal(PackedWeight(weight).product(x[150:157], bias), alone[0][150:157])
+    assert torch.equal(PackedWeight(weight).linear(x[150:157], bias), alone[0][150:157])
 
 
 @needs_instruction
@@ -108,8 +108,8 @@ def test_weights_that_are_no_number_stay_so() -> None:
     weight = torch.ones(2, 32)
     weight[1, 3] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
     packed = PackedWeight(weight)
-    assert packed.product(torch.ones(1, 32, dtype=BFLOAT16)).isnan().tolist() == [[False, True]]
-    assert packed.transposed_product(torch.ones(1, 2, dtype=BFLOAT16)).isnan().nonzero().tolist() == [[0, 3]]
+    assert packed.linear(torch.ones(1, 32, dtype=BFLOAT16)).isnan().tolist() == [[False, True]]
+    assert packed.input_gradient(torch.ones(1, 2, dtype=BFLOAT16)).isnan().nonzero().tolist() == [[0, 3]]
 
 
 def of_layer(layer: nn.Linear, x: Tensor, error: Tensor) -> list[Tensor | None]:
@@ -142,7 +142,7 @@ def test_a_layer_has_the_output_and_gradients_of_pytorchs(
 @needs_instruction
 def test_kernels_are_used_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(PackedWeight, "product", lambda self, x, bias=None: calls.append("product") or F.linear(x, x))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(PackedWeight, "linear", lambda self, x, bias=None: calls.append("product") or F.linear(x, x))  # type: ignore[func-returns-value]
     layer, x = KernelLinear(32, 4), torch.randn(4, 32)
     with torch.autocast("cpu", BFLOAT16):
         layer(x)

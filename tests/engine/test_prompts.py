@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 PRECISIONS = [
     "float32",
     "bfloat16",
-    pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no compiled kernels")),
+    pytest.param("int8", marks=pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels")),
 ]
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.3}  # of a row's logits, relative to their norm
 
@@ -113,7 +113,7 @@ def test_prompts_with_a_common_beginning_take_the_place_of_one_that_has_left(pre
     assert_near(found, expected, precision)
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels")
 @pytest.mark.parametrize(
     "options",
     [
@@ -124,7 +124,9 @@ def test_prompts_with_a_common_beginning_take_the_place_of_one_that_has_left(pre
 )
 def test_searches_find_the_same_in_integers(options: DecodingOptions) -> None:
     model = to_search_model(make(), "int8")
-    requests = [Request(source=tuple(prompt[:-1]), first=prompt[-1], limit=6) for prompt in make_prompts() if prompt]
+    requests = [
+        Request(source=tuple(prompt[:-1]), first_token=prompt[-1], limit=6) for prompt in make_prompts() if prompt
+    ]
 
     def search(chosen: list[Request]) -> list[list[tuple[int, ...]]]:
         found = search_all(model, chosen, options, SearchVocabulary(1, 2), max_batch_tokens=1 << 14, max_sequences=64)
@@ -160,8 +162,8 @@ def test_rows_have_the_tokens_of_their_prompts() -> None:
         assert tokens[span.own_rows] == own
         assert positions[span.own_rows] == list(range(span.shared, span.length))
         if before is not None:
-            assert span.like == before.prompt
-        assert prompts[span.like][: span.shared] == prompts[span.prompt][: span.shared]
+            assert span.shared_with == before.prompt
+        assert prompts[span.shared_with][: span.shared] == prompts[span.prompt][: span.shared]
     # Of the prompts, only those with fewer than 32 tokens in common with any other are computed as a whole.
     whole = [prompts[span.prompt] for span in packed.spans if not span.shared]
     assert sorted(len(prompt) for prompt in whole) == [0, 1, 1, 2, 31, 33, 64]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headway import kernels
 from headway.config import Config, to_toml
-from headway.engine import Precision, describe_search_form, to_search_model, unsupported_reason
+from headway.engine import Precision, describe_search_acceleration, to_search_model, unsupported_reason
 from headway.engine.accelerate import accelerate
 from headway.engine.search_model import SearchDecoderOnly, SearchTransformer
 from headway.models.classifier import ClassifierConfig
@@ -86,7 +86,7 @@ def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
     with shown(config):
         assert_fast_where_possible(config, model)
         if isinstance(config, (TransformerConfig, DecoderOnlyConfig)):
-            plain, form = searches_in_plain_form(config), describe_search_form(model)
+            plain, form = searches_in_plain_form(config), describe_search_acceleration(model)
             expected = "plain: " if plain else "optimized"
             assert form.startswith(expected), f"{form}; expected {expected!r} by PLAIN_SEARCH in config_variants.py"
             assert isinstance(to_search_model(model), (SearchDecoderOnly, SearchTransformer)) is not plain
@@ -148,9 +148,9 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
     with shown(config), torch.inference_mode(), small_blocks():
         fast = accelerate(deepcopy(plain))
         assert_equal_steps(plain, fast)
-        if describe_search_form(fast).startswith("optimized"):
+        if describe_search_acceleration(fast).startswith("optimized"):
             for precision in LIMITS:
-                if (precision != "int8" or kernels.available()) and unsupported_reason(fast, precision) is None:
+                if (precision != "int8" or kernels.is_available()) and unsupported_reason(fast, precision) is None:
                     assert_equal_steps(plain, to_search_model(fast, precision), precision)
 
 
@@ -169,7 +169,7 @@ def test_each_value_of_each_option_is_searched_like_the_plain_model_or_refused(c
     plain = build(config).eval()
     with shown(config), torch.inference_mode():
         for precision in LIMITS:
-            if precision != "int8" or kernels.available():
+            if precision != "int8" or kernels.is_available():
                 if searches_in_plain_form(config):
                     assert unsupported_reason(plain, precision)
                 elif unsupported_reason(plain, precision) is None:

@@ -19,7 +19,7 @@ from headway.engine import (
 )
 from headway.models.transformer import Transformer, TransformerConfig
 
-needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_int8 = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -153,7 +153,7 @@ def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbi
 def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few rows, all logits are ranked at once; with many, chunk by chunk."""
     monkeypatch.setattr(torch_backend, "_RANKED_TOGETHER", request.param)
-    if kernels.available():
+    if kernels.is_available():
         from headway.engine import int8
 
         monkeypatch.setattr(int8, "_ROWS_TOGETHER", request.param)

@@ -15,7 +15,7 @@ from headway.config import Inert
 from headway.engine import (
     SearchTransformer,
     choose_precision,
-    describe_search_form,
+    describe_search_acceleration,
     fastest_float_precision,
     search_precision,
     search_support,
@@ -27,7 +27,7 @@ from headway.hardware import has_fast_bfloat16
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.transformer import Transformer, TransformerConfig
 
-needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_int8 = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
 def make(**changes: Any) -> Transformer:
@@ -38,8 +38,8 @@ def make(**changes: Any) -> Transformer:
 def test_auto_follows_the_hardware() -> None:
     cpu = torch.device("cpu")
     without_int8 = "bfloat16" if has_fast_bfloat16(cpu) else "float32"
-    assert choose_precision("auto", cpu) == ("int8" if kernels.available() else without_int8)
-    with pytest.raises(ConfigError, match="int8 does not exist on cuda; use --device cpu or --precision auto"):
+    assert choose_precision("auto", cpu) == ("int8" if kernels.is_available() else without_int8)
+    with pytest.raises(ConfigError, match="int8 is not supported on cuda; use --device cpu or --precision auto"):
         choose_precision("int8", torch.device("cuda"))
 
 
@@ -143,10 +143,10 @@ def test_an_option_may_have_a_fast_form_in_some_precisions_only(monkeypatch: pyt
     assert search_precision(model, "auto", cpu) == fastest_float_precision(cpu)
     assert search_precision(make(), "auto", cpu) == "int8"
     assert to_search_model(model, "auto").precision == fastest_float_precision(cpu)  # type: ignore[attr-defined]
-    assert describe_search_form(model).startswith(f"optimized, in float32 or bfloat16; not in int8 ({reason}")
+    assert describe_search_acceleration(model).startswith(f"optimized, in float32 or bfloat16; not in int8 ({reason}")
 
 
 def test_the_search_form_of_a_model_is_reported_with_its_reason() -> None:
-    assert describe_search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
-    plain = describe_search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
+    assert describe_search_acceleration(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
+    plain = describe_search_acceleration(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
     assert plain.startswith("plain: score = 'dot' has no form")

@@ -30,7 +30,7 @@ FORBIDDEN = (0, 1, 3)
 SEARCHED = SearchVocabulary(1, END, banned=FORBIDDEN)
 PRECISIONS = [
     "float32",
-    pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")),
+    pytest.param("int8", marks=pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba")),
 ]
 
 
@@ -118,7 +118,7 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-5)
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba")
 def test_neighbors_do_not_change_what_a_sentence_becomes() -> None:
     engine = SearchTransformer(model(), "int8", shortlist=shortlist(6))
     requests = [Request(source=source, limit=10) for source in sources(4, 11, 7, 2, 9)]
@@ -230,7 +230,7 @@ def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., T
     source = bundle.source_tokenizer.encode("das Haus")
     allowed = set(found.allowed_tokens([source])[0].tolist())
     assert {*source, END} <= allowed, "names stay as they are, and sentences end"
-    for precision in ("float32", "int8") if kernels.available() else ("float32",):
+    for precision in ("float32", "int8") if kernels.is_available() else ("float32",):
         translator = load_translator(tmp_path / "m", precision=precision, shortlist=True)
         translation = translator.translate("das Haus", DecodingOptions(max_length=9))
         assert set(translation.candidates[0].ids) <= allowed
@@ -258,16 +258,16 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
 ) -> None:
     bundle = saved(make_translator, tmp_path / "m")
     lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
-    write_shortlist(Shortlist(lists.always_allowed, lists.table, "others"), tmp_path / "m")
+    write_shortlist(Shortlist(lists.always_allowed, lists.translations, "others"), tmp_path / "m")
     with pytest.raises(BundleError, match="with different vocabularies; learn it again"):
         load_translator(tmp_path / "m", shortlist=True)
     file = tmp_path / "m" / "shortlist.safetensors"
     for arrays in (
         {"always": lists.always_allowed},
-        {"always": lists.always_allowed, "table": lists.table.astype(np.float32)},
-        {"always": lists.always_allowed, "table": lists.table - 1},
-        {"always": lists.always_allowed, "table": lists.table[0]},
-        {"always": lists.always_allowed[lists.always_allowed != END], "table": lists.table},
+        {"always": lists.always_allowed, "table": lists.translations.astype(np.float32)},
+        {"always": lists.always_allowed, "table": lists.translations - 1},
+        {"always": lists.always_allowed, "table": lists.translations[0]},
+        {"always": lists.always_allowed[lists.always_allowed != END], "table": lists.translations},
     ):
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, file, {"vocabularies": ""})
         with pytest.raises(BundleError, match="not a shortlist, or damaged"):
@@ -275,7 +275,7 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
     file.write_bytes(b"torn")
     with pytest.raises(BundleError, match="not a shortlist, or damaged"):
         load_translator(tmp_path / "m", shortlist=True)
-    for wrong in (lists.table[:-1], np.full_like(lists.table, 60_000)):
+    for wrong in (lists.translations[:-1], np.full_like(lists.translations, 60_000)):
         with pytest.raises(ConfigError, match="but the model has"):
             Translator(bundle, shortlist=Shortlist(lists.always_allowed, wrong)).translate("ein")
 

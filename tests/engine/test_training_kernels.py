@@ -21,7 +21,7 @@ from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import gelu_tanh
 from headway.nn.loss import label_smoothed_cross_entropy
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 TYPES = [torch.float32, torch.bfloat16]
@@ -38,7 +38,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run once with the kernels, and once with PyTorch's operations as if there were no kernels."""
     if request.param == "operations":
-        monkeypatch.setattr(kernels, "available", lambda: False)
+        monkeypatch.setattr(kernels, "is_available", lambda: False)
     name: str = request.param
     return name
 

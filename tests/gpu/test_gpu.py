@@ -237,10 +237,10 @@ def test_int8_and_the_caller_s_model_stay_on_the_cpu(
     assert [(parameter.device, parameter.data_ptr()) for parameter in bundle.model.parameters()] == before
     assert len(list(there.bundle.model.parameters())) == len(before), "tied weights stay tied"
     bundle.save(tmp_path / "model", "# A model\n")
-    if kernels.available():
+    if kernels.is_available():
         assert headway.load(tmp_path / "model", precision="int8").device.type == "cpu"
     with pytest.raises(
-        ConfigError, match="precision int8 does not exist on cuda; use --device cpu or --precision auto"
+        ConfigError, match="precision int8 is not supported on cuda; use --device cpu or --precision auto"
     ):
         headway.load(tmp_path / "model", precision="int8", device="cuda")
 

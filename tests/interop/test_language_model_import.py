@@ -100,7 +100,7 @@ def assert_same_logits(model: Any, folder: Path) -> None:
     assert expected.abs().max() > 1
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 @pytest.mark.slow
 def test_the_command_stores_whether_the_model_may_generate_in_int8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

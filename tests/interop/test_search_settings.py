@@ -126,7 +126,7 @@ def test_the_values_that_are_left_out_are_those_of_transformers(tmp_path: Path) 
 )
 def test_settings_of_generation(settings: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **settings}))
-    assert generation_of_transformers(tmp_path).given() == expected
+    assert generation_of_transformers(tmp_path).explicit_options() == expected
 
 
 @pytest.mark.slow_but_every(2)
@@ -143,13 +143,13 @@ def test_a_language_model_keeps_its_settings(settings: dict[str, Any], tmp_path:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     imported = import_language_model(tmp_path / "hf")
     expected = generation_of_transformers(tmp_path / "hf")
-    assert expected.given()
+    assert expected.explicit_options()
     imported.bundle.save(tmp_path / "model", imported.card)
     assert "Default generation: temperature = " in (tmp_path / "model" / "README.md").read_text()
     loaded = LanguageModelBundle.load(tmp_path / "model")
     assert loaded.generation == expected
     model = LanguageModel(loaded, device="cpu", precision="float32")
-    assert model.generate("ab") == model.generate("ab", **expected.given())
+    assert model.generate("ab") == model.generate("ab", **expected.explicit_options())
     export_to("huggingface", loaded, tmp_path / "back")
     written = json.loads((tmp_path / "back" / "generation_config.json").read_text())
     assert settings.items() <= written.items()
@@ -158,11 +158,11 @@ def test_a_language_model_keeps_its_settings(settings: dict[str, Any], tmp_path:
 
 def test_given_options_replace_those_of_a_model() -> None:
     beam = GenerationOptions(temperature=0.0, beam_size=4, repetition_penalty=1.5)
-    assert GenerationOptions.over(beam, {}) == beam
+    assert GenerationOptions.from_defaults(beam, {}) == beam
     drawn = {"temperature": 0.5, "top_k": 3}
-    assert GenerationOptions.over(beam, drawn).given() == {**drawn, "repetition_penalty": 1.5}
+    assert GenerationOptions.from_defaults(beam, drawn).explicit_options() == {**drawn, "repetition_penalty": 1.5}
     with pytest.raises(ConfigError, match="parameters: n = 5"):
-        GenerationOptions.over(beam, {"n": 5}, "parameters")
+        GenerationOptions.from_defaults(beam, {"n": 5}, "parameters")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from test_import_export import ours, theirs
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
 from in_process import application
 
-from headway.engine import describe_search_form
+from headway.engine import describe_search_acceleration
 from headway.errors import BundleError, ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
@@ -149,7 +149,7 @@ def test_searches_are_optimized_in_floats_and_say_so(tmp_path: Path) -> None:
     described = (
         "optimized, in float32 or bfloat16; not in int8 (positions = 'relative_bias' has no form for searches in"
     )
-    assert describe_search_form(model).startswith(described)
+    assert describe_search_acceleration(model).startswith(described)
 
 
 @pytest.mark.parametrize("family", T5_FAMILIES)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 from headway.kernels.activations import gelu_tanh

@@ -17,8 +17,8 @@ import torch
 from headway import kernels
 from headway.cli.commands.doctor import doctor
 from headway.cli.commands.serve import serve
-from headway.engine import choose_precision, describe_search_form
-from headway.engine.accelerate import describe_forward_form
+from headway.engine import choose_precision, describe_search_acceleration
+from headway.engine.accelerate import describe_forward_acceleration
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
 from headway.kernels import availability
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 def clear_caches() -> None:
-    kernels.available.cache_clear()
+    kernels.is_available.cache_clear()
     availability._obstacle.cache_clear()
     kernels.cpu_features.cache_clear()
 
@@ -43,7 +43,7 @@ def detected_again() -> Iterator[None]:
 
 def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)  # makes an import of it fail
-    assert not kernels.available()
+    assert not kernels.is_available()
     assert kernels.unavailable_reason() == "the package numba is not installed"
     assert choose_precision("auto", CPU) == ("bfloat16" if has_fast_bfloat16(CPU) else "float32")
     with pytest.raises(ConfigError, match="the package numba is not installed; use 'auto'"):
@@ -51,13 +51,15 @@ def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.Mon
 
 
 def test_other_processors_do_not_even_load_numba_and_kernels_do_not_load_pytorch() -> None:
-    code = "import sys; from headway import kernels; print(kernels.available(), {'numba', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys; from headway import kernels; print(kernels.is_available(), {'numba', 'torch'} & set(sys.modules))"
+    )
     environment = os.environ | {"HEADWAY_CPU_FEATURES": "none"}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == "False set()\n"
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 @pytest.mark.parametrize("feature", ["f16c", "fma"])
 def test_a_virtual_machine_may_hide_what_comes_with_avx2(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import llvmlite.binding
@@ -65,10 +67,10 @@ def test_a_virtual_machine_may_hide_what_comes_with_avx2(feature: str, monkeypat
     features = {**llvmlite.binding.get_host_cpu_features(), feature: False}
     clear_caches()
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: features)
-    assert not kernels.available()
+    assert not kernels.is_available()
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 @pytest.mark.parametrize(("setting", "value"), [("DISABLE_JIT", 1), ("CPU_NAME", "generic"), ("CPU_FEATURES", "+avx")])
 def test_kernels_need_the_compiler_and_this_processor(
     setting: str, value: object, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +78,7 @@ def test_kernels_need_the_compiler_and_this_processor(
     from numba import config
 
     monkeypatch.setattr(config, setting, value)
-    assert not kernels.available()
+    assert not kernels.is_available()
     assert kernels.unavailable_reason() == f"NUMBA_{setting} is set"
 
 
@@ -97,7 +99,7 @@ class Refusing:
             raise ImportError("Numba needs NumPy 2.4 or less. Got NumPy 2.6.\nTry another one.")
 
 
-needs_avx2 = pytest.mark.skipif("avx2" not in kernels.cpu_features() or not kernels.available(), reason="no AVX2")
+needs_avx2 = pytest.mark.skipif("avx2" not in kernels.cpu_features() or not kernels.is_available(), reason="no AVX2")
 
 
 @needs_avx2
@@ -106,7 +108,7 @@ def test_if_numba_refuses_everything_works_and_one_warning_says_why(monkeypatch:
     monkeypatch.setattr(sys, "meta_path", [Refusing, *sys.meta_path])
     with pytest.warns(UserWarning, match="slower without compiled kernels: .*Numba needs NumPy 2.4 or less") as caught:
         assert choose_precision("auto", CPU) == ("bfloat16" if has_fast_bfloat16(CPU) else "float32")
-    assert not kernels.available()
+    assert not kernels.is_available()
     assert len(caught) == 1
     reason = kernels.unavailable_reason()
     assert reason is not None
@@ -132,7 +134,7 @@ def test_if_a_small_kernel_fails_or_computes_something_else_none_run(
 
     monkeypatch.setattr(probe, "_scaled_sum", broken)
     with pytest.warns(UserWarning, match=r"does not work here \((TypeError: takes 3|ArithmeticError: .*7\.0 instead)"):
-        assert not kernels.available()
+        assert not kernels.is_available()
 
 
 @needs_avx2
@@ -161,5 +163,5 @@ def test_commands_give_the_reason(
         serve(config=tmp_path / "serve.toml", check=True)
     assert capsys.readouterr().out == ""
     model = Transformer(TransformerConfig.preset("tiny"), 50, 50)
-    assert describe_forward_form(model) == f"plain: the compiled kernels do not run ({reason})"
-    assert describe_search_form(model) == f"optimized, in float32 or bfloat16; not in int8 ({reason})"
+    assert describe_forward_acceleration(model) == f"plain: the compiled kernels do not run ({reason})"
+    assert describe_search_acceleration(model) == f"optimized, in float32 or bfloat16; not in int8 ({reason})"

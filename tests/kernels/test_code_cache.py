@@ -18,7 +18,7 @@ import pytest
 
 from headway import kernels
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 import numba
@@ -140,7 +140,7 @@ def test_a_process_compiles_only_if_nothing_is_cached_and_something_can_be(
     started: list[str] = []
     monkeypatch.setattr(compile_ahead, "compile_in_background", started.append)
     monkeypatch.setattr(compile_ahead, "cache_folders", lambda: folders)
-    monkeypatch.setattr(kernels, "available", lambda: True)
+    monkeypatch.setattr(kernels, "is_available", lambda: True)
     function = jit_module.jit(add_one)
     monkeypatch.setattr(decode_attention, "write_kv", function)
     kernels.start_compiling()
@@ -190,7 +190,7 @@ def test_a_process_that_hangs_is_awaited_for_a_limited_time(
         hanging.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(code_cache, "_background", hanging)
         monkeypatch.setattr(code_cache, "_WAIT_S", 0.1)
-        with pytest.warns(UserWarning, match=r"did not finish one in 0.1 s, so they are compiled in this process"):
+        with pytest.warns(UserWarning, match=r"did not finish a kernel within 0.1 s, so kernels are compiled"):
             assert jit_module.jit(add_one)(1) == 2
         assert hanging.wait(60) == -signal.SIGKILL, "it does not compile the same kernels later"
     assert jit_module.jit(add_one_to_each)(np.zeros(1)) is None, "others are not waited for"

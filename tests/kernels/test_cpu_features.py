@@ -25,11 +25,11 @@ ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16",
 @pytest.fixture(autouse=True)
 def detected_again() -> Iterator[None]:
     cpu_features.cache_clear()
-    kernels.available.cache_clear()
+    kernels.is_available.cache_clear()
     availability._obstacle.cache_clear()
     yield
     cpu_features.cache_clear()
-    kernels.available.cache_clear()
+    kernels.is_available.cache_clear()
     availability._obstacle.cache_clear()
 
 
@@ -76,7 +76,7 @@ def test_an_unknown_feature_is_refused_with_those_that_are_accepted(
 
 def test_without_any_feature_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FEATURES_VARIABLE, "none")
-    assert not kernels.available()
+    assert not kernels.is_available()
 
 
 def cached_name(features: str) -> str:
@@ -89,7 +89,7 @@ def cached_name(features: str) -> str:
 
 @pytest.mark.slow
 def test_compiled_code_is_cached_for_each_set_of_features() -> None:
-    if not kernels.available():
+    if not kernels.is_available():
         pytest.skip("no AVX2, or no Numba, for the compiled kernels")
     assert cached_name("") == cached_name("")
     assert cached_name("none") != cached_name("avx2")

@@ -8,7 +8,7 @@ import torch
 
 from headway import kernels
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 from headway.kernels.decode_attention import attend, padded_width, write_kv
@@ -21,7 +21,7 @@ def spans(sentences: int, beams: int) -> np.ndarray:
     return np.stack([first, first + beams], 1)
 
 
-def first_entries(sentences: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+def contiguous_entries(sentences: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the arguments of :func:`attend` for sentences whose positions are the first ``count`` entries."""
     entries = np.minimum(np.arange(count + KEYS_PER_DOT - 1), count - 1)
     return entries[None], np.tile([0, count], (sentences, 1))
@@ -90,7 +90,7 @@ def test_infinite_scores_give_nan(count: int) -> None:
         values,
         np.arange(1),
         spans(1, 1),
-        *first_entries(1, count),
+        *contiguous_entries(1, count),
         out,
     )
     assert np.isnan(out).all()
@@ -98,7 +98,7 @@ def test_infinite_scores_give_nan(count: int) -> None:
 
 def test_a_sentence_without_positions_gets_zeros() -> None:
     keys = values = placed(np.ones((2, 3, 4)))
-    out, (entries, _) = np.empty((2, 4), dtype=np.float32), first_entries(2, 3)
+    out, (entries, _) = np.empty((2, 4), dtype=np.float32), contiguous_entries(2, 3)
     positions = np.array([[1, 1], [0, 1]])
     ones = np.ones((2, 4), dtype=np.float32)
     attend(ones, 1, 1, 4, keys, values, np.arange(2), spans(2, 1), entries, positions, out)
@@ -110,7 +110,7 @@ def test_where_the_entries_are_changes_no_bit() -> None:
     rows = random.standard_normal((2, 8), dtype=np.float32)
     keys, values = (placed(random.standard_normal((2, 9, 4))) for _ in range(2))
     found, expected = (np.empty((2, 4), dtype=np.float32) for _ in range(2))
-    entries, positions = first_entries(2, 4)
+    entries, positions = contiguous_entries(2, 4)
     spread = 2 * entries + 1
     attend(rows, 1, 1, 4, keys, values, np.arange(2), spans(2, 1), spread, positions, found)
     keys, values = (np.ascontiguousarray(x[:, 1::2]) for x in (keys, values))
@@ -128,7 +128,7 @@ def test_keys_and_values_that_do_not_fit_16_bit_floats_give_nan(damage: float, c
     write_kv(rows, 8, 8, 1, keys, np.arange(1), spans(1, 1), np.array([1]))
     write_kv(rows, 16, 8, 1, values, np.arange(1), spans(1, 1), np.array([1]))
     out = np.empty((1, 8), dtype=np.float32)
-    attend(rows, 1, 1, 8, keys, values, np.arange(1), spans(1, 1), *first_entries(1, 2), out)
+    attend(rows, 1, 1, 8, keys, values, np.arange(1), spans(1, 1), *contiguous_entries(1, 2), out)
     assert np.isnan(out[0, 4])
 
 
@@ -166,7 +166,7 @@ def test_sentences_may_have_different_numbers_of_rows_and_entries() -> None:
     places = np.array([0, 0, 1, 2, 0, 0, 0, 0, 1, 2])
     write_kv(rows, 10, width, heads, keys, slots, own, places)
     write_kv(rows, 20, width, heads, values, slots, own, places)
-    out, (entries, _) = np.full((10, heads * width), 7, dtype=np.float32), first_entries(3, 3)
+    out, (entries, _) = np.full((10, heads * width), 7, dtype=np.float32), contiguous_entries(3, 3)
     positions = np.stack([np.zeros_like(lengths), lengths], 1)
     attend(rows, heads, heads, width, keys, values, slots, own, entries, positions, out)
     for first, end in own:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 import headway.engine  # noqa: F401  # kernels then use as many threads as PyTorch

@@ -11,7 +11,7 @@ import pytest
 
 from headway import kernels
 
-if not kernels.available():
+if not kernels.is_available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 SCRIPT = Path(__file__).with_name("emulation.py")

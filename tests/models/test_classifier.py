@@ -254,7 +254,7 @@ class TestTraining:
 
 class TestRefusals:
     def test_unmasked_without_equal_lengths(self) -> None:
-        with pytest.raises(ConfigError, match=r"masked = false: padding would count.*pad_to_max_length = true"):
+        with pytest.raises(ConfigError, match=r"masked = false: padding is not ignored.*pad_to_max_length = true"):
             ClassifierConfig.parse({"masked": False}, "model")
 
     def test_heads(self) -> None:

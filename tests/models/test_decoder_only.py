@@ -47,7 +47,9 @@ def test_a_window_limits_what_a_position_sees() -> None:
 
 @pytest.mark.parametrize("preset", ["llama2-7b", "llama2-13b", "llama3-8b"])
 def test_presets_that_no_device_can_train_are_refused(preset: str) -> None:
-    expected = rf"preset = '{preset}': version 0\.1\.0 removed it.*the largest presets are 'llama3\.2-1b' and 'gpt2-xl'"
+    expected = (
+        rf"preset = '{preset}': version 0\.1\.0 removed this.*the largest presets are 'llama3\.2-1b' and 'gpt2-xl'"
+    )
     with pytest.raises(ConfigError, match=expected):
         DecoderOnlyConfig.parse({"preset": preset, "dropout": 0.1}, "test")
 
@@ -117,7 +119,7 @@ def test_step_by_step_equals_one_pass(options: dict[str, Any]) -> None:
 def test_beams_of_a_prompt_are_searched_as_separate_rows() -> None:
     model = build()
     prompt = tuple(random_tokens(4).tolist())
-    request = Request(source=(BOS, *prompt[:-1]), first=prompt[-1], limit=5)
+    request = Request(source=(BOS, *prompt[:-1]), first_token=prompt[-1], limit=5)
     (found,) = search(
         model, [request], DecodingOptions(beam_size=4, n_best=4, length_penalty=0.0), SearchVocabulary(BOS, EOS)
     )
@@ -131,13 +133,13 @@ def test_beams_of_a_prompt_are_searched_as_separate_rows() -> None:
 
 
 def test_a_prompt_of_one_token_needs_no_source() -> None:
-    request = Request(source=(), first=BOS, limit=3)
+    request = Request(source=(), first_token=BOS, limit=3)
     (found,) = search(build(), [request], DecodingOptions(beam_size=1), SearchVocabulary(BOS, EOS))
     assert len(found[0].tokens) <= 3
 
 
 def test_the_draws_of_a_prompt_depend_on_all_its_tokens() -> None:
-    requests = [Request(source=(BOS, 5), first=last, limit=12) for last in (6, 6, 7)]
+    requests = [Request(source=(BOS, 5), first_token=last, limit=12) for last in (6, 6, 7)]
     one, same, other = (sampling_keys(request, Sampling(), 2) for request in requests)
     assert one == same
     assert not set(one) & set(other)

@@ -336,18 +336,18 @@ def test_attention_learns_what_a_fixed_vector_cannot_hold() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"d_model": 7}, "d_model = 7 cannot be halved for the two directions of the encoder"),
-        ({"context": "start"}, "context = 'start' selects where z enters a decoder without attention"),
+        ({"d_model": 7}, "d_model = 7 cannot be halved for the encoder's two directions"),
+        ({"context": "start"}, "context = 'start' selects when a decoder without attention uses z"),
         ({"attention": "none", "score": "dot"}, "score = 'dot' is an option of attention, but attention = 'none'"),
         ({"score": "dot", "score_hidden": 5}, "score_hidden = 5 is the width of a hidden layer, but score = 'dot' has"),
-        ({"attention": "none", "score_hidden": 5}, "score_hidden = 5 is .* score = None has none"),
+        ({"attention": "none", "score_hidden": 5}, "score_hidden = 5 is .* score = None has no hidden layer"),
         ({"input_feeding": True}, "input_feeding = true is an option of attention = 'luong', but attention"),
         (
             {"attention": "none", "context": "start", "d_embedding": 4, "d_model": 8},
             "tie = 'all' with context = 'start' needs d_embedding = d_model",
         ),
         ({"preset": "lung"}, "preset = 'lung': expected one of cho, sutskever, bahdanau, luong"),
-        ({"preset": "cho", "score": "dot"}, "attention = 'none'; leave score out"),
+        ({"preset": "cho", "score": "dot"}, "attention = 'none'; remove score"),
         ({"num_heads": 8}, "unknown key 'num_heads'"),
         ({"cell": "rnn"}, "cell = 'rnn'"),
     ],

@@ -16,7 +16,7 @@ from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.decode.ensemble import Ensemble
 from headway.engine import SearchTransformer, local_attention
-from headway.engine.accelerate import accelerate, layer_forms
+from headway.engine.accelerate import accelerate, layer_accelerations
 from headway.engine.local_attention import LocalMultiHeadAttention
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
@@ -226,7 +226,7 @@ class Converted(SearchTransformer):
         return logits
 
 
-needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+needs_int8 = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
 @pytest.mark.slow_but_every(3)
@@ -295,7 +295,7 @@ def test_windows_are_saved_and_folders_without_them_have_none(tmp_path: Path) ->
     loaded = Bundle.load(tmp_path / "model").model
     assert isinstance(loaded, Transformer)
     assert (loaded.config.encoder_window, loaded.config.decoder_window) == (3, 5)
-    assert loaded.decoder.make_caches([loaded.decoder.keys_values(torch.zeros(1, 1, 16))[0]])[0].window == 5
+    assert loaded.decoder.make_caches([loaded.decoder.project_memory(torch.zeros(1, 1, 16))[0]])[0].window == 5
     old = {name: value for name, value in config.as_dict().items() if "window" not in name}
     without = TransformerConfig.parse(old, "an old folder")
     assert without.encoder_window is without.decoder_window is None
@@ -331,5 +331,5 @@ def test_a_classifier_pools_one_position_of_restricted_attention(pooling: str) -
 
 
 def test_info_names_the_form_of_restricted_attention() -> None:
-    forms = layer_forms(accelerate(transformer(encoder_window=3)))
+    forms = layer_accelerations(accelerate(transformer(encoder_window=3)))
     assert {form.plain_reason for form in forms} == {None}

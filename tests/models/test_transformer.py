@@ -348,18 +348,18 @@ def test_the_output_bias_is_added_to_the_logits() -> None:
         ),
         (
             {"positions": "rotary", "position_offset": 2},
-            "position_offset = 2 has no effect with positions = 'rotary'; leave it out, or set positions to 'sinus",
+            "position_offset = 2 has no effect with positions = 'rotary'; remove it, or set positions to 'sinus",
         ),
         ({"positions": "none", "sinusoid_layout": "halves"}, "sinusoid_layout = 'halves' has no effect with positions"),
         ({"positions": "rotary", "sinusoid_spacing": "inclusive"}, "sinusoid_spacing = 'inclusive' has no effect with"),
         (
             {"positions": "none", "max_length": 60},
-            "max_length = 60 has no effect with positions = 'none'; leave it out, or set positions to 'learned'",
+            "max_length = 60 has no effect with positions = 'none'; remove it, or set positions to 'learned'",
         ),
         ({"activation": "tanh"}, "activation = 'tanh': input should be 'relu', 'gelu'"),
         (
             {"positions": "rotary", "relative_buckets": 8},
-            "relative_buckets has no effect with positions = 'rotary'; leave it out, or set positions to 'relative_b",
+            "relative_buckets has no effect with positions = 'rotary'; remove it, or set positions to 'relative_b",
         ),
         ({"positions": "relative_bias", "max_length": 60}, "max_length = 60 has no effect with positions = 'relative_"),
         (

@@ -119,8 +119,8 @@ CASES: list[tuple[Any, Callable[..., Any], dict[str, Tensor], set[str]]] = [
     (MultiHeadAttention, MultiHeadAttention(D, H), {"x": X, "mask": MASK}, set()),
     (MultiHeadAttention, MultiHeadAttention(D, H), {"x": X, "memory": MEMORY, "mask": MEMORY_MASK}, set()),
     (MultiHeadAttention, MultiHeadAttention(D, H, window=(1, 1), rotary=True), {"x": X, "mask": MASK}, set()),
-    (MultiHeadAttention, MultiHeadAttention(D, H).queries, {"x": X}, set()),
-    (MultiHeadAttention, MultiHeadAttention(D, H).keys_values, {"memory": MEMORY}, set()),
+    (MultiHeadAttention, MultiHeadAttention(D, H).project_queries, {"x": X}, set()),
+    (MultiHeadAttention, MultiHeadAttention(D, H).project_memory, {"memory": MEMORY}, set()),
     (MultiHeadAttention, MultiHeadAttention(D, H).project, {"x": X}, set()),
     (FeedForward, FeedForward(D, 16), {"x": X}, ANY_DIMENSIONS),
     (GatedFeedForward, GatedFeedForward(D, 16), {"x": X}, ANY_DIMENSIONS),
@@ -256,9 +256,9 @@ def test_messages_say_what_was_given_and_expected() -> None:
         ShapeError, match=r"mask: a tensor of float32 .*; expected booleans; True means .*mask\.bool\(\)"
     ):
         layer(torch.zeros(2, 10, 512), mask=torch.ones(10, 10))
-    with pytest.raises(ShapeError, match=r"mask: .*\(2, 10\); expected .* \(2, 7, 10\); mask\.unsqueeze\(1\)"):
+    with pytest.raises(ShapeError, match=r"mask: .*\(2, 10\); expected .* \(2, 7, 10\); use mask\.unsqueeze\(1\)"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 10) > 0)
-    with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; one mask serves all heads"):
+    with pytest.raises(ShapeError, match=r"mask: .*\(2, 1, 7, 10\); .*; all heads share one mask"):
         layer(torch.zeros(2, 7, 512), torch.zeros(2, 10, 512), mask=torch.ones(2, 1, 7, 10) > 0)
     with pytest.raises(ShapeError, match=r"mask: a list, not a tensor"):
         layer(torch.zeros(2, 7, 512), mask=[1, 1])
@@ -274,21 +274,24 @@ def test_masks_of_one_sequence_refuse_a_memory(mask: Any) -> None:
 
 def test_the_parts_of_a_layer_are_called_by_hand_too() -> None:
     layer = MultiHeadAttention(D, H)
-    for mask, message in ((torch.ones(T, T), "expected booleans"), (torch.ones(B, 1, T, T) > 0, "serves all heads")):
+    for mask, message in (
+        (torch.ones(T, T), "expected booleans"),
+        (torch.ones(B, 1, T, T) > 0, "heads share one mask"),
+    ):
         with pytest.raises(ShapeError, match=message):
             layer.attend(*layer.project(X), mask)
     with pytest.raises(ShapeError, match=r"mask: a mask of 1 x 4 positions for 3 x 4 queries"):
         layer(X, mask=DocumentMask(torch.zeros(1, T, dtype=torch.long)))
     with pytest.raises(ShapeError, match=r"tokens: .*\(5,\); expected integers of the shape \(batch, length\)"):
         padding_mask(TOKENS[0], 0)
-    with pytest.raises(ConfigError, match="'dotted' is no score function; expected 'scaled_dot' or"):
+    with pytest.raises(ConfigError, match="'dotted' is not a score function; expected 'scaled_dot' or"):
         make_score("dotted", D)
 
 
 def test_numbers_outside_the_vocabulary_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"tokens: has the number 11; expected 0 to 10"):
+    with pytest.raises(ShapeError, match=r"tokens: contains the number 11; expected 0 to 10"):
         TokenEmbedding(V, D)(torch.tensor([[1, 11]]))
-    with pytest.raises(ShapeError, match=r"targets: has the number -1; expected 0 to 10"):
+    with pytest.raises(ShapeError, match=r"targets: contains the number -1; expected 0 to 10"):
         label_smoothed_cross_entropy(torch.zeros(1, V), torch.tensor([-1]))
 
 

@@ -183,10 +183,10 @@ def test_attention_to_itself_by_one_product_or_by_three() -> None:
 def test_keys_and_values_can_be_computed_once() -> None:
     module = MultiHeadAttention(8, 2)
     x, memory = torch.randn(2, 5, 8), torch.randn(2, 3, 8)
-    kv = module.keys_values(memory)
+    kv = module.project_memory(memory)
     assert isinstance(kv, KeysValues)
     assert kv.keys.shape == (2, 2, 3, 4)
-    torch.testing.assert_close(module.attend(module.queries(x), kv), module(x, memory))
+    torch.testing.assert_close(module.attend(module.project_queries(x), kv), module(x, memory))
 
 
 def test_a_bias_can_be_left_out() -> None:
@@ -340,8 +340,8 @@ def test_queries_and_keys_may_have_a_hidden_layer() -> None:
         outer = F.linear(hidden, state[f"{name}_outer.weight"], state[f"{name}_outer.bias"])
         return torch.unflatten(outer, -1, (2, 3)).transpose(1, 2)
 
-    torch.testing.assert_close(module.queries(x), projected("query", x))
-    torch.testing.assert_close(module.keys_values(memory).keys, projected("key", memory))
+    torch.testing.assert_close(module.project_queries(x), projected("query", x))
+    torch.testing.assert_close(module.project_memory(memory).keys, projected("key", memory))
     query, kv = module.project(x)
     torch.testing.assert_close(query, projected("query", x))
     torch.testing.assert_close(kv.keys, projected("key", x))

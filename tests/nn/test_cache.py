@@ -224,14 +224,14 @@ def test_memory_does_not_grow_with_the_number_of_sequences_that_have_left() -> N
 def test_buffers_are_not_replaced_while_sequences_come_and_go() -> None:
     cache = KVCache(1, LayerSpec(1, 2, 2), dtype=torch.float32, device=torch.device("cpu"), reads_masked=False)
     cache.admit([0, 0], beams=4)
-    converted = []
+    convert_once = []
     for step in range(400):
         if step % 10 == 0 and step:  # the older sequence leaves, and a new one enters
             cache.select(torch.arange(4, 8), torch.tensor([1]))
             cache.admit([0], beams=4)
         cache.advance()
-        assert cache.converted(lambda keys, _: keys.data_ptr()) == cache.keys.data_ptr()
-        converted.append(cache.keys.data_ptr())
+        assert cache.convert_once(lambda keys, _: keys.data_ptr()) == cache.keys.data_ptr()
+        convert_once.append(cache.keys.data_ptr())
         cache.select(torch.arange(8) // 4 * 4)  # all beams continue the first
-    assert len(set(converted[100:])) == 1
+    assert len(set(convert_once[100:])) == 1
     assert cache.keys.size(2) < 400 * 4 / 2, "entries are used again"

@@ -37,5 +37,5 @@ def test_dropout_acts_on_what_is_added_while_training_alone() -> None:
 
 
 def test_an_even_width() -> None:
-    with pytest.raises(ConfigError, match="width 2 has no middle; choose an odd width"):
+    with pytest.raises(ConfigError, match="width 2 has no center; choose an odd width"):
         ResidualConvolution(4, 2)

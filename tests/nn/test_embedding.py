@@ -28,7 +28,7 @@ def test_embeddings_start_with_unit_variance_once_scaled() -> None:
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, math.nan])
 def test_dropout_refuses_values_that_are_not_probabilities(p: float) -> None:
-    with pytest.raises(ConfigError, match=f"dropout = {p}: expected a probability from 0 up to, but not including, 1"):
+    with pytest.raises(ConfigError, match=f"dropout = {p}: expected a probability of at least 0 and less than 1"):
         Dropout(p)
 
 

@@ -236,7 +236,7 @@ def test_linear_scaling_divides_positions() -> None:
 def test_scaling_slows_only_long_wavelengths(kind: Any) -> None:
     scaling = RotaryScaling(kind=kind, factor=8, original_length=1024)
     frequencies = 10000.0 ** -(torch.arange(32, dtype=torch.float64) / 32)
-    scaled, magnitude = scaling.scaled(frequencies, 10000.0)
+    scaled, magnitude = scaling.scale_frequencies(frequencies, 10000.0)
     ratio = frequencies / scaled
     assert ratio[0] == pytest.approx(1)
     assert ratio[-1] == pytest.approx(8)
@@ -301,8 +301,8 @@ def test_biases_are_added_to_scores_by_distance() -> None:
 
 def test_the_biases_of_a_sequence_are_those_of_its_distances() -> None:
     bias, positions = RelativeBias(3, num_buckets=8, max_distance=7, bidirectional=False), torch.arange(20)
-    assert torch.equal(bias.of_sequence(20), bias(positions - positions.unsqueeze(1)))
-    assert bias.of_sequence(1).shape == (3, 1, 1)
+    assert torch.equal(bias.biases_for_length(20), bias(positions - positions.unsqueeze(1)))
+    assert bias.biases_for_length(1).shape == (3, 1, 1)
 
 
 @pytest.mark.parametrize("stack", [EncoderStack, DecoderStack])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.decode import Caller, search_as
+from headway.decode import Caller, use_caller
 from headway.predict import Glossary, LanguageModel, MaskedLanguageModel, Translator
 from headway.predict.classification.classifier import Classifier
 from headway.predict.classification.occlusion import occlude
@@ -46,9 +46,9 @@ def calls(
 )
 def test_a_canceled_call_ends(calls: dict[str, Callable[[], Any]], name: str) -> None:
     caller = Caller("one")
-    with search_as(caller):
+    with use_caller(caller):
         calls[name]()
-        caller.canceled.set()
+        caller.cancel_event.set()
         with pytest.raises(CancelledError):
             calls[name]()
     calls[name]()

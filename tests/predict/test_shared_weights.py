@@ -234,7 +234,10 @@ def test_a_predictor_ends_with_its_last_reference(
 
 @pytest.mark.parametrize(
     "precision",
-    ["float32", pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no compiled kernels"))],
+    [
+        "float32",
+        pytest.param("int8", marks=pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels")),
+    ],
 )
 def test_predictors_on_one_model_work_in_threads(make_bundle: Callable[[str], Any], precision: Any) -> None:
     bundle = make_bundle("make_translator")

@@ -30,7 +30,7 @@ OPTIONS = {
 }
 PRECISIONS = [
     "float32",
-    pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")),
+    pytest.param("int8", marks=pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels here")),
 ]
 
 

@@ -202,7 +202,7 @@ def test_every_api_generates_with_the_settings_of_the_model(plain: LanguageModel
     http, (expected,) = application({"model": model}), model.generate("das Haus")
     reply = http.post("/api/v1/generate", json={"prompt": "das Haus"}).json()
     assert reply["continuations"][0][0]["text"] == expected.text
-    assert http.get("/api/v1/models").json()[0]["generation"] == model.bundle.generation.given()
+    assert http.get("/api/v1/models").json()[0]["generation"] == model.bundle.generation.explicit_options()
     body = {"model": "model", "prompt": "das Haus", "max_tokens": 6}
     assert http.post("/v1/completions", json=body).json()["choices"][0]["text"] == expected.text
     inputs = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["das Haus"]}]

@@ -25,8 +25,8 @@ from headway.decode import (
     SearchVocabulary,
     give_way,
     search_all,
-    search_as,
     search_steps,
+    use_caller,
 )
 from headway.decode.beam import BeamSearch
 from headway.errors import ConfigError
@@ -136,7 +136,7 @@ def test_many_calls_get_what_they_get_alone(
     calls = [[request(10 * call + at) for at in range(1 + call % 4)] for call in range(20)]
 
     def one(search: SharedSearch, requests: Sequence[Request]) -> Any:
-        with search_as(Caller(name=str(len(requests)))):
+        with use_caller(Caller(name=str(len(requests)))):
             return search(model, requests, options, WITHOUT_PAD)
 
     if kind == "greenlets":
@@ -211,7 +211,7 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
     others = [request(number) for number in range(3)]
 
     def canceled() -> Any:
-        with search_as(caller):
+        with use_caller(caller):
             return shared(slow, [request(50, 100_000), request(51, 100_000)], GREEDY, ENDLESS)
 
     first = pool.submit(canceled)
@@ -219,7 +219,7 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 5)
     slow.run(3)
     wait_until(lambda: slow.begun == 4 and shared.num_sequences == 5)
-    caller.canceled.set()
+    caller.cancel_event.set()
     slow.run(1)  # the step that had already begun
     wait_until(lambda: shared.num_sequences == 3)
     slow.run()
@@ -236,11 +236,11 @@ def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
     shared, removed, waiting = new_shared(max_rows=2), Caller(), Caller()
 
     def call(caller: Caller, number: int) -> Any:
-        with search_as(caller):
+        with use_caller(caller):
             return shared(slow, [request(number, 100_000 if caller is removed else 12)], GREEDY, VOCABULARY)
 
     def reorder_rows(state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
-        waiting.canceled.set()
+        waiting.cancel_event.set()
         Slow.reorder_rows(slow, state, rows, sequences)
 
     futures = []
@@ -250,7 +250,7 @@ def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
     slow.run(1)
     wait_until(lambda: slow.begun == 2 and shared.num_sequences == 2)
     monkeypatch.setattr(slow, "reorder_rows", reorder_rows)
-    removed.canceled.set()
+    removed.cancel_event.set()
     slow.run()
     for future in (futures[0], futures[2]):
         with pytest.raises(CancelledError):
@@ -264,7 +264,7 @@ def test_callers_get_equal_shares_and_priorities_come_first(
     shared = new_shared(max_rows=1)
 
     def call(name: str, priority: int, numbers: Sequence[int]) -> Any:
-        with search_as(Caller(name, priority)):
+        with use_caller(Caller(name, priority)):
             return shared(slow, [request(number) for number in numbers], GREEDY, VOCABULARY)
 
     futures = [pool.submit(call, "first", 1, [100])]
@@ -293,7 +293,7 @@ def test_a_short_request_does_not_pay_for_the_many_requests_of_another_caller(
     shared = new_shared(max_rows=64, clock=lambda: float(slow.steps))  # all steps take the same time
 
     def call(name: str, numbers: Sequence[int], penalty: float) -> Any:
-        with search_as(Caller(name)):
+        with use_caller(Caller(name)):
             options = DecodingOptions(beam_size=1, length_penalty=penalty)
             return shared(slow, [request(number, 20) for number in numbers], options, ENDLESS)
 
@@ -316,7 +316,7 @@ def test_a_caller_that_comes_again_and_again_gets_no_more_than_its_share(
     shared = new_shared(max_rows=64, clock=lambda: float(slow.steps))
 
     def call(name: str, requests: Sequence[Request], times: int) -> None:
-        with search_as(Caller(name)):
+        with use_caller(Caller(name)):
             for _ in range(times):
                 shared(slow, requests, GREEDY, ENDLESS)
 
@@ -360,7 +360,7 @@ def test_low_priority_waits_for_others(
     shared = new_shared(max_rows=8, clock=lambda: float(slow.steps))  # all steps take the same time
 
     def call(priority: int, numbers: Sequence[int]) -> Any:
-        with search_as(Caller(str(priority), priority)):
+        with use_caller(Caller(str(priority), priority)):
             requests = [request(number, 100) for number in numbers]
             return shared(slow, requests, GREEDY, ENDLESS)
 
@@ -389,7 +389,7 @@ def test_low_priority_advances_even_while_there_are_always_others(
     over = threading.Event()
 
     def call(priority: int, number: int, limit: int) -> Any:
-        with search_as(Caller(str(priority), priority)):
+        with use_caller(Caller(str(priority), priority)):
             return shared(model, [request(number, limit)], GREEDY, ENDLESS)
 
     def others() -> None:
@@ -496,7 +496,7 @@ def test_a_job_that_computes_something_else_gives_way(model: Transformer, monkey
     monkeypatch.setattr("headway.serve.workers.shared_search.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def compute() -> None:
-        with search_as(Caller(give_way=shared.give_way)):
+        with use_caller(Caller(give_way=shared.give_way)):
             for _ in range(5):
                 give_way()  # it goes on at once
                 clock[0] += 0.01
@@ -634,7 +634,7 @@ def test_a_canceled_call_of_a_failed_step_ends(shared: SharedSearch, slow: Slow,
     caller, slow.poison = Caller(), 39
 
     def canceled() -> Any:
-        with search_as(caller):
+        with use_caller(caller):
             return shared(slow, [Request(source=(5, 6, EOS), limit=100_000)], GREEDY, ENDLESS)
 
     first = pool.submit(canceled)
@@ -642,7 +642,7 @@ def test_a_canceled_call_of_a_failed_step_ends(shared: SharedSearch, slow: Slow,
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 2)
     slow.run(5)
     wait_until(lambda: slow.steps == 5)
-    caller.canceled.set()
+    caller.cancel_event.set()
     slow.run()
     with pytest.raises(CancelledError):
         first.result(PATIENCE_S)

@@ -151,7 +151,7 @@ def test_the_validation_loss_is_that_of_the_documents_alone(run: Path) -> None:
     assert model.perplexity(WORDS[::3]).loss == pytest.approx(min(losses(run)), rel=1e-4)
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_fast_and_plain_paths_have_the_same_trajectory(
     folder: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch

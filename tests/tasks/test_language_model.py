@@ -265,7 +265,7 @@ class TestGenerating:
         for prompt, (found,) in zip(prompts, together, strict=True):
             (alone,) = model.generate(prompt, max_new_tokens=12, seed=5)
             assert alone.text == found.text
-            if kernels.available() and precision == "auto":
+            if kernels.is_available() and precision == "auto":
                 assert alone == found  # bit for bit
             assert alone.token_log_probabilities == pytest.approx(found.token_log_probabilities, abs=1e-4)
 

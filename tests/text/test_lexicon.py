@@ -71,17 +71,17 @@ def test_no_text_is_a_table_of_zeros() -> None:
     assert not translation_table([], [], 5, 5, 2).any()
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels")
 def test_the_compiled_form_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(1)
     sources = [[dice.randint(4, 30) for _ in range(dice.randint(0, 8))] for _ in range(50)]
     targets = [[dice.randint(4, 30) for _ in range(dice.randint(0, 8))] for _ in range(50)]
     cooccurrences = Cooccurrences.count(sources, targets, 31, 31)
     probabilities = np.random.default_rng(1).random(len(cooccurrences.pairs))
-    compiled = cooccurrences.expected_counts(probabilities)
+    compiled = cooccurrences.add_expected_counts(probabilities)
     assert compiled.sum() == pytest.approx(sum(map(len, targets))), "each target token is generated once"
-    monkeypatch.setattr(kernels, "available", lambda: False)
-    np.testing.assert_array_equal(cooccurrences.expected_counts(probabilities), compiled)
+    monkeypatch.setattr(kernels, "is_available", lambda: False)
+    np.testing.assert_array_equal(cooccurrences.add_expected_counts(probabilities), compiled)
 
 
 def test_tokens_are_linked_that_occur_together() -> None:

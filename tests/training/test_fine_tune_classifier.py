@@ -187,7 +187,7 @@ def test_padding_changes_nothing(body: str, pooling: str) -> None:
 
 
 def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="sees no text in a decoder-only body"):
+    with pytest.raises(ConfigError, match="attends to no text in a decoder-only body"):
         build("decoder_only", pooling="first")
     with pytest.raises(ConfigError, match="dense_norm = true has no effect"):
         build(dense_norm=True)

@@ -253,7 +253,7 @@ def test_training_compiles_nothing_after_a_rehearsal(corpus: Path, tmp_path: Pat
         return {file.name for file in kept.rglob("*.nbc")}
 
     by_preparing = compiled_after("prepare")
-    assert by_preparing or not kernels.available()
+    assert by_preparing or not kernels.is_available()
     assert compiled_after("train") == by_preparing
     assert (tmp_path / "run" / "best").exists()
 

@@ -182,7 +182,7 @@ def test_both_sides_may_have_the_masked_models_vocabulary(home: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("form", "changes", "message"),
     [
-        ("alternating", {}, "the masked language model has global_every = 2, which the encoder of a transformer does"),
+        ("alternating", {}, "the masked language model has global_every = 2, which a transformer's encoder does"),
         ("modern", {}, r"has embedding_norm = true with norm = 'pre'"),
         ("segments", {}, r"has num_segments = 2 without positions = 'learned'"),
         ("bert", {"model": {"norm": "pre"}}, r"the recipe's \[model\] differs: norm is 'pre', the model has 'post'"),
@@ -196,7 +196,7 @@ def test_both_sides_may_have_the_masked_models_vocabulary(home: Path, tmp_path: 
         (
             "plain",
             {"decoder": "parallel"},
-            "the language model has parallel = true, which the decoder of a t",
+            "the language model has parallel = true, which a transformer's decoder",
         ),
         ("plain", {"decoder": "bert"}, "the model there is a masked; expected a decoder_only model"),
         ("plain", {"decoder": "causal", "model": {"tie": "none"}}, "differs: tie is 'none', the model has 'target'"),

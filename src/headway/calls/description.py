@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from headway.bundle import LanguageModelBundle, load_bundle, read_config
-from headway.engine import describe_search_form
-from headway.engine.accelerate import describe_forward_form
+from headway.engine import describe_search_acceleration
+from headway.engine.accelerate import describe_forward_acceleration
 from headway.engine.int8_check import Int8Check, read_int8_check
 from headway.interop.hub import model_folder
 from headway.predict import LanguageModel
@@ -42,9 +42,9 @@ def model_facts(model: str | Path) -> dict[str, object]:
         facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     if (quantization := read_config(model).quantization) is not None:
         facts["stored weights"] = quantization.describe()
-    facts["forward pass"] = describe_forward_form(bundle.model)
+    facts["forward pass"] = describe_forward_acceleration(bundle.model)
     if bundle.capability in ("translates", "continues"):
-        facts["search"] = describe_search_form(bundle.model)
+        facts["search"] = describe_search_acceleration(bundle.model)
     for name, defaults in (("search settings", bundle.search), ("generation settings", bundle.generation)):
         if settings := defaults.model_dump(mode="json", exclude_unset=True):
             facts[name] = ", ".join(f"{option} = {value}" for option, value in settings.items())

@@ -56,7 +56,7 @@ def generation_options(model: Path) -> dict[str, Any]:
     from headway.decode.generation_options import GenerationOptions
 
     given = _given_options()
-    GenerationOptions.over(read_config(model).defaults.generation, given)
+    GenerationOptions.from_defaults(read_config(model).defaults.generation, given)
     return given
 
 

@@ -1,6 +1,6 @@
-"""Search for the most probable target. Models implement a protocol; nothing here depends on an architecture."""
+"""Search for the most probable target of a model. Any model that implements :class:`SearchModel` can be searched."""
 
-from headway.decode.caller import Caller, give_way, search_as
+from headway.decode.caller import Caller, give_way, use_caller
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
@@ -17,7 +17,7 @@ from headway.decode.request import (
 from headway.decode.scoring import score_targets, top_next_tokens
 from headway.decode.search import (
     SearchFunction,
-    StepsFunction,
+    SearchStepsFunction,
     length_batches,
     search,
     search_all,
@@ -38,10 +38,10 @@ __all__ = [
     "Sampling",
     "SearchFunction",
     "SearchModel",
+    "SearchStepsFunction",
     "SearchTrace",
     "SearchVocabulary",
     "Step",
-    "StepsFunction",
     "TracedHypothesis",
     "WordBoundaries",
     "give_way",
@@ -50,8 +50,8 @@ __all__ = [
     "score_targets",
     "search",
     "search_all",
-    "search_as",
     "search_steps",
     "top_next_tokens",
     "trace_search",
+    "use_caller",
 ]

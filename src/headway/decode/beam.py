@@ -6,9 +6,9 @@ tokens.
 
 Each sequence has G groups of W hypotheses. Plain beam search has one group, greedy search one group of one hypothesis,
 diverse beam search several groups, sampling one group of one hypothesis per draw. A step extends the hypotheses by one
-token and keeps W extensions of each group. Hypotheses that end with EOS, or with a token after which the request ends
-them, are finished; the others continue. When a sequence reaches its length limit, its hypotheses are forced to end. A
-finished sequence leaves, and new ones may enter between any two steps.
+token and keeps W extensions of each group. A hypothesis is finished when it ends with EOS, or when the request's own
+stopping rule ends it; the others continue. When a sequence reaches its length limit, its hypotheses are forced to end.
+A finished sequence leaves the batch, and new sequences may enter between any two steps.
 
 A group stops when one of these conditions is met, depending on the option ``stopping``:
 
@@ -69,7 +69,7 @@ from headway.decode.trace import StepRecorder
 from headway.errors import ConfigError
 
 _Array = npt.NDArray[Any]
-_NOTHING = -1  # padding of shorter hypotheses
+_NOTHING = -1  # pads shorter hypotheses
 
 
 class _Beam:
@@ -89,7 +89,7 @@ class _Beam:
 
     @property
     def left(self) -> int:
-        """The number of tokens that may still be added to the hypotheses."""
+        """Number of tokens that may still be added to the hypotheses."""
         return self.limit - self.length
 
     @property
@@ -114,8 +114,9 @@ class BeamSearch(Generic[StateT]):
         self.options = options
         self.vocabulary = vocabulary
         self.groups, self.width = options.groups, options.beam_size // options.groups
-        self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions per group
-        # Diversity may penalize up to beam_size candidates of a row, so beam_size more are needed.
+        # Number of extensions that a step considers in each group.
+        self._considered = self.width if options.stopping == "exact" else 2 * self.width
+        # Diverse beam search may penalize up to beam_size candidates of a row, so each row needs beam_size more.
         self._top_k: int | None = self._considered + (options.beam_size if options.groups > 1 else 0)
         if options.sampling is not None:
             self.groups, self.width, self._considered = options.n_best, 1, 1
@@ -128,7 +129,7 @@ class BeamSearch(Generic[StateT]):
         device = self.model.device
         self.scores: Float[Tensor, "B G W"] = torch.zeros(0, self.groups, 1, device=device)  # -inf marks an empty slot
         self._newest = torch.empty(0, dtype=torch.long, device=device)  # (R,), each row's last token
-        # Right-aligned, because sequences enter at different times.
+        # Tokens are right-aligned, because sequences enter at different times.
         self._tokens: Int[Tensor, "R T"] = torch.empty(0, 0, dtype=torch.long, device=device)
         self._log_probs: Float[Tensor, "R T"] = torch.empty(0, 0, device=device)
         self._coverage: Float[Tensor, "R S"] | None = None  # the sum of all attention to each source position
@@ -137,7 +138,7 @@ class BeamSearch(Generic[StateT]):
 
     @property
     def rows_per_sequence(self) -> int:
-        """The number of rows of each sequence."""
+        """Number of rows of each sequence."""
         return self.options.rows_per_sequence
 
     @in_inference_mode
@@ -155,7 +156,7 @@ class BeamSearch(Generic[StateT]):
         sources = [request.source for _, request in requests]
         if self.beams:
             self.model.admit(self._state, sources)
-        else:  # the first step needs one row for each group: all hypotheses of a group are still equal
+        else:  # the first step needs only one row per group, because the hypotheses of a group are still equal
             self._reset()
             self._state = self.model.start(sources, beams=self.groups)
         self.beams += [
@@ -167,7 +168,7 @@ class BeamSearch(Generic[StateT]):
         rows, length = scores.numel(), self._tokens.size(1)
         self.scores = torch.cat([self.scores, scores])
         bos = self.vocabulary.bos
-        first = self._tensor([bos if request.first is None else request.first for _, request in requests])
+        first = self._tensor([bos if request.first_token is None else request.first_token for _, request in requests])
         self._newest = torch.cat([self._newest, first.repeat_interleave(rows // len(requests))])
         self._tokens = torch.cat([self._tokens, self._tokens.new_full((rows, length), _NOTHING)])
         self._log_probs = torch.cat([self._log_probs, self._log_probs.new_zeros(rows, length)])
@@ -207,7 +208,7 @@ class BeamSearch(Generic[StateT]):
         if self._considered > self.width:
             # Extensions are sorted by score unless some have ended.
             chosen = chosen.first(self.width) if ended is None else chosen.best(self.width)
-        done = [beam.finished.are_complete for beam in self.beams]
+        done = [beam.finished.is_complete for beam in self.beams]
         finished = [
             (beam.key, beam.finished.best(tuple(beam.top_tokens_per_step))) for beam in compress(self.beams, done)
         ]
@@ -258,16 +259,16 @@ class BeamSearch(Generic[StateT]):
         if attention is None:
             raise ConfigError(
                 f"coverage_penalty = {self.options.coverage_penalty}: this {type(self.model).__name__} does not return "
-                "attention weights, because it, or a member of an ensemble, has no attention; leave the penalty out"
+                "attention weights, because it, or a member of an ensemble, has no attention; remove coverage_penalty"
             )
         if self._coverage is None:
             self._coverage = torch.zeros_like(attention)
-        # New sequences may be longer than the present ones, and the longest ones may have left.
+        # New sequences may be longer than the current ones, and the longest sequence may have left the batch.
         missing = attention.size(1) - self._coverage.size(1)
         self._coverage = F.pad(self._coverage, (0, missing)) + attention
 
     def _record_top_tokens(self, step: Step) -> None:
-        """Record the most probable tokens of each request that asks for them, whose only row is the sequence's."""
+        """Record the most probable tokens for each request that asks for them. Each such request has a single row."""
         top = step.top_k(max(beam.request.alternatives for beam in self.beams), (), self.vocabulary.eos)
         for beam, tokens, log_probs in zip(self.beams, top.tokens.tolist(), top.log_probs.tolist(), strict=True):
             best = list(map(NextToken, tokens, log_probs))[: beam.request.alternatives]
@@ -276,7 +277,7 @@ class BeamSearch(Generic[StateT]):
     def _sequences_with_rules(self) -> list[bool]:
         """Return for each sequence whether its extensions depend on the logits of all tokens in this step.
 
-        They do if a rule applies to it, other than a minimum length, or if all tokens may be drawn.
+        They do if a rule other than the minimum length applies to the sequence, or if any token may be drawn.
         """
         if self._top_k is None or self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
             return [True] * len(self.beams)
@@ -295,7 +296,7 @@ class BeamSearch(Generic[StateT]):
     def _ranked(self, step: Step, count: int) -> NextTokens:
         """Return the ``count`` top tokens of each row.
 
-        For a sequence that may not end yet, EOS is simply one more banned token, which needs no rule on all logits.
+        For a sequence that may not end yet, EOS is treated as one more banned token, which needs no rule on all logits.
         """
         short = [beam.length < self.options.min_length for beam in self.beams]
         banned, eos = self.vocabulary.banned, self.vocabulary.eos
@@ -305,14 +306,14 @@ class BeamSearch(Generic[StateT]):
         return without_ends if all(short) else self._merged(short, without_ends, step.top_k(count, banned, eos))
 
     def _merged(self, where: Sequence[bool], one: NextTokens, other: NextTokens) -> NextTokens:
-        """Return the rows of ``one`` for the sequences that ``where`` marks, and the rows of ``other`` for the rest."""
+        """Return the rows of ``one`` for the sequences where ``where`` is True, and of ``other`` for the rest."""
         return merge_rows(self._tensor(where).repeat_interleave(len(one.tokens) // len(where)), one, other)
 
     def _extend_by_rules(self, step: Step, has_rules: Sequence[bool]) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
         """Apply the rules to the logits of all tokens, and choose extensions.
 
-        Sequences without rules (``has_rules`` is False) have the same candidates as in a batch without rules. Returns
-        the extensions and the mask from :meth:`_candidates`.
+        Sequences whose ``has_rules`` is False get the same candidates as in a batch without rules. Returns the
+        extensions and the mask from :meth:`_candidates`.
         """
         top = None if self._top_k is None or all(has_rules) else self._ranked(step, self._top_k)
         logits = self._allowed_logits(step)
@@ -334,7 +335,7 @@ class BeamSearch(Generic[StateT]):
         return chosen, natural
 
     def _allowed_logits(self, step: Step) -> Float[Tensor, "R V"]:
-        """Return the logits of all tokens, -inf outside of a sequence's shortlist.
+        """Return the logits of all tokens, with -inf for tokens outside a sequence's shortlist.
 
         A sequence with a forced next token or with phrases to include may use the whole vocabulary.
         """
@@ -348,7 +349,7 @@ class BeamSearch(Generic[StateT]):
     def _top_by_gain(
         self, gains: Float[Tensor, "R V"], log_probs: Float[Tensor, "R V"]
     ) -> tuple[Float[Tensor, "R C"], NextTokens]:
-        """Return the largest gains of each row and their tokens, or all of them if all tokens may be drawn."""
+        """Return the largest gains of each row and their tokens, or the gains of all tokens if any may be drawn."""
         eos_log_probs = log_probs[:, self.vocabulary.eos]
         if self._top_k is None:
             tokens = torch.arange(gains.size(1), device=gains.device).expand(gains.shape)
@@ -388,7 +389,7 @@ class BeamSearch(Generic[StateT]):
     def _ban_ends(
         self, gains: Float[Tensor, "R V"], where: Sequence[bool], ends: Sequence[int]
     ) -> Float[Tensor, "R V"]:
-        """Ban the tokens ``ends`` in the sequences that ``where`` marks."""
+        """Ban the tokens ``ends`` in the sequences where ``where`` is True."""
         rows = self._tensor(where).repeat_interleave(len(gains) // len(where))
         for end in ends:
             gains = rules.ban_eos(gains, rows, end)
@@ -409,7 +410,7 @@ class BeamSearch(Generic[StateT]):
         best = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten()
         natural = torch.isin(best, self._tensor(self.vocabulary.ends))
         eos_log_probs = torch.unflatten(found.eos_log_prob, 0, shape)
-        return candidates.only_eos(self.vocabulary.eos, eos_log_probs, self._tensor(full)), natural
+        return candidates.with_only_eos(self.vocabulary.eos, eos_log_probs, self._tensor(full)), natural
 
     def _extend(self, candidates: TokenScores) -> Extensions:
         """Choose the extensions to consider in each group, best first."""
@@ -424,24 +425,24 @@ class BeamSearch(Generic[StateT]):
     # Turn extensions into finished hypotheses.
 
     def _ended_by_request(self, chosen: Extensions, unfinished: _Array) -> _Array:
-        """Return which of the ``unfinished`` extensions (B, G, C) the rule of their request ends."""
-        asked = np.array([beam.request.ends is not None for beam in self.beams])
+        """Return a mask of the ``unfinished`` extensions (B, G, C) that their request's stopping rule ends."""
+        asked = np.array([beam.request.should_end is not None for beam in self.beams])
         where = (unfinished & asked[:, None, None]).nonzero()
         index = self._index(where)
         extended = torch.cat([self._tokens[self._rows(chosen)[index]], chosen.tokens[index].unsqueeze(1)], 1)
         ended = np.zeros_like(unfinished)
         for number, group, choice, tokens in zip(*where, extended.tolist(), strict=True):
             beam = self.beams[number]
-            assert beam.request.ends is not None
-            ended[number, group, choice] = beam.request.ends(tokens[len(tokens) - beam.length - 1 :])
+            assert beam.request.should_end is not None
+            ended[number, group, choice] = beam.request.should_end(tokens[len(tokens) - beam.length - 1 :])
         return ended
 
     def _finish(self, chosen: Extensions, natural: Bool[Tensor, " R"] | None) -> Bool[Tensor, "B G C"] | None:
-        """Find the extensions that end, store them as finished hypotheses, and close the groups that are done.
+        """Store the extensions that end as finished hypotheses, and close the groups that are done.
 
-        Returns a mask of these extensions, or None if there are none.
+        Returns a mask of the extensions that end, or None if no extension ends.
         """
-        read = [chosen.scores, chosen.tokens.to(chosen.scores)]  # floats represent tokens exactly
+        read = [chosen.scores, chosen.tokens.to(chosen.scores)]  # floats represent token ids exactly
         if self._coverage is not None:
             read.append(self._coverage_penalties().gather(2, chosen.parents))
         scores, tokens, *penalties = torch.stack(read).numpy(force=True)
@@ -449,7 +450,7 @@ class BeamSearch(Generic[StateT]):
             raise nan_error(self.model, self._state)
         is_possible = scores > -np.inf
         has_ended = is_possible & (tokens == self.vocabulary.eos)
-        if any(beam.request.ends is not None for beam in self.beams):
+        if any(beam.request.should_end is not None for beam in self.beams):
             has_ended |= self._ended_by_request(chosen, is_possible & ~has_ended)
         self._close_groups(chosen, scores, has_ended, penalties, natural)
         return torch.from_numpy(has_ended).to(self.scores.device) if has_ended.any() else None
@@ -462,13 +463,13 @@ class BeamSearch(Generic[StateT]):
         penalties: Sequence[_Array],
         natural: Bool[Tensor, " R"] | None,
     ) -> None:
-        """Collect the extensions that ``has_ended`` marks, and close the groups that cannot improve any more."""
+        """Collect the extensions where ``has_ended`` is True, and close the groups that can no longer improve."""
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
-        elif np.isfinite(scores[:, :, 0]).all() and not any(beam.finished.exist for beam in self.beams):
+        elif np.isfinite(scores[:, :, 0]).all() and not any(beam.finished.has_any for beam in self.beams):
             return  # every group has only unfinished hypotheses
-        # The score of each group's best extension that does not end; -inf if all of them end.
+        # The score of each group's best extension that does not end, or -inf if all extensions end.
         first = has_ended.argmin(2, keepdims=True)
         unfinished = np.take_along_axis(np.where(has_ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
         may_repeat = bool(self.vocabulary.other_ends)
@@ -494,7 +495,7 @@ class BeamSearch(Generic[StateT]):
         nodes = [0] * len(totals) if chosen.nodes is None else chosen.nodes[index].tolist()
         coverages = [0.0] * len(totals) if penalties is None else penalties.tolist()
         with_eos = [True] * len(totals)
-        if any(beam.request.ends is not None for beam in self.beams):
+        if any(beam.request.should_end is not None for beam in self.beams):
             with_eos = (last == self.vocabulary.eos).tolist()
         places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, with_eos, strict=True)
         for row, (sequence, group, total, coverage, node, has_eos) in enumerate(places):
@@ -551,7 +552,7 @@ class BeamSearch(Generic[StateT]):
         self._coverage = None if self._coverage is None else self._coverage[rows]
 
     def _trim(self) -> None:
-        """Drop the columns of tokens that no hypothesis is long enough to reach."""
+        """Drop the leading token columns that are padding in every hypothesis."""
         first = self._tokens.size(1) - max(beam.length for beam in self.beams)
         self._tokens, self._log_probs = self._tokens[:, first:], self._log_probs[:, first:]
 

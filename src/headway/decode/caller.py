@@ -1,4 +1,4 @@
-"""The user that a computation is for, and its cancellation."""
+"""The user on whose behalf a computation runs, and how another thread cancels the computation."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Caller:
-    """The user that a computation is for. Name and priority decide when its waiting requests enter a batch.
+    """The user on whose behalf a computation runs. Name and priority decide when waiting requests enter a batch.
 
     Attributes:
-        name: Calls with the same name share one caller's share of the tokens.
+        name: Identifies the user. Calls with the same name get one share of the tokens together.
         priority: Requests with a lower number enter first. 0 is the highest priority.
-        canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
-        give_way: Called between batches and between texts. It may let other computations run first.
+        cancel_event: An event. Any thread may set it to end the calls with :class:`concurrent.futures.CancelledError`.
+        give_way: Function that is called between batches and between texts. It may first run other computations.
     """
 
     name: str = ""
     priority: int = 0
-    canceled: threading.Event = field(default_factory=threading.Event)
+    cancel_event: threading.Event = field(default_factory=threading.Event)
     give_way: Callable[[], None] | None = None
 
 
-_current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 - nobody cancels the default
+_current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 - the default caller is never canceled
 
 
 @contextlib.contextmanager
-def search_as(caller: Caller) -> Iterator[None]:
+def use_caller(caller: Caller) -> Iterator[None]:
     """Set the caller of all computations inside the context."""
     token = _current.set(caller)
     try:
@@ -41,12 +41,12 @@ def search_as(caller: Caller) -> Iterator[None]:
 
 
 def current_caller() -> Caller:
-    """Return the caller that :func:`search_as` has set."""
+    """Return the caller set by :func:`use_caller`."""
     return _current.get()
 
 
 def give_way() -> None:
-    """Give waiting computations a chance to run. Call this before each batch, and before each of many texts.
+    """Let waiting computations run. Call this before each batch, and before each text of a long list.
 
     Raises:
         CancelledError: The caller was canceled.
@@ -54,5 +54,5 @@ def give_way() -> None:
     caller = _current.get()
     if caller.give_way is not None:
         caller.give_way()
-    if caller.canceled.is_set():
+    if caller.cancel_event.is_set():
         raise CancelledError

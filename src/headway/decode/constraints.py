@@ -1,21 +1,21 @@
-"""Targets that must contain certain phrases: lexically constrained beam search with dynamic beam allocation.
+"""Lexically constrained beam search: targets that must contain certain phrases, with dynamic beam allocation.
 
 The method follows Post and Vilar 2018 ("Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural
 Machine Translation", section 3). The candidates of a step are the best extensions of the beam and, for every
 hypothesis, each token that advances a constraint. Candidates are grouped into banks by the number of constraint tokens
-that they still need, and the banks take turns in filling the beam. A hypothesis may end when its constraints are met.
+that they still need, and the banks fill the beam in turn. A hypothesis may end when its constraints are met.
 
 Departures from the paper: A constraint is met if one of its alternatives occurs anywhere in the target, including the
 forced prefix, and one occurrence satisfies every constraint that it matches. The progress of a hypothesis depends only
 on its tokens and is a node of an automaton (:class:`Constraints`), so the search stores only the number of the node.
 
 A phrase can be required to match whole words (:class:`WordBoundaries`). In this case, the token before a phrase
-determines whether the phrase may begin there, and the token after it determines whether the phrase counts. A complete
-phrase therefore stays open until the next token, and the best tokens that close it are candidates, too.
+determines whether the phrase may begin there, and the token after it determines whether the phrase is a match. A
+complete phrase therefore stays open until the next token, and the best tokens that close it are also candidates.
 
 The bank that needs the fewest tokens fills the first slot of the beam, and each of its hypotheses can be extended by a
 token that reduces the number of needed tokens by one. Constraints therefore stay unmet only if rules forbid tokens, or
-if the length limit is too short to meet all constraints one after the other.
+if the length limit is too short to meet all constraints one after another.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from headway.decode.ranking import Extensions, TokenScores, topk_ordered
 class WordBoundaries:
     """The word boundaries of a vocabulary.
 
-    For each token, whether it can continue a word, and whether the next token can continue the word that it ends with.
-
-    Each token has two bit sets of one byte each. Token t continues the word of the token s before it if
+    For each token, they define whether it can continue a word, and whether the next token can continue the token's
+    last word. Each token has two bit sets of one byte each. Token t continues the last word of the preceding token s if
     ``end_bits[s] & start_bits[t]`` is not 0.
 
     Attributes:
         start_bits: For each token, the kinds of words that it can continue.
         end_bits: For each token, the kind of word that it leaves open.
-        separator: A token that neither continues a word nor leaves one open, such as a space; None if there is none.
+        separator: A token that neither continues a word nor leaves one open, such as a space. None if the vocabulary
+            has no such token.
     """
 
     start_bits: bytes
@@ -84,17 +84,18 @@ class _Progress:
 
 
 class Constraints:
-    """An automaton that tracks one request's constraints; its nodes are created when they are reached.
+    """An automaton that tracks one request's constraints. Its nodes are created when they are first reached.
 
-    Nodes are numbers, and every target begins at node 0. All partial matches of an alternative are tracked together, as
-    bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a ``forbidden``
-    token are ignored. A constraint without alternatives can never be met, and the search does not try to.
+    Nodes are integers, and every target begins at node 0. All partial matches of an alternative are tracked together,
+    as bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a
+    ``forbidden`` token are ignored. A constraint without alternatives can never be met, and the search does not try to
+    meet it.
 
     Args:
         include: The alternatives of each constraint. A plain token sequence is a phrase without conditions.
         forbidden: Tokens that no target contains.
-        boundaries: The word boundaries of the vocabulary's tokens, with which the conditions of phrases are checked.
-            If None, the conditions are ignored.
+        boundaries: The vocabulary's word boundaries, used to check the conditions of phrases. If None, the conditions
+            are ignored.
     """
 
     def __init__(
@@ -108,15 +109,15 @@ class Constraints:
         self.boundaries = boundaries
         self._starts = defaultdict[int, int](int) if boundaries is None else boundaries.start_bits
         self._separator = None if boundaries is None else boundaries.separator
-        # A number of tokens that always suffices to meet a constraint: a separator, so that the phrase does not
-        # continue a word, and the phrase. If the vocabulary has no separator, some phrases cannot be reached.
+        # For each constraint, a number of tokens that always suffices to meet it: the phrase, after a separator if the
+        # phrase might continue a word. If the vocabulary has no separator, some phrases cannot be reached.
         longer = self._separator is not None
         self._shortest = [
             min((len(one.tokens) + (longer and bool(self._continued(one))) for one in several), default=0)
             for several in self.include
         ]
-        # For each alternative, a map from tokens to the bits of their positions; and for each token, the constraints
-        # that contain it.
+        # _places maps, for each alternative, tokens to the bits of their positions. _having maps each token to the
+        # constraints that contain it.
         self._places = [[_places(one.tokens) for one in several] for several in self.include]
         self._having: dict[int, set[int]] = {}
         for index, several in enumerate(self.include):
@@ -149,7 +150,7 @@ class Constraints:
         return self._steps[node, token]
 
     def node_after(self, tokens: Sequence[int]) -> int:
-        """Return the node that a whole prefix leads to."""
+        """Return the node that is reached after all tokens of a prefix."""
         return reduce(self.step, tokens, 0)
 
     def unmet(self, node: int) -> tuple[int, ...]:
@@ -159,7 +160,7 @@ class Constraints:
         return tuple(index for index, places in enumerate(matched) if places is not None and index not in open_)
 
     def min_tokens_to_meet(self, node: int, constraint: int) -> int:
-        """Return the minimum number of tokens that a constraint needs; 0 if it is already met or cannot be met."""
+        """Return the minimum number of tokens needed to meet a constraint; 0 if it is already met or cannot be met."""
         if constraint not in self.unmet(node):
             return 0
         return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
@@ -186,7 +187,7 @@ class Constraints:
         return {token for index in self.unmet(node) for _, token in self._continuations(node, index)}
 
     def undoing_start_bits(self, node: int) -> int:
-        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes an open match, or 0."""
+        """Return a bit set. A token undoes an open match if its ``start_bits`` contain one of these bits."""
         bits = 0
         for index in self._begun[node]:
             for one, place in zip(self.include[index], self._progress[node].matched[index] or (), strict=False):
@@ -198,7 +199,7 @@ class Constraints:
         return any(place >> (len(one.tokens) - 1) for one, place in zip(self.include[constraint], places, strict=True))
 
     def _continuations(self, node: int, constraint: int) -> list[tuple[int, int]]:
-        """Return, for each way to complete an unmet constraint, the number of tokens and the first token."""
+        """Return the number of tokens and the first token of each way to complete an unmet constraint."""
         now = self._progress[node]
         ways = self._ways_to_begin(constraint, now.ends)
         if constraint not in self._begun[node]:
@@ -230,7 +231,7 @@ class Constraints:
         return phrase.start_bits | self._starts[phrase.tokens[0]]
 
     def _lost(self, node: int, token: int) -> int:
-        """Return the number of tokens needed to meet again the phrases that ``token`` breaks by continuing a word."""
+        """Return the number of tokens needed to repeat the phrases whose last word ``token`` would continue."""
         if not self.undoing_start_bits(node) & self._starts[token]:
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))
@@ -250,7 +251,7 @@ class Constraints:
 
 
 def _places(tokens: Sequence[int]) -> dict[int, int]:
-    """Return for each token the bit set of the indices at which it occurs."""
+    """Return a bit set for each token: the indices at which it occurs."""
     places: dict[int, int] = {}
     for index, token in enumerate(tokens):
         places[token] = places.get(token, 0) | 1 << index
@@ -269,10 +270,10 @@ class Extension(NamedTuple):
 def _allocate_beam(
     constraints: Constraints, nodes: Sequence[int], candidates: Sequence[Extension], *, width: int, left: int, eos: int
 ) -> list[tuple[Extension, int]]:
-    """Return the ``width`` candidates to keep, best first, each with its node.
+    """Return the ``width`` candidates to keep, best first, each with the node that it reaches.
 
-    ``nodes`` are the nodes of the hypotheses. ``left`` is the number of tokens that may still be added; 0 means that
-    the sequence must end now.
+    ``nodes`` contains the hypotheses' nodes. ``left`` is the number of tokens that may still be added; 0 means that the
+    sequence must end now.
     """
 
     def ends_well(candidate: Extension) -> bool:
@@ -310,9 +311,9 @@ def extend_constrained(
 
     At most ``width`` extensions per sequence are replaced.
 
-    ``nodes`` and ``scores`` are the nodes and scores of the hypotheses. ``tokens_left`` is the number of tokens that
-    may still be added to each sequence. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host,
-    because only a few candidates of the constrained sequences are considered.
+    ``nodes`` and ``scores`` belong to the hypotheses. ``tokens_left`` is the number of tokens that may still be added
+    to each sequence. ``gains`` and ``log_probs`` contain all tokens. Extensions are chosen on the host, because only a
+    few candidates of each constrained sequence are considered.
     """
     count, empty = extensions.scores.size(2), Extension(-math.inf, 0, eos, 0.0)
     tensors = [x.clone() for x in (extensions.scores, extensions.parents, extensions.tokens, extensions.log_probs)]
@@ -350,7 +351,7 @@ def _candidates(
     log_probs: Float[Tensor, "R V"],
     sequence: int,
 ) -> list[Extension]:
-    """Return the best extensions of each hypothesis of ``sequence``, and all that advance or close a phrase."""
+    """Return each hypothesis's best extensions in ``sequence``, and all extensions that advance or close a phrase."""
     extensions: dict[tuple[int, int], Extension] = {}
     for parent, (node, score) in enumerate(zip(nodes, scores.tolist(), strict=True)):
         parts = candidates.tokens, candidates.gains, candidates.log_probs
@@ -367,7 +368,7 @@ def _candidates(
 
 
 def _closing(constraints: Constraints, node: int, gains: Float[Tensor, " V"], count: int) -> list[int]:
-    """Return the ``count`` best tokens after which the complete phrases of a node are whole words."""
+    """Return the ``count`` best tokens that leave the complete phrases of a node whole words."""
     end = constraints.undoing_start_bits(node)
     if not end or constraints.boundaries is None:
         return []

@@ -1,4 +1,4 @@
-"""Ensembles: several models that are searched as one, by averaging their probabilities at every step."""
+"""Ensembles: several models searched as one model, whose probabilities are averaged at every step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from headway.errors import ConfigError
 
 
 class Ensemble:
-    """A search model whose probabilities are the arithmetic mean of its members', with equal weights.
+    """A search model whose probabilities are the arithmetic mean of its members' probabilities, with equal weights.
 
-    The members must be on the same device and have the same vocabularies, token by token. If the vocabularies differ in
-    size, the first step raises :class:`ConfigError`. The state of an ensemble is the list of its members' states.
+    The members must be on the same device and must map the same token ids to the same tokens. If the vocabularies
+    differ in size, the first step raises :class:`ConfigError`. The state of an ensemble is the list of its members'
+    states.
     """
 
     def __init__(self, models: Sequence[SearchModel[Any]]) -> None:
@@ -29,12 +30,12 @@ class Ensemble:
 
     @property
     def device(self) -> torch.device:
-        """The device of the members."""
+        """The device that all members are on."""
         return self.models[0].device
 
     @property
     def max_length(self) -> int | None:
-        """Maximum length of a sequence that all members can read or write, EOS included. None means no limit."""
+        """Maximum length of sources and targets for all members, including EOS. None means no limit."""
         return min((model.max_length for model in self.models if model.max_length is not None), default=None)
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> list[Any]:
@@ -67,7 +68,7 @@ class Ensemble:
             model.reorder_rows(model_state, rows, sequences)
 
     def explain_nan(self, state: list[Any]) -> str | None:
-        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+        """Return why predictions after ``state`` are NaN despite finite weights, or None if there is no such reason."""
         members = zip(self.models, state, strict=True)
         reasons = (model.explain_nan(model_state) for model, model_state in members if isinstance(model, ExplainsNaN))
         return next((reason for reason in reasons if reason is not None), None)
@@ -78,7 +79,7 @@ class Ensemble:
 
 
 def _log_mean(logits: Sequence[Float[Tensor, "*b V"]]) -> Float[Tensor, "*b V"]:
-    """Return the log of the models' mean probabilities, given the ``logits`` of each model."""
+    """Return the log of the models' mean probabilities, given each model's ``logits``."""
     for other in logits[1:]:
         if other.size(-1) != logits[0].size(-1):
             raise ConfigError(

@@ -11,9 +11,9 @@ from headway.decode.request import DecodingOptions, Sampling
 
 
 class GenerationOptions(Sampling):
-    """How a text is continued: by default with random tokens from the model's distribution.
+    """Options for continuing a text. By default, tokens are drawn at random from the model's distribution.
 
-    A model that was imported with settings of generation has these as defaults
+    For a model that was imported with generation settings, these settings are the defaults
     (:attr:`headway.bundle.LanguageModelBundle.generation`).
     """
 
@@ -21,76 +21,78 @@ class GenerationOptions(Sampling):
         1.0,
         ge=0,
         le=1000,
-        description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token.",
+        description="Divisor of the logits: values below 1 make draws less random. 0 takes the most probable token.",
     )
-    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
+    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens to add to the prompt.")
     repetition_penalty: float = Field(
         1.0,
         ge=1,
-        description="Logits of tokens that were generated before are divided by it, or multiplied if negative.",
+        description="Divisor of the logits of tokens already generated; negative logits are multiplied by it.",
     )
-    n: int = Field(1, ge=1, description="Number of continuations of each prompt.")
+    n: int = Field(1, ge=1, description="Number of continuations to generate for each prompt.")
     beam_size: int = Field(
         1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
     )
     stop: tuple[str, ...] = Field(
-        (), fail_fast=True, description="A continuation ends before whichever of these strings is completed first."
+        (), fail_fast=True, description="Stop strings. A continuation ends before the first one that it completes."
     )
     include: tuple[str, ...] = Field(
         (),
         fail_fast=True,
-        description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
-        "requires one of the two.",
+        description="With temperature 0 and beam_size >= 2: phrases that a continuation must contain as whole words; "
+        "'a|b' requires one of the two.",
     )
     ban: tuple[str, ...] = Field(
         (), fail_fast=True, description="Phrases that no continuation may contain as whole words."
     )
     beyond_context: Literal["stop", "slide"] = Field(
         "stop",
-        description="At the end of the model's context: stop, or forget all but the second half of it and go on "
+        description="What to do at the end of the model's context: stop, or continue with only its second half "
         "(slide). With stop, a prompt that is longer than the context is an error.",
     )
 
     @model_validator(mode="after")
     def _fit_together(self) -> GenerationOptions:
         if self.temperature and self.beam_size > 1:
-            raise ValueError("beam_size needs temperature = 0: draws have no beam; leave one out")
+            raise ValueError("beam_size needs temperature = 0: draws have no beam; remove one of the two")
         if not self.temperature and self.n > self.beam_size:
             raise ValueError(
                 f"n = {self.n}: with temperature = 0 expected at most beam_size, which is {self.beam_size}"
             )
         if not all(self.stop):
-            raise ValueError("stop: an empty string would end every continuation; leave it out")
+            raise ValueError("stop: an empty string would end every continuation; remove it")
         if self.include and (self.temperature or self.beam_size == 1):
-            raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can be made to meet it")
+            raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can guarantee phrases")
         if self.beyond_context == "slide" and (self.include or self.ban or self.repetition_penalty != 1):
             raise ValueError(
                 "beyond_context = 'slide' cannot be combined with include, ban or repetition_penalty, which would "
-                "forget the tokens before a border; leave one out"
+                "ignore the tokens that left the context; remove one of the two"
             )
         return self
 
     @classmethod
-    def over(cls, defaults: GenerationOptions, given: Mapping[str, Any], where: str = "options") -> GenerationOptions:
-        """Return the options ``given``, in which those that are missing have the values that ``defaults`` were given.
+    def from_defaults(
+        cls, defaults: GenerationOptions, given: Mapping[str, Any], where: str = "options"
+    ) -> GenerationOptions:
+        """Return the options ``given``, completed with the options that were explicitly set in ``defaults``.
 
-        A beam of the defaults is left out if tokens are drawn, because the given temperature is not 0.
+        The default ``beam_size`` is ignored if the given temperature is not 0, because tokens are then drawn.
 
         Raises:
-            ConfigError: A value is out of range, two options cannot be combined, or a default does not fit the given
-                options. ``where`` names what they come from.
+            ConfigError: A value is out of range, two options cannot be combined, or a default is incompatible with the
+                given options. ``where`` names the source of the options in the message.
         """
         inherited = {name: getattr(defaults, name) for name in defaults.model_fields_set}
         if given.get("temperature"):
             inherited.pop("beam_size", None)
         return cls.parse({**inherited, **given}, where)
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were given, as keywords."""
+    def explicit_options(self) -> dict[str, Any]:
+        """Return the options that were explicitly set, as keyword arguments."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
-    def decoding(self) -> DecodingOptions:
-        """Return the options of the search."""
+    def to_decoding_options(self) -> DecodingOptions:
+        """Return the equivalent search options."""
         shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
         if not self.temperature:
             return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")

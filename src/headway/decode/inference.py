@@ -1,4 +1,4 @@
-"""A decorator that enters PyTorch's inference mode only if it is not on already."""
+"""A decorator that enters PyTorch's inference mode only if it is not already active."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Result = TypeVar("_Result")
 
 
 def in_inference_mode(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Run a function in inference mode, like ``torch.inference_mode()``, but without entering it again if it is on.
+    """Run a function in inference mode, like ``torch.inference_mode()``, but do not re-enter the mode if it is active.
 
-    A step of beam search calls five such methods, and entering the mode in each of them is measurably slower.
+    A beam search step calls five such methods, and entering the mode in each of them is measurably slower.
     """
 
     @functools.wraps(function)

@@ -1,8 +1,8 @@
-"""The protocol that a model implements so that it can be searched.
+"""The protocol that a model implements to be searched.
 
-A search starts a model with the sources of some sequences, and then advances all of them by one token per step. The
-rows of a sequence (its beams) are adjacent, and all sequences have the same number of rows. The state belongs to one
-search, not to the model, so several threads may search with one model.
+A search starts a model with the sources of some sequences, and then advances all sequences by one token per step. The
+rows of a sequence (its beams) are adjacent, and all sequences have the same number of rows. The state belongs to a
+search, not to the model, so several threads can search the same model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ StateT = TypeVar("StateT")
 
 
 class Step:
-    """A model's prediction of the next token of each row. Models that rank tokens faster override :meth:`top_k`.
+    """A model's prediction of the next token of each row. Models that can rank tokens faster override :meth:`top_k`.
 
     Attributes:
         attention: Attention weights of each row over the source positions, which sum to 1. None if they were not
@@ -58,7 +58,7 @@ class SearchModel(Protocol[StateT]):
 
     @property
     def max_length(self) -> int | None:
-        """Maximum length of a sequence that the model can read or write, EOS included. None means no limit."""
+        """Maximum length of a source or target, including EOS. None means no limit."""
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> StateT:
         """Encode the sources and begin decoding, with ``beams`` rows per source."""
@@ -67,9 +67,9 @@ class SearchModel(Protocol[StateT]):
         """Encode more sources and append them to ``state``, with the same number of rows per source."""
 
     def step(self, state: StateT, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next. ``attention`` requests the attention weights, too.
+        """Append one token to each row and predict the next. ``attention`` also requests the attention weights.
 
-        In the first step of a sequence, all its rows have the same token, so it is enough to compute one of them.
+        In the first step of a sequence, all its rows have the same token, so computing one of them is enough.
         """
 
     def reorder_rows(
@@ -78,7 +78,7 @@ class SearchModel(Protocol[StateT]):
         """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
 
         Only the given ``sequences`` are kept. None keeps all. Rows stay grouped by sequence. All sequences have the
-        same number of rows, which may differ from the number before.
+        same number of rows, but the number may change.
         """
 
 
@@ -87,11 +87,11 @@ class ExplainsNaN(Protocol):
     """A search model that can predict NaN although its weights are finite."""
 
     def explain_nan(self, state: Any) -> str | None:
-        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+        """Return why predictions after ``state`` are NaN despite finite weights, or None if there is no such reason."""
 
 
 def nan_error(model: object, state: object) -> HeadwayError:
-    """Return the error for probabilities that are NaN."""
+    """Return the exception to raise for NaN probabilities."""
     reason = model.explain_nan(state) if isinstance(model, ExplainsNaN) else None
     if reason is not None:
         return ConfigError(reason)

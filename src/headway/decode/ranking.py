@@ -2,16 +2,16 @@
 
 **Top tokens.** A search needs the few most probable tokens of each row, in order. They are found in blocks: each of the
 ``count`` largest values is in one of the ``count`` blocks with the largest maxima, so only these blocks are sorted.
-Log-probabilities are read from a log-softmax, which PyTorch computes in one pass over each row, in three quarters of
-the time that ``logsumexp`` takes (PyTorch 2.13, AVX2, one thread, 128 rows of 8,000).
+Log-probabilities are taken from a log-softmax, which PyTorch computes in one pass over each row. It takes three
+quarters of the time of ``logsumexp`` (PyTorch 2.13, AVX2, one thread, 128 rows of 8,000).
 
-Ties: among equal values the lowest index comes first, on every device and for every division of a row into blocks.
+**Ties.** Among equal values, the lowest index comes first, on every device and for every division of a row into blocks.
 PyTorch's ``topk`` guarantees no order of equal values, so values are compared by integer keys that contain the index.
-NaN comes before everything else, so that damaged weights are noticed.
+NaN comes before all other values, so that damaged weights are detected.
 
 **Extensions.** Plain and diverse beam search extend the hypotheses of a beam by one token. B sequences have G groups of
-W hypotheses each; groups are searched separately. Sampling and constraints choose differently from the same candidates
-(:mod:`headway.decode.sampling`, :mod:`headway.decode.constraints`).
+W hypotheses each; groups are searched separately. Sampling and constraints choose from the same candidates in other
+ways (:mod:`headway.decode.sampling`, :mod:`headway.decode.constraints`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-_FEW = 64  # up to this many values, sorting is faster than building keys
-_BLOCK = 64  # tokens per block; near the square root of (usual vocabulary size / beam size)
-_FEW_BANNED = 8  # up to this many banned tokens, it is cheaper to rank and drop them than to copy the logits
+_FEW = 64  # up to this number of values, sorting is faster than building keys
+_BLOCK = 64  # number of tokens per block, near the square root of (usual vocabulary size / beam size)
+_FEW_BANNED = 8  # up to this many banned tokens, ranking and then dropping them is faster than copying the logits
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class NextTokens:
 
 
 def merge_rows(where: Bool[Tensor, " R"], one: NextTokens, other: NextTokens) -> NextTokens:
-    """Return the rows of ``one`` that ``where`` marks, and the other rows of ``other``, in the larger width."""
+    """Return rows of ``one`` where ``where`` is True and rows of ``other`` elsewhere, padded to the larger width."""
     width, columns = max(one.tokens.size(1), other.tokens.size(1)), where.unsqueeze(1)
     first, second = (
         NextTokens(
@@ -61,7 +61,7 @@ def merge_rows(where: Bool[Tensor, " R"], one: NextTokens, other: NextTokens) ->
 
 
 def top_tokens(logits: Float[Tensor, "R V"], count: int, banned: Sequence[int], eos: int) -> NextTokens:
-    """Return the ``count`` most probable tokens of each row that are not ``banned`` (all, if there are fewer)."""
+    """Return the ``count`` most probable tokens of each row that are not ``banned``, or all if there are fewer."""
     logits = logits.float()
     log_probs = logits.log_softmax(-1)
     count = min(count, logits.size(1))
@@ -87,7 +87,7 @@ def _is_in(tokens: Int[Tensor, "R C"], some: Int[Tensor, " F"]) -> Bool[Tensor, 
 def topk_ordered(values: Float[Tensor, "*b N"], count: int) -> tuple[Float[Tensor, "*b C"], Int[Tensor, "*b C"]]:
     """Return the ``count`` largest values of the last dimension and their indices, in descending order.
 
-    Among equal values the lowest index comes first.
+    Among equal values, the lowest index comes first.
     """
     size = values.size(-1)
     if size <= 4 * _BLOCK * count:
@@ -97,7 +97,8 @@ def topk_ordered(values: Float[Tensor, "*b N"], count: int) -> tuple[Float[Tenso
     maxima = torch.unflatten(values[..., : whole * _BLOCK], -1, (whole, _BLOCK)).amax(-1)
     if size % _BLOCK:
         maxima = torch.cat([maxima, values[..., whole * _BLOCK :].amax(-1, keepdim=True)], dim=-1)
-    blocks = _top_indices(maxima, min(count, maxima.size(-1))).sort(-1).values  # by index, so that ties stay in order
+    # Blocks are sorted by index, so that ties stay in order.
+    blocks = _top_indices(maxima, min(count, maxima.size(-1))).sort(-1).values
     inside = (blocks.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
     candidates = values.gather(-1, inside.clamp(max=size - 1)).masked_fill(inside >= size, -torch.inf)
     order = _top_indices(candidates, count)
@@ -109,11 +110,11 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
     high bits and the index in the low bits."""
     size = values.size(-1)
     if count == 1:
-        return values.argmax(-1, keepdim=True)  # as documented: the first of equal values, and NaN before all others
+        return values.argmax(-1, keepdim=True)  # returns the first of equal values, and NaN before all other values
     if size <= _FEW:
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # this order also puts NaN first
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0
-    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # gives the integers the order of the floats
+    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # these integers have the same order as the floats
     bits = bits.masked_fill(values.isnan(), 0x7FFFFFFF)
     keys = (bits.long() << 32) | torch.arange(size - 1, -1, -1, device=values.device)
     return size - 1 - (keys.topk(count, dim=-1).values & 0xFFFFFFFF)
@@ -131,8 +132,10 @@ class TokenScores:
     log_probs: Float[Tensor, "B G W C"]
     tokens: Int[Tensor, "B G W C"]
 
-    def only_eos(self, eos: int, eos_log_probs: Float[Tensor, "B G W"], at_limit: Bool[Tensor, " B"]) -> TokenScores:
-        """Return a copy in which EOS, with the given log-probabilities, is the only token of sequences ``at_limit``."""
+    def with_only_eos(
+        self, eos: int, eos_log_probs: Float[Tensor, "B G W"], at_limit: Bool[Tensor, " B"]
+    ) -> TokenScores:
+        """Return a copy in which sequences marked by ``at_limit`` have only EOS, with the given log-probabilities."""
         full = at_limit.view(-1, 1, 1)
         gains, log_probs = (x.masked_fill(full.unsqueeze(3), -torch.inf) for x in (self.gains, self.log_probs))
         tokens = self.tokens.clone()
@@ -161,7 +164,7 @@ class Extensions:
     nodes: Int[Tensor, "B G C"] | None = None
 
     def first(self, count: int) -> Extensions:
-        """Return the first ``count`` extensions of each group: the best ones, if they are sorted by score."""
+        """Return the first ``count`` extensions of each group, which are the best if extensions are sorted by score."""
         scores, parents, tokens, log_probs = (
             x[..., :count] for x in (self.scores, self.parents, self.tokens, self.log_probs)
         )
@@ -191,12 +194,12 @@ def extend_diverse(
 ) -> Extensions:
     """Return the ``count`` best extensions of each group. The first ``width`` of them are the group's choice.
 
-    Diverse beam search (Vijayakumar et al. 2016, algorithm 1, with Hamming diversity): the groups take the step one
-    after the other. A token's score is reduced by ``diversity`` (the paper's lambda) for every time that an earlier
-    group chose it in this step. The reduction stays in the group's scores.
+    This is diverse beam search (Vijayakumar et al. 2016, algorithm 1) with Hamming diversity. The groups are extended
+    one after another. A token's score is reduced by ``diversity`` (the paper's lambda) each time an earlier group
+    chooses it in this step. The group's scores keep the reduction.
 
-    Each row must have ``count`` more candidates than all groups choose together. Any other token is then worse than at
-    least ``count`` candidates whose scores are not reduced.
+    Each row must have ``count`` more candidates than all groups choose together. Any token that is not a candidate is
+    then worse than at least ``count`` candidates whose scores are not reduced.
     """
     groups: list[Extensions] = []
     taken = candidates.tokens.new_empty(len(scores), 0)  # (B, N): the choices of earlier groups

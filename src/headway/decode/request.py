@@ -1,4 +1,4 @@
-"""Inputs and results of a search: options, special tokens, source sequences, and their hypotheses."""
+"""Inputs and results of a search: options, special tokens, requests and hypotheses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headway.config import Config
 from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
-_IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
-_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # options of beam search that sampling does not have
-_MIN_TEMPERATURE = 1e-6  # minimum, because logits are divided by the temperature
+_IDLE = ("beam_size", "stopping", "diversity")  # options without effect if sampling, or without groups (diversity)
+_OF_A_BEAM = (*_IDLE, "groups", "coverage_penalty")  # beam search options that do not apply to sampling
+_MIN_TEMPERATURE = 1e-6  # greater than 0, because logits are divided by the temperature
 
 
 class Sampling(Config):
@@ -51,14 +51,15 @@ class Sampling(Config):
 
 
 class DecodingOptions(Config):
-    """All options of a search. The defaults are those of the paper (section 6.1).
+    """All options of a search. The defaults are the paper's (section 6.1).
 
-    A model that was imported with search settings has these as defaults (:attr:`headway.bundle.Bundle.search`).
+    For a model that was imported with search settings, these settings are the defaults
+    (:attr:`headway.bundle.Bundle.search`).
     """
 
     beam_size: int = Field(4, ge=1, description="Number of hypotheses kept at each step; 1 is greedy search.")
     n_best: int = Field(
-        1, ge=1, description="Number of hypotheses returned for each text: at most beam_size, or the number of samples."
+        1, ge=1, description="Number of hypotheses to return for each text, at most beam_size, or number of samples."
     )
     length_penalty: float = Field(
         0.6, ge=0, le=10, description="Exponent of the length penalty; 0 ranks by probability (see normalization)."
@@ -75,8 +76,8 @@ class DecodingOptions(Config):
     )
     stopping: Literal["exact", "first"] = Field(
         "exact",
-        description="When the search for a text ends. exact: when no unfinished hypothesis can become better than the "
-        "finished ones. first: when beam_size hypotheses are finished, as in other toolkits.",
+        description="When to end the search for a text. exact: when no unfinished hypothesis can become better than "
+        "the finished ones. first: when beam_size hypotheses are finished, as in other toolkits.",
     )
     min_length: int = Field(0, ge=0, description="Minimum number of target tokens, without EOS.")
     max_length: int | None = Field(
@@ -94,7 +95,7 @@ class DecodingOptions(Config):
         1.0, ge=1, description="Divisor of the logits of earlier tokens; negative logits are multiplied by it."
     )
     no_repeat_ngram: int = Field(
-        0, ge=0, description="Length of the token sequences that may not occur twice; 0 allows every repetition."
+        0, ge=0, description="Length of token n-grams that may not occur twice; 0 allows every repetition."
     )
 
     @model_validator(mode="after")
@@ -106,11 +107,11 @@ class DecodingOptions(Config):
         fields = type(self).model_fields
         idle = {name for name in _IDLE if getattr(self, name) != fields[name].default}
         if "diversity" in idle and self.groups == 1:
-            raise ValueError("diversity has no effect without groups; set groups, or leave diversity out")
+            raise ValueError("diversity has no effect without groups; set groups, or remove diversity")
         if self.sampling is not None and idle:
-            raise ValueError(f"{min(idle)} and sampling cannot be combined: samples have no beam; leave one out")
+            raise ValueError(f"{min(idle)} and sampling cannot be combined: samples have no beam; remove one of them")
         if self.sampling is not None and self.groups > 1:
-            raise ValueError("groups and sampling cannot be combined: samples already differ by chance")
+            raise ValueError("groups and sampling cannot be combined: samples already differ at random")
         if self.sampling is not None and self.coverage_penalty:
             raise ValueError(
                 "coverage_penalty and sampling cannot be combined: the penalty ranks a beam, samples are not ranked"
@@ -119,14 +120,14 @@ class DecodingOptions(Config):
             raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
         return self
 
-    def over(self, defaults: DecodingOptions) -> DecodingOptions:
-        """Return these options, with the values that were set in ``defaults`` for all options that were not set here.
+    def with_defaults(self, defaults: DecodingOptions) -> DecodingOptions:
+        """Return these options, completed with the options that were explicitly set in ``defaults``.
 
-        ``max_length`` of the defaults is left out, because it is an upper limit for a text, not a chosen length. So are
-        the options of a beam if samples are drawn, and a minimum length above the given maximum.
+        The default ``max_length`` is ignored, because it is an upper limit, not a chosen length. Beam search options
+        are ignored if samples are drawn, and so is a default minimum length above the given maximum.
 
         Raises:
-            ConfigError: A default is not compatible with the given options.
+            ConfigError: A default is incompatible with the given options.
         """
         inherited = {
             name: getattr(defaults, name)
@@ -142,7 +143,7 @@ class DecodingOptions(Config):
 
     @property
     def rows_per_sequence(self) -> int:
-        """The number of rows that a sequence takes in a batch: one for each hypothesis or sample."""
+        """Number of rows that a sequence occupies in a batch: one for each hypothesis or sample."""
         return self.beam_size if self.sampling is None else self.n_best
 
 
@@ -151,13 +152,13 @@ PAPER_OPTIONS = DecodingOptions()  # section 6.1
 
 @dataclass(frozen=True)
 class SearchVocabulary:
-    """The tokens with a special meaning for a search.
+    """The tokens that have a special meaning in a search.
 
     Attributes:
-        bos: The token with which decoding starts, unless the request specifies another one.
+        bos: The token with which decoding starts, unless the request specifies a different token.
         eos: The token that ends a target.
         banned: Tokens that are never chosen.
-        other_ends: Tokens that end a target like ``eos``. Hypotheses that they end are returned as if ``eos`` had.
+        other_ends: Tokens that also end a target. Their hypotheses are returned as if they ended with ``eos``.
     """
 
     bos: int
@@ -174,8 +175,8 @@ class SearchVocabulary:
 def length_penalty(length: int, alpha: float, normalization: Literal["gnmt", "average"] = "gnmt") -> float:
     """Return the divisor of a hypothesis's log-probability.
 
-    "gnmt": ((5 + length) / (5 + 1))^alpha (Wu et al. 2016, section 7, equation 14); "average": length^alpha. ``length``
-    counts the tokens with EOS. alpha = 0 ranks by probability; the paper uses "gnmt" with 0.6.
+    "gnmt": ((5 + length) / (5 + 1))^alpha (Wu et al. 2016, section 7, equation 14). "average": length^alpha. ``length``
+    is the number of tokens, including EOS. alpha = 0 ranks by probability. The paper uses "gnmt" with alpha = 0.6.
     """
     base = (5 + length) / 6 if normalization == "gnmt" else length
     return float(base**alpha)
@@ -186,33 +187,33 @@ class Request:
     """One sequence to decode.
 
     Attributes:
-        source: The source ids as the model reads them, EOS included. For a language model, the prompt without its last
-            token.
-        first: The token that the first step reads: the last token of a language model's prompt. None means BOS.
-        limit: Maximum number of target tokens, EOS excluded. ``DecodingOptions.max_length`` may lower it.
+        source: Source token ids, including EOS. For a language model, the prompt without its last token.
+        first_token: Input token of the first decoding step: the last token of a language model's prompt, or None for
+            BOS.
+        limit: Maximum number of target tokens, excluding EOS. ``DecodingOptions.max_length`` may lower it.
         prefix: Tokens that the target must begin with. Rules do not apply to them.
         include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at
             least one of which must occur in the target. One occurrence may satisfy several constraints. A
             :class:`Phrase` can be required to match whole words.
-        boundaries: The word boundaries of the vocabulary's tokens, with which the conditions of a :class:`Phrase`
-            are checked. None if no phrase has such a condition.
+        boundaries: The vocabulary's word boundaries, used to check the conditions of a :class:`Phrase`. None if no
+            phrase has such a condition.
         banned: Token sequences that must not occur after the prefix.
-        ends: Function that returns whether a target ends, without EOS, after the tokens that it has so far. It is
-            called after each token, so that it sees every beginning of a target. None means that only EOS ends one.
-        alternatives: Number of most probable tokens to record at each step. Only a search with one hypothesis records
-            them.
-        seed: Random seed. Together with ``source`` and ``first``, it determines the random draws. None means the
+        should_end: Function that takes the target tokens so far and returns whether the target ends there without EOS.
+            It is called after each token. None means that only EOS ends a target.
+        alternatives: Number of most probable tokens to record at each step. Supported only in a search with one
+            hypothesis.
+        seed: Random seed. Together with ``source`` and ``first_token``, it determines the random draws. None means the
             seed of the options.
     """
 
     source: tuple[int, ...]
     limit: int
-    first: int | None = None
+    first_token: int | None = None
     prefix: tuple[int, ...] = ()
     include: tuple[tuple[Phrase | tuple[int, ...], ...], ...] = ()
     boundaries: WordBoundaries | None = None
     banned: tuple[tuple[int, ...], ...] = ()
-    ends: Callable[[Sequence[int]], bool] | None = None
+    should_end: Callable[[Sequence[int]], bool] | None = None
     alternatives: int = 0
     seed: int | None = None
 
@@ -231,13 +232,14 @@ class Hypothesis:
 
     Attributes:
         tokens: Token ids, without BOS and EOS.
-        log_probability: log P(target | source) in nats, EOS included unless :attr:`Request.ends` ended the target.
+        log_probability: log P(target | source) in nats, EOS included unless :attr:`Request.should_end` ended the
+            target.
         score: The ranking score; greater is better. It is the log-probability of the tokens after the forced prefix,
             including the repetition penalty, divided by the length penalty, plus the coverage penalty.
-        token_log_probabilities: Log-probability of each token and of EOS, unless :attr:`Request.ends` ended the target;
-            their sum is ``log_probability``. They are the model's own, without the effects of rules, penalties and
-            temperature.
-        finished: False if the length limit ended the target although the model preferred another token to EOS.
+        token_log_probabilities: Log-probability of each token, and of EOS unless :attr:`Request.should_end` ended the
+            target. They are the model's own, without the effects of rules, penalties and temperature, and add up to
+            ``log_probability``.
+        finished: False if the length limit ended the target although the model preferred a token other than EOS.
         unmet: Indices of the request's ``include`` constraints that the target does not satisfy.
         top_tokens_per_step: The most probable tokens at each step, best first, if the request asks for them.
     """
@@ -252,14 +254,14 @@ class Hypothesis:
 
 
 def target_limit(request: Request, options: DecodingOptions) -> int:
-    """Return the maximum number of target tokens, EOS excluded."""
+    """Return the maximum number of target tokens, excluding EOS."""
     return request.limit if options.max_length is None else min(request.limit, options.max_length)
 
 
 def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
     """Raise :class:`ConfigError` if a request is impossible, or incompatible with the options."""
     limit = target_limit(request, options)
-    if not request.source and request.first is None:
+    if not request.source and request.first_token is None:
         raise ConfigError("a source has no tokens: expected at least EOS")
     if limit < 0:
         raise ConfigError(f"limit = {limit} target tokens: expected 0 or more")
@@ -290,7 +292,7 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
         raise ConfigError("included phrases and groups cannot be combined: the phrases already divide the beam")
     if options.beam_size == 1:
         raise ConfigError(
-            "included phrases need beam_size >= 2: greedy search would put them at the beginning; raise beam_size"
+            "included phrases need beam_size >= 2: greedy search would place them at the beginning; raise beam_size"
         )
     sequences = _sequences(request)
     if not all(several and all(several) for several in sequences):
@@ -302,8 +304,8 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
         shortest = constraints.min_tokens_to_meet(node, index)
         if shortest > room:
             raise ConfigError(
-                f"included phrase {index + 1} takes {shortest} tokens, but the target may have only {room} more; "
-                "shorten it, or raise max_length"
+                f"included phrase {index + 1} needs {shortest} tokens, but the target may have only {room} more; "
+                "shorten the phrase, or raise max_length"
             )
         if all(any(_contains(one, banned) for banned in request.banned) for one in sequences[index]):
             raise ConfigError(
@@ -312,7 +314,7 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
 
 
 def _sequences(request: Request) -> list[list[tuple[int, ...]]]:
-    """Return the token sequences of each constraint's alternatives."""
+    """Return the token sequences of each included phrase's alternatives."""
     return [[one.tokens if isinstance(one, Phrase) else one for one in several] for several in request.include]
 
 

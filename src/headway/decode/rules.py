@@ -1,8 +1,8 @@
-"""Rules on the next token: plain functions on logits or log-probabilities, composed by the search.
+"""Rules on the next token: plain functions on logits or log-probabilities, which the search composes.
 
-Prefixes are (R, T), right-aligned, and padded with -1 on the left. A rule sets the log-probability of a forbidden token
-to -inf. Nothing is normalized again, so the other tokens keep the model's log-probabilities. Only the repetition
-penalty changes other values: it changes logits, before they are normalized.
+Prefixes have shape (R, T), are right-aligned, and are padded with -1 on the left. A rule sets the log-probability of a
+forbidden token to -inf. The rest are not renormalized, so the other tokens keep the model's log-probabilities. Only the
+repetition penalty changes other values: it changes the logits before they are normalized.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-_NOTHING = -1  # padding of a prefix
-_ANY = -2  # padding of a shorter banned sequence: matches any token
-_NEVER = -3  # padding of a shorter list of sequences: matches no token
+_NOTHING = -1  # pads a prefix
+_ANY = -2  # pads a shorter banned sequence; matches any token
+_NEVER = -3  # pads a shorter list of sequences; matches no token
 
 
 def penalize_repetition(
     logits: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"], penalty: float
 ) -> Float[Tensor, "R V"]:
-    """Lower the logits of tokens that the prefix contains (Keskar et al. 2019, section 4.1).
+    """Lower the logits of tokens that occur in the prefix (Keskar et al. 2019, section 4.1).
 
     Positive logits are divided by ``penalty``. Unlike in the paper, negative logits are multiplied by it.
     """
@@ -30,14 +30,14 @@ def penalize_repetition(
 
 
 def ban_tokens(log_probs: Float[Tensor, "R V"], tokens: Sequence[int]) -> Float[Tensor, "R V"]:
-    """Forbid tokens in every row."""
+    """Forbid the given tokens in every row."""
     if not tokens:
         return log_probs
     return log_probs.index_fill(1, torch.tensor(list(tokens), device=log_probs.device), -torch.inf)
 
 
 def ban_repeated_ngrams(log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"], n: int) -> Float[Tensor, "R V"]:
-    """Forbid every token that would complete an n-gram which the prefix already contains."""
+    """Forbid every token that would complete an n-gram already contained in the prefix."""
     if prefixes.size(1) < n:
         return log_probs
     grams = prefixes.unfold(1, n, 1)  # (R, T - n + 1, n)
@@ -54,25 +54,28 @@ def ban_eos(log_probs: Float[Tensor, "R V"], too_short: Bool[Tensor, " R"], eos:
 
 
 def force_tokens(log_probs: Float[Tensor, "R V"], forced_tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Give a row's forced token log-probability 0, and all other tokens -inf. -1 means that no token is forced."""
+    """Set the log-probability of each row's forced token to 0, and of all other tokens to -inf.
+
+    -1 in ``forced_tokens`` leaves a row unchanged.
+    """
     sure = torch.full_like(log_probs, -torch.inf).masked_fill(_marked(log_probs, forced_tokens.unsqueeze(1)), 0.0)
     return torch.where((forced_tokens >= 0).unsqueeze(1), sure, log_probs)
 
 
 class BannedSequences:
-    """Token sequences that must not occur in the targets, separately for each of B sentences."""
+    """Token sequences that must not occur in the targets: one list for each of B sentences."""
 
     def __init__(self, sequences: Sequence[Sequence[tuple[int, ...]]], device: torch.device) -> None:
         most = max(map(len, sequences), default=0)
         longest = max((len(one) for several in sequences for one in several), default=0)
-        width = max(longest, 2)  # at least 2, so that each sequence has a prefix
+        width = max(longest, 2)  # at least 2, so that each sequence has a non-empty prefix
         rows = [[[_ANY] * (width - len(one)) + [*one] for one in several] for several in sequences]
         padded = [row + [[_NEVER] * width] * (most - len(row)) for row in rows]
         table = torch.tensor(padded, dtype=torch.long, device=device).view(len(rows), most, width)
         self._prefixes, self._last_tokens = table[:, :, :-1], table[:, :, -1]  # (B, P, K - 1) and (B, P)
 
     def ban(self, log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"]) -> Float[Tensor, "R V"]:
-        """Forbid every token that would complete a sequence."""
+        """Forbid every token that would complete a banned sequence."""
         if not self._last_tokens.numel():
             return log_probs
         rows_per_sequence = log_probs.size(0) // self._last_tokens.size(0)

@@ -1,13 +1,13 @@
 """Reproducible sampling of tokens.
 
 A token is drawn by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014): if g is standard Gumbel noise for each
-token, then argmax(log p + g) is distributed as p. The noise depends only on the request's key, the number of the draw,
-the position and the token. A request therefore draws the same text in any batch, in any order and on any device, up to
-rounding of the probabilities, which changes a choice only if two sums are nearly equal. No random generator is used,
-whose state would depend on the batch.
+token, then argmax(log p + g) is distributed according to p. The noise depends only on the request's key, the index of
+the draw, the position and the token. A request therefore draws the same text in any batch, in any order and on any
+device, except that rounding may change a choice if two sums are nearly equal. No random generator is used, because its
+state would depend on the batch.
 
-The noise comes from a hash in 32-bit integers (the finalizer of MurmurHash3, Appleby 2011, twice), which is as fast as
-reading the tokens from memory.
+The noise is computed by a 32-bit integer hash (MurmurHash3's finalizer, Appleby 2011, applied twice), which is as fast
+as reading the tokens from memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway.decode.request import Request, Sampling
 def sampling_keys(request: Request, sampling: Sampling, num_draws: int) -> list[int]:
     """Return a 63-bit key for each of a request's draws."""
 
-    read = request.source if request.first is None else (*request.source, request.first)
+    read = request.source if request.first_token is None else (*request.source, request.first_token)
     seed = sampling.seed if request.seed is None else request.seed
 
     def key(number: int) -> int:
@@ -43,8 +43,9 @@ def draw_tokens(
     positions: Sequence[int],
     sampling: Sampling,
 ) -> Extensions:
-    """Draw one token for each of the G draws of B sentences. Each draw has a key, and each sentence has a position.
+    """Draw one token for each of the G draws of B sentences.
 
+    ``keys`` contains a key for each draw, and ``positions`` contains the position of each sentence.
     ``candidates`` must already be limited to the ``top_k`` best tokens, or contain all tokens.
     """
     gains, log_probs, tokens = (x.squeeze(2) for x in (candidates.gains, candidates.log_probs, candidates.tokens))
@@ -53,7 +54,7 @@ def draw_tokens(
     noisy = logits + gumbel_noise(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)
     places = noisy.argmax(2, keepdim=True)
     chosen = log_probs.gather(2, places)
-    none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN is kept, so that it is reported
+    none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # keep NaN, so that it is reported
     totals = (scores + chosen.nan_to_num(nan=torch.nan, neginf=0.0)).masked_fill(none_left, -torch.inf)
     return Extensions(totals, torch.zeros_like(places), tokens.gather(2, places), chosen)
 
@@ -71,7 +72,7 @@ def filter_logits(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> 
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities
         left_out = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
-        left_out.scatter_(-1, order[..., :1], False)  # rounding must not exclude the best token
+        left_out.scatter_(-1, order[..., :1], False)  # keep the best token even if rounding would exclude it
         logits = logits.masked_fill(left_out, -torch.inf)
     if min_p > 0:
         probabilities = logits.softmax(-1)
@@ -83,7 +84,7 @@ def gumbel_noise(keys: Int[Tensor, "B G 2"], tokens: Int[Tensor, "B G C"]) -> Fl
     """Return standard Gumbel noise for each token, computed from two 32-bit keys per row."""
     first, second = keys.unsqueeze(2).unbind(3)
     hashed = _mixed(_mixed((tokens.to(torch.int32) * _signed(0x9E3779B9)) ^ first) + second)
-    # 31 bits as a number in (0, 1). log1p distinguishes its smallest values, which give the largest noise.
+    # Convert 31 bits to a number in (0, 1). log1p distinguishes the smallest numbers, which yield the largest noise.
     uniform = (((hashed >> 1) & 0x7FFFFFFF).float() + 0.5) * 2.0**-31
     return -torch.log(-torch.log1p(-uniform.clamp(max=1 - 2.0**-24)))
 
@@ -95,7 +96,7 @@ def _step_key(key: int, position: int) -> list[int]:
 
 
 def _mixed(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Apply the finalizer of MurmurHash3 to 32-bit integers, whose products wrap around."""
+    """Apply MurmurHash3's finalizer to 32-bit integers, whose products wrap around."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * _signed(0x85EBCA6B)
     x = (x ^ ((x >> 13) & 0x7FFFF)) * _signed(0xC2B2AE35)
     return x ^ ((x >> 16) & 0xFFFF)

@@ -1,4 +1,4 @@
-"""Probabilities of given targets, and of possible next tokens."""
+"""Compute the probabilities of given targets, and of possible next tokens."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PAD = 0
 
 @runtime_checkable
 class ScoringModel(Protocol):
-    """A model that predicts every position of a target at once."""
+    """A model that predicts all positions of a target in one call."""
 
     @property
     def device(self) -> torch.device:
         """The device of the model's inputs and outputs."""
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Return the logits of the token that follows each target position."""
+        """Return the logits of the next token after each target position."""
 
 
 @torch.inference_mode()
@@ -42,14 +42,14 @@ def score_targets(
 ) -> list[tuple[float, ...]]:
     """Return the log-probabilities, in nats, of each target's tokens and of its EOS, given the source.
 
-    Each batch is one teacher-forced pass. The result agrees with a search's ``token_log_probabilities`` to rounding.
+    Each batch is one teacher-forced pass. The result equals a search's ``token_log_probabilities`` up to rounding.
 
     Args:
         model: Called once for each batch of sources and targets.
-        sources: Token ids of the sources as the model reads them, EOS included.
+        sources: Token ids of the sources, including EOS.
         targets: Token ids of one target for each source, without BOS and EOS.
-        vocabulary: The tokens that begin and end a target. Banned tokens are scored like others.
-        max_batch_tokens: Maximum size of a batch: the number of pairs times the length of the longest source or target.
+        vocabulary: The tokens that begin and end a target. Banned tokens are scored like all others.
+        max_batch_tokens: Maximum batch size: the number of pairs times the length of the longest source or target.
 
     Raises:
         ConfigError: The numbers of sources and targets differ.
@@ -81,16 +81,16 @@ def score_by_steps(
     *,
     max_sequences: int = 64,
 ) -> list[tuple[float, ...]]:
-    """Return the log-probabilities, in nats, of each target's tokens, as a search computes them: one step at a time.
+    """Return the log-probabilities, in nats, of each target's tokens, computed one step at a time as in a search.
 
-    This takes longer than one pass over a whole target, but measures the model as searches use it.
+    This is slower than one pass over a whole target, but measures the model exactly as a search runs it.
 
     Args:
-        model: The model.
-        sources: Token ids of the sources as the model reads them.
-        firsts: The token of each target's first step, after which its first token is predicted.
+        model: The model to score with.
+        sources: Token ids of the sources, as the model's input.
+        firsts: Input token of each target's first step.
         targets: Token ids of one target for each source, usually with EOS.
-        max_sequences: Maximum number of targets to score at a time.
+        max_sequences: Maximum number of targets in a batch.
 
     Raises:
         BundleError: The model's probabilities are NaN.
@@ -122,7 +122,7 @@ def score_by_steps(
 def top_next_tokens(
     model: SearchModel[Any], source: Sequence[int], prefix: Sequence[int], count: int, vocabulary: SearchVocabulary
 ) -> list[NextToken]:
-    """Return the ``count`` most probable next tokens after ``prefix``, best first (all tokens if there are fewer).
+    """Return the ``count`` most probable next tokens after ``prefix``, best first, or all tokens if there are fewer.
 
     ``source`` must end with EOS; ``prefix`` must not begin with BOS. EOS and banned tokens may be among the results.
     """

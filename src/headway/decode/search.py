@@ -1,4 +1,4 @@
-"""The entry points of search: one batch, one request step by step or recorded, or any number of requests in batches."""
+"""The entry points of search: for one batch, for one request (step by step or traced), or for many batches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headway.hardware import set_own_threads
 SearchFunction = Callable[..., list[list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_all`."""
 
-StepsFunction = Callable[..., Generator[list[Hypothesis], None, list[Hypothesis]]]
+SearchStepsFunction = Callable[..., Generator[list[Hypothesis], None, list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_steps`."""
 
-_MAX_ROWS_TOGETHER = 16  # up to this many rows are one batch
-_MIN_TOKENS = 512  # per batch; with fewer tokens, reading the weights takes longer than computing with them
+_MAX_ROWS_TOGETHER = 16  # up to this many rows form one batch
+_MIN_TOKENS = 512  # minimum per batch; with fewer tokens, reading the weights takes longer than computing with them
 
 
 def search(
@@ -35,10 +35,10 @@ def search(
     *,
     stop_event: Event | None = None,
 ) -> list[list[Hypothesis]]:
-    """Decode all requests as one batch and return the hypotheses of each, best first.
+    """Decode all requests as one batch and return the hypotheses of each request, best first.
 
-    A request gets at least ``options.n_best`` hypotheses if the search finds that many, and none if the rules forbid
-    every target. Another thread may set ``stop_event`` to cancel the search.
+    A request gets at least ``options.n_best`` hypotheses if the search finds that many, and no hypothesis if the rules
+    forbid every target. Another thread may set ``stop_event`` to cancel the search.
 
     Raises:
         ConfigError: A request is impossible, or incompatible with the options.
@@ -62,9 +62,9 @@ def search_steps(
     options: DecodingOptions,
     vocabulary: SearchVocabulary,
 ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
-    """Decode one request and yield its hypotheses that are not finished, best first, after each step but the last.
+    """Decode one request and yield its unfinished hypotheses, best first, after each step except the last.
 
-    The generator's return value is the hypotheses, best first. Raises the errors of :func:`search`.
+    The generator returns the finished hypotheses, best first. Raises the same exceptions as :func:`search`.
     """
     beam = BeamSearch(model, options, vocabulary)
     beam.add_requests([(0, request)])
@@ -83,7 +83,7 @@ def trace_search(
 ) -> SearchTrace:
     """Decode one request, and record each step with the ``num_tokens`` most probable tokens of each hypothesis.
 
-    The hypotheses are those of :func:`search`. Raises the errors of :func:`search`.
+    The result contains the same hypotheses as :func:`search`. Raises the same exceptions as :func:`search`.
     """
     beam = BeamSearch(model, options, vocabulary)
     recorder = beam.recorder = StepRecorder(num_tokens, vocabulary.eos, beam.width)
@@ -102,16 +102,16 @@ def search_all(
     max_batch_tokens: int,
     max_sequences: int,
 ) -> list[list[Hypothesis]]:
-    """Decode any number of requests as :func:`search` does, in batches of similar length.
+    """Decode any number of requests like :func:`search`, in batches of similar length.
 
-    At most ``max_sequences`` sequences are decoded at a time, with about ``max_batch_tokens`` source tokens, padding
-    included. These are also the limits of each batch. Batches are made smaller to use all threads, but not smaller than
-    512 tokens. The division into batches changes results by rounding at most.
+    At most ``max_sequences`` sequences are decoded at a time, with about ``max_batch_tokens`` source tokens including
+    padding. The same limits apply to each batch. Batches are made smaller to use all threads, but not smaller than 512
+    tokens. The division into batches changes results only by rounding.
 
-    When kernels distribute each product over several threads, the threads wait for each other hundreds of times per
-    step. A model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a
-    time as PyTorch has threads. But if all sequences fit in one batch of at most 16 rows, they form one batch: each
-    batch reads all weights, which takes longer than multiplying so few rows with them.
+    When kernels distribute each matrix product over several threads, the threads wait for each other hundreds of times
+    per step. With a model that sets ``batch_per_thread``, each batch uses one thread instead, and one batch per PyTorch
+    thread is decoded at a time. But if all sequences fit in one batch of at most 16 rows, they form one batch: each
+    batch reads all weights, which takes longer than multiplying so few rows by them.
     """
     rows = len(requests) * options.rows_per_sequence
     padded_tokens = len(requests) * max((len(request.source) for request in requests), default=0)
@@ -141,7 +141,7 @@ _Results = list[list[Hypothesis]]
 def _search_sequentially(
     one_batch: Callable[..., _Results], batches: Sequence[Sequence[Request]]
 ) -> Iterator[_Results]:
-    """Yield the results of each batch, in the calling thread."""
+    """Yield the results of each batch, computed in the calling thread."""
     for batch in batches:
         give_way()
         yield one_batch(batch)
@@ -153,7 +153,7 @@ def _search_in_threads(
     """Yield the results of each batch. An error or an interruption stops the other threads."""
     stop_event = Event()
     with ThreadPoolExecutor(threads, "search", set_own_threads, initargs=(1,)) as pool:
-        # The longest batches come first, so that all threads end at about the same time.
+        # Submit the longest batches first, so that all threads finish at about the same time.
         try:
             futures = [pool.submit(one_batch, batch, stop_event=stop_event) for batch in reversed(batches)]
             for future in reversed(futures):
@@ -168,8 +168,8 @@ def _search_in_threads(
 def length_batches(sources: Sequence[Sequence[int]], max_batch_tokens: int, max_sequences: int) -> Iterator[list[int]]:
     """Yield batches of indices of ``sources``, in order of increasing length.
 
-    A batch has at most ``max_sequences`` sources and, padding included, ``max_batch_tokens`` tokens. If the caller was
-    canceled, the next batch raises :class:`concurrent.futures.CancelledError`.
+    A batch has at most ``max_sequences`` sources and ``max_batch_tokens`` tokens including padding. If the caller was
+    canceled, :class:`concurrent.futures.CancelledError` is raised before the next batch.
     """
     batch: list[int] = []
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):

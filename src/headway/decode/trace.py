@@ -1,7 +1,7 @@
-"""A record of a search, step by step: what the model read, what it predicted, and which tokens the search chose.
+"""A step-by-step record of a search: each hypothesis, the model's predictions, and the tokens that the search chose.
 
-The paper's decoder "generates an output sequence of symbols one element at a time" (section 3). A step reads the tokens
-that a hypothesis has so far and predicts the next one. Greedy search follows one hypothesis, beam search several.
+The paper's decoder "generates an output sequence of symbols one element at a time" (section 3). A step predicts the
+next token from the tokens of a hypothesis so far. Greedy search follows one hypothesis, beam search several.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class TracedHypothesis:
     Attributes:
         group: The index of its group in diverse beam search, or of its sample. 0 in plain beam search.
         tokens: The tokens that it had before the step, without BOS.
-        score: The sum that ranks it in the beam, before division by the length penalty: the log-probability of its
-            tokens, with the effects of rules and penalties.
+        score: The score that ranks it in the beam, before division by the length penalty: the log-probability of its
+            tokens, including the effects of rules and penalties.
         top_tokens: The most probable next tokens under the model, best first.
-        chosen: The tokens with which the search extended it, best first. They are empty if the search dropped the
-            hypothesis. A forced token is chosen whatever its probability.
+        chosen: The tokens with which the search extended the hypothesis, best first; empty if the search dropped it. A
+            forced token is chosen regardless of its probability.
     """
 
     group: int
@@ -40,10 +40,10 @@ class TracedHypothesis:
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """A search for one request.
+    """The recorded search for one request.
 
     Attributes:
-        request: The request.
+        request: The request that was decoded.
         steps: The hypotheses of each step, best first in each group.
         hypotheses: The result of the search, best first.
     """
@@ -62,7 +62,7 @@ class StepRecorder:
         width: The maximum number of hypotheses that a group continues or finishes in a step.
 
     Attributes:
-        steps: The steps so far.
+        steps: The hypotheses of each step so far.
     """
 
     def __init__(self, num_tokens: int, eos: int, width: int) -> None:
@@ -80,11 +80,11 @@ class StepRecorder:
         """Record a step.
 
         Args:
-            step: The model's predictions.
+            step: The model's predictions in this step.
             tokens: The tokens of each hypothesis before the step.
             scores: The score of each hypothesis before the step; -inf marks an empty slot.
-            considered: The extensions from which the search takes the finished and the continued hypotheses.
-            ended: Which of these extensions end a hypothesis. None means that no extension does.
+            considered: The extensions from which the search chooses the hypotheses that finish or continue.
+            ended: Mask of the extensions that end a hypothesis. None means that no extension ends one.
         """
         top = step.top_k(self._num_tokens, (), self._eos)
         width = scores.size(2)  # the first step has a single hypothesis
@@ -102,8 +102,8 @@ class StepRecorder:
     ) -> dict[int, list[NextToken]]:
         """Return the extensions that the search chose, by the row that they extend.
 
-        Of the first ``width`` extensions of a group, those that end are finished. The first ``width`` of the group that
-        do not end continue.
+        Extensions that end are finished if they are among the first ``width`` of their group. The first ``width``
+        extensions that do not end continue.
         """
         has_ended = torch.zeros_like(considered.tokens, dtype=torch.bool) if ended is None else ended
         chosen: dict[int, list[NextToken]] = {}
@@ -119,7 +119,7 @@ class StepRecorder:
 
 
 def _as_next_tokens(tokens: Int[Tensor, "R C"], log_probs: Float[Tensor, "R C"]) -> list[tuple[NextToken, ...]]:
-    """Return the tokens of each row that are possible."""
+    """Return the tokens of each row with a probability above 0."""
     return [
         tuple(NextToken(*pair) for pair in zip(*row, strict=True) if pair[1] > -torch.inf)
         for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)

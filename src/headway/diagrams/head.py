@@ -22,8 +22,8 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     """Draw what the first head computes, with a row for each of the first tokens. The second one's row is bold."""
     attention, x = head.layer, head.x
     query, kv = attention.project(x[None])
-    bias = None if attention.relative_bias is None else attention.relative_bias.of_sequence(len(x))
-    scores = attention.scores(query, kv.for_queries(attention.queries_per_key).keys, bias)[0, 0]
+    bias = None if attention.relative_bias is None else attention.relative_bias.biases_for_length(len(x))
+    scores = attention.scores(query, kv.repeat_for_queries(attention.queries_per_key).keys, bias)[0, 0]
     with record_attention(attention) as recorded:
         attention.attend_to_itself(query, kv, head.mask)
     weights = recorded[0][0, 0]

@@ -1,4 +1,4 @@
-"""Makes models fast from outside: converts them for search, and chooses the precision that they compute in."""
+"""Accelerates models without changing their code: converts them for search, and chooses the computing precision."""
 
 import torch
 
@@ -7,10 +7,10 @@ from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, to
 from headway.engine.search_support import (
     Precision,
     choose_precision,
-    describe_search_form,
+    describe_search_acceleration,
     fastest_float_precision,
     search_precision,
-    stored_integers_note,
+    stored_int8_note,
     unsupported_reason,
 )
 from headway.engine.shortlist import Shortlist
@@ -24,10 +24,10 @@ __all__ = [
     "SearchTransformer",
     "Shortlist",
     "choose_precision",
-    "describe_search_form",
+    "describe_search_acceleration",
     "fastest_float_precision",
     "search_precision",
-    "stored_integers_note",
+    "stored_int8_note",
     "to_search_model",
     "unsupported_reason",
 ]

@@ -1,13 +1,12 @@
-"""Make a model's forward pass fast from outside: replace layers in place by kernel-backed subclasses.
+"""Accelerate a model's forward pass by replacing layers in place with kernel-backed subclasses.
 
 A replaced layer is the same object with a different class (``module.__class__ = KernelFeedForward``), so its
 parameters, their names and order, its hooks and its state dict do not change. The fast layers are used wherever
 ``forward`` runs: in training, development losses, scoring, alignment and classification. Only layers that a
-:class:`Replacement` recognizes exactly, by type and by every attribute, are replaced; all others stay plain. A new
-option of a layer is an attribute that no replacement lists: if it is None, the layer has no such part; otherwise the
-layer stays plain until its kernel-backed class supports the option. Kernel-backed layers fall back to the plain form
-for inputs that their kernels do not support: on other devices, of other data types, on machines without the kernels,
-and while ``torch.compile`` traces.
+:class:`Replacement` recognizes exactly, by type and by every attribute, are replaced; all others stay plain. If a new
+option adds an attribute that no replacement lists, layers in which it is not None stay plain until the kernel-backed
+class supports the option. Kernel-backed layers fall back to the plain implementation if their kernels do not support
+the input's device or data type, if the machine does not support the kernels, and while ``torch.compile`` traces.
 
 Replace layers before a model is wrapped by DDP or FSDP.
 """
@@ -25,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import headway.kernels as kernels
-from headway.engine.attention import KernelMultiHeadAttention, separate_scores_part, separate_training_parts
+from headway.engine.attention import KernelMultiHeadAttention, unfused_scores_part, unfused_training_parts
 from headway.engine.int8_weights import StoredLinear
 from headway.engine.layers import (
     ACTIVATIONS,
@@ -64,7 +63,7 @@ ValuePredicate = Callable[[Any], bool]
 class Replacement:
     """A plain class, the kernel-backed class that replaces it, and the attributes that the replacement supports.
 
-    ``supported_attributes`` maps the name of each attribute and submodule to a predicate for the supported values.
+    ``supported_attributes`` maps the name of each attribute and submodule to a predicate that accepts supported values.
     """
 
     plain_type: type[nn.Module]
@@ -72,13 +71,13 @@ class Replacement:
     supported_attributes: Mapping[str, ValuePredicate]
 
     def unsupported_reasons(self, module: nn.Module) -> list[str]:
-        """Return why ``module``, which has the plain type, cannot be replaced. The list is empty if it can."""
+        """Return why ``module``, which has the plain type, cannot be replaced. The list is empty if it can be."""
         if not parts_are_visible():
-            return ["PyTorch does not show its parts"]
+            return ["PyTorch does not expose its parts"]
         reasons = []
         for name, value in attributes_and_parts(module).items():
             if name not in self.supported_attributes:
-                if value is not None:  # otherwise the layer has no such part
+                if value is not None:  # None means that the layer has no such part
                     reasons.append(f"{name} = {_shown(value)} is not listed in headway/engine/accelerate.py")
             elif not self.supported_attributes[name](value):
                 reasons.append(f"{name} = {_shown(value)} has no fast form")
@@ -91,22 +90,22 @@ def _shown(value: Any) -> str:
 
 
 def is_any_value(_value: Any) -> bool:
-    """Return True for any value."""
+    """Accept any value."""
     return True
 
 
 def is_type(*types: type) -> ValuePredicate:
-    """Return a predicate for instances of exactly these types, not of subclasses."""
+    """Return a predicate that accepts instances of exactly these types, but not of subclasses."""
     return lambda value: type(value) in types
 
 
 def is_instance(*types: type) -> ValuePredicate:
-    """Return a predicate for instances of these types or of subclasses, for parts that the layer only calls."""
+    """Return a predicate that accepts instances of these types or of subclasses, for parts that are only called."""
     return lambda value: isinstance(value, types)
 
 
 def is_one_of(*values: Any) -> ValuePredicate:
-    """Return a predicate for exactly these values."""
+    """Return a predicate that accepts exactly these values."""
     return lambda value: any(
         value is accepted or (type(value) is type(accepted) and value == accepted) for accepted in values
     )
@@ -189,10 +188,10 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
     """Compile the forward pass of each block with ``torch.compile``, for all shapes.
 
     Blocks of the same kind share compiled code, so compiling a deep model takes as long as compiling a model with a
-    single layer. It is compiled again without gradients, and for batches of a single row.
+    single layer. PyTorch compiles the code again for passes without gradients, and for batches with a single row.
 
-    PyTorch loads compiled code from its cache, by default a folder of temporary files that another user may have made.
-    Unless ``TORCHINDUCTOR_CACHE_DIR`` is set, it is set to the cache folder of this user.
+    PyTorch loads compiled code from its cache, by default a temporary folder that another user may have created. If
+    ``TORCHINDUCTOR_CACHE_DIR`` is not set, this function sets it to a folder in this user's cache.
     """
     with suppress(RuntimeError):  # the user has no home folder
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache_folder() / "inductor"))
@@ -201,10 +200,10 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
 
 
 @dataclass(frozen=True)
-class LayerForm:
-    """A layer for which a fast form exists.
+class LayerAcceleration:
+    """A layer of a type that has a fast version, and whether this layer uses it.
 
-    ``plain_reason`` is the reason why it is plain; None means that it is fast.
+    ``plain_reason`` is the reason why the layer stays plain. None means that it uses the fast version.
     """
 
     name: str
@@ -213,9 +212,9 @@ class LayerForm:
 
 
 def accelerate(model: ModuleT) -> ModuleT:
-    """Replace the layers of ``model`` in place by their fast forms, and return it.
+    """Replace layers of ``model`` in place with their fast versions, and return ``model``.
 
-    Layers that have already been replaced are left unchanged.
+    Layers that have already been replaced stay unchanged.
     """
     candidates = [(module, replacement) for _, module, replacement in _candidates(model)]
     for module, replacement in candidates:
@@ -224,8 +223,8 @@ def accelerate(model: ModuleT) -> ModuleT:
     return model
 
 
-def layer_forms(model: nn.Module) -> list[LayerForm]:
-    """Return the form that :func:`accelerate` gives each layer for which a fast form exists, in the model's order."""
+def layer_accelerations(model: nn.Module) -> list[LayerAcceleration]:
+    """Return whether :func:`accelerate` replaces each layer of a type that has a fast version, in the model's order."""
     forms = []
     for name, module, replacement in _candidates(model):
         reason = None
@@ -233,30 +232,30 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
             reason = ", ".join(replacement.unsupported_reasons(module)) or None
         elif type(module) is not replacement.fast_type:
             reason = f"unknown type {type(module).__name__}"
-        forms.append(LayerForm(name, replacement.plain_type.__name__, reason))
+        forms.append(LayerAcceleration(name, replacement.plain_type.__name__, reason))
     return forms
 
 
-def describe_forward_form(model: nn.Module) -> str:
-    """Describe what runs in the forward pass of ``model``: how many layers have a fast form, and why others do not.
+def describe_forward_acceleration(model: nn.Module) -> str:
+    """Describe how the forward pass of ``model`` runs: how many layers are fast, and why the others are not.
 
-    Fast attention layers are counted even if options prevent them from using the operation that computes a whole layer.
+    Fast attention layers are counted even if their options prevent using the operation that computes a whole layer.
     """
     if reason := kernels.unavailable_reason():
         return f"plain: the compiled kernels do not run ({reason})"
-    forms = layer_forms(model)
+    forms = layer_accelerations(model)
     plain = Counter(f"{form.layer_type} ({form.plain_reason})" for form in forms if form.plain_reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
     described = [fast]
     if plain:
         described.append(f"plain: {', '.join(f'{count} {name}' for name, count in plain.items())}")
     attention = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
-    separate = Counter(filter(None, map(separate_scores_part, attention)))
+    separate = Counter(filter(None, map(unfused_scores_part, attention)))
     described += [
         f"{count} MultiHeadAttention compute scores and weights separately ({part})" for part, count in separate.items()
     ]
     in_training = Counter(
-        ", ".join(separate_training_parts(layer)) for layer in attention if separate_scores_part(layer) is None
+        ", ".join(unfused_training_parts(layer)) for layer in attention if unfused_scores_part(layer) is None
     )
     described += [
         f"{count} MultiHeadAttention train in several operations ({parts})"
@@ -267,11 +266,11 @@ def describe_forward_form(model: nn.Module) -> str:
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]]:
-    """Yield each layer of a replaceable type or a subclass of one, with its replacement."""
+    """Yield each layer of a replaceable type or of a subclass, with its replacement."""
     by_place: dict[nn.Module, Replacement] = {}
     for name, module in model.named_modules():
         for child, replacement in _INSIDE.get(type(module), {}).items():
-            if isinstance(module.get_submodule(child), StoredLinear):  # only layers that are trained have a fast form
+            if isinstance(module.get_submodule(child), StoredLinear):  # only trainable layers have a fast version
                 continue
             by_place[module.get_submodule(child)] = replacement
         if module in by_place:
@@ -283,6 +282,6 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
 
 
 def _best(module: nn.Module, matching: Sequence[Replacement]) -> Replacement:
-    """Return the replacement that ``module`` already has, or the one that fewest of its attributes keep it from."""
+    """Return the replacement that ``module`` already uses, or else the one with the fewest unsupported attributes."""
     done = (replacement for replacement in matching if type(module) is replacement.fast_type)
     return next(done, None) or min(matching, key=lambda replacement: len(replacement.unsupported_reasons(module)))

@@ -1,9 +1,9 @@
-"""Multi-head attention made fast, with the same results as :mod:`headway.nn.attention`.
+"""Fast multi-head attention with the same results as :mod:`headway.nn.attention`.
 
-In training on a CPU, one operation with its own backward pass computes all heads. It adds the biases of the projections
-while it lays out the heads one after the other, scales scores inside the softmax, and writes the gradients of queries,
-keys and values directly into the gradient of the projection. In all other cases, attention uses a compiled softmax, or
-PyTorch's fused attention if that is faster.
+In training on a CPU, one operation with its own backward pass computes all heads. It adds the projection biases while
+it splits the heads, scales scores inside the softmax, and writes the gradients of queries, keys and values directly
+into the projection's gradient. In all other cases, attention uses a compiled softmax, or PyTorch's fused attention if
+that is faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from headway.engine.arrays import as_array, kernels_support, parameter_as_array
-from headway.engine.linear import linear, trains_by_kernels
+from headway.engine.linear import linear, uses_training_kernels
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
 from headway.nn.dropout import Dropout, draw_seed
@@ -30,9 +30,9 @@ from headway.torch_internals import has_hooks, softmax_backward
 class KernelMultiHeadAttention(MultiHeadAttention):
     """:class:`~headway.nn.attention.MultiHeadAttention` with fast kernels.
 
-    In training, one operation computes all heads if the kernels support the options and inputs. Otherwise each part is
-    replaced by its fast version. If attention is observed, the weights are computed explicitly. In evaluation mode, an
-    observer that replaces no weights changes no bit of the result.
+    In training, one operation computes all heads if the kernels support the options and inputs. Otherwise, the fast
+    version of each part is used. If attention is observed, the weights are computed explicitly. In evaluation mode, an
+    observer that does not replace the weights leaves the result bitwise unchanged.
     """
 
     def forward(
@@ -48,9 +48,9 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         from headway.kernels.bf16_gemm import supports_width  # imports Numba
 
         weight, bias = self.projection.weight, self.projection.bias
-        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight) and not self.dropout.p
+        in_bfloat16 = supports_width(self.d_key) and uses_training_kernels(x, weight) and not self.dropout.p
         split = len(weight) if memory is None else self.widths[0]
-        # The other kernels add the bias later, except before a rotation.
+        # The float32 kernels add the bias later, but a rotation needs it first.
         bias_in_product = bias is not None and (in_bfloat16 or self.rotary is not None)
         first, second = (bias[:split], bias[split:]) if bias_in_product else (None, None)
         projected = linear(x, weight if memory is None else weight[:split], first)
@@ -79,7 +79,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             mask = add_head_dim(mask, query)
         needs_weights = self.score is not None or bias is not None or (self.training and self.dropout.p > 0)
         if needs_weights or attention_is_observed():
-            repeated = kv.for_queries(self.queries_per_key)
+            repeated = kv.repeat_for_queries(self.queries_per_key)
             score = None if self.score is None else self.score.compare
             weights = attention_weights(query, repeated.keys, mask, score, bias)
             used = apply_observers(self, weights)
@@ -93,8 +93,8 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             self.training
             and kernels_support(x)
             and kernels_support(source)
-            and separate_scores_part(self) is None
-            and not separate_training_parts(self)
+            and unfused_scores_part(self) is None
+            and not unfused_training_parts(self)
             and not attention_is_observed()
             and not has_hooks(self.projection, self.dropout)
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
@@ -103,20 +103,20 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         )
 
 
-def separate_scores_part(layer: MultiHeadAttention) -> str | None:
-    """Return the part that forces a layer to compute scores and weights in separate steps, or None."""
+def unfused_scores_part(layer: MultiHeadAttention) -> str | None:
+    """Return the name of a part that forces a layer to compute scores and weights in separate steps, or None."""
     return next((name for name in ("score", "relative_bias") if getattr(layer, name) is not None), None)
 
 
-def separate_training_parts(layer: MultiHeadAttention) -> list[str]:
-    """Return the parts that force the fast form of a layer to train with several operations instead of one."""
+def unfused_training_parts(layer: MultiHeadAttention) -> list[str]:
+    """Return the names of the parts that force a fast layer to use several operations in training instead of one."""
     names = ("query_outer", "key_outer", "query_norm", "key_norm")
     parts = [name for name in names if getattr(layer, name) is not None]
     return parts if len(set(layer.widths)) == 1 else [*parts, "unequal widths"]
 
 
 def _kernels_support_mask(mask: Mask, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"]) -> bool:
-    """Return whether the mask has a shape that the training kernels support."""
+    """Return whether the training kernels support the mask's type and shape."""
     if isinstance(mask, Causal):
         return source is x
     if isinstance(mask, DocumentMask):
@@ -132,7 +132,7 @@ def attention_weights(
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
     bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T S"]:
-    """Compute :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads.
+    """Compute :func:`headway.nn.attention.attention_weights`, with a compiled softmax if all heads share one mask.
 
     ``bias`` is added to the scores.
     """
@@ -162,14 +162,14 @@ def scaled_dot_product_attention(
 ) -> Float[Tensor, "*b T U"]:
     """Compute :func:`headway.nn.attention.scaled_dot_product_attention`, with PyTorch's fused kernels if faster.
 
-    Keys and values may have fewer heads than queries, each of which serves neighboring heads of queries. Without a mask
-    or with a :class:`~headway.nn.masks.Causal` mask, PyTorch can choose flash attention (Dao et al. 2022), which stores
-    no score and, on a GPU, accepts no tensor as mask.
+    Keys and values may have fewer heads than queries; neighboring query heads then share a key and value head. Without
+    a mask or with a :class:`~headway.nn.masks.Causal` mask, PyTorch can choose flash attention (Dao et al. 2022), which
+    does not store scores. On a GPU, flash attention does not accept mask tensors.
     """
     fused = _fused_is_faster(query, key)
     may_be_flash = fused and (mask is None or isinstance(mask, Causal))
     queries_per_key = query.size(-3) // key.size(-3) if query.dim() > 3 else 1
-    # If flash attention is not possible, PyTorch computes grouped heads with its slow implementation, which stores all
+    # If flash attention is not possible, PyTorch computes grouped heads with a slow implementation that stores all
     # scores.
     is_grouped = queries_per_key > 1 and may_be_flash and not (query.is_cuda and query.dtype == torch.float32)
     if queries_per_key > 1 and not is_grouped:
@@ -193,9 +193,9 @@ def scaled_dot_product_attention(
 
 
 def _document_bounds(mask: DocumentMask) -> list[list[int]] | None:
-    """Return for each row the positions at which documents begin, and its length. None if a window restricts the mask.
+    """Return, for each row, the positions at which documents begin, followed by the row's length.
 
-    Within a document all queries have the same first key. A window moves it on with each query.
+    Returns None if a window restricts the mask. Without a window, all queries of a document have the same first key.
     """
     first, positions = mask.first_keys, mask.query_positions
     begins = first == positions
@@ -210,7 +210,7 @@ def _attend_by_document(
     value: Float[Tensor, "B H T U"],
     documents: Sequence[Sequence[int]],
 ) -> Float[Tensor, "B H T U"]:
-    """Return the causal attention within each document, computed for one document after the other."""
+    """Return the causal attention within each document, computed one document at a time."""
     rows = []
     for row, bounds in enumerate(documents):
         sizes = [end - begin for begin, end in pairwise(bounds)]
@@ -223,15 +223,15 @@ def _attend_by_document(
 def _fused_is_faster(query: Tensor, key: Tensor) -> bool:
     """Return whether PyTorch's fused attention is faster: always on CUDA, and on a CPU with at least 1,024 keys.
 
-    Measured with forward and backward on 2 cores (AVX-512): with S = 16 and K = 64 in bfloat16 the fused backward takes
-    several times as long as the explicit one; they are equal near S = 1,000. The rule is fixed and does not depend on
-    timings, so that runs can be repeated exactly.
+    Measured for forward and backward passes on 2 cores (AVX-512): with S = 16 and K = 64 in bfloat16, the fused
+    backward pass takes several times as long as the explicit one. Near S = 1,000 they are equally fast. The threshold
+    is fixed rather than timed at run time, so that runs are reproducible.
     """
     return query.is_cuda or key.size(-2) >= 1024
 
 
 class _MaskedSoftmax(torch.autograd.Function):
-    """Replace scores (B, H, T, S) in place by the attention weights.
+    """Replace scores (B, H, T, S) in place with the attention weights.
 
     ``mask`` is (B or 1, T or 1, S), or contains the first keys (B, T) of a :class:`~headway.nn.masks.DocumentMask`.
     """
@@ -262,9 +262,9 @@ def attend_by_kernels(
 ) -> Float[Tensor, "B T C"]:
     """Return the concatenated outputs of all heads.
 
-    ``projected`` contains queries, keys and values of equal width side by side. If there is a ``memory``, ``projected``
-    contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to queries, keys and
-    values. ``dropout`` applies to the attention weights. Kernels must support the other tensors
+    ``projected`` contains queries, keys and values of equal width, concatenated. If ``memory`` is given, ``projected``
+    contains only the queries, and ``memory`` contains the keys and values. ``bias`` (float32) is added to queries, keys
+    and values. ``dropout`` is applied to the attention weights. Kernels must support the other tensors
     (:func:`~headway.engine.arrays.kernels_support`).
     """
     threshold = dropout.threshold if dropout is not None and dropout.p else 0
@@ -274,7 +274,7 @@ def attend_by_kernels(
 
 
 def _mask_for_kernels(mask: Mask, rows: int, length: int) -> Tensor:
-    """Return the mask of ``rows`` x ``length`` queries as the tensor that :mod:`headway.kernels.softmax` expects."""
+    """Return the mask for ``rows`` x ``length`` queries as the tensor that :mod:`headway.kernels.softmax` expects."""
     if isinstance(mask, Causal):
         return torch.zeros(rows, length, dtype=torch.int64)  # the first key of each query
     return mask.first_keys if isinstance(mask, DocumentMask) else mask
@@ -335,7 +335,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _dropped(x: Tensor, seed: int, threshold: int) -> Tensor:
-    """Return x with elements dropped, and x itself if ``threshold`` is 0. The same arguments drop the same elements."""
+    """Return x with dropout applied, or x itself if ``threshold`` is 0. Equal arguments drop the same elements."""
     if not threshold:
         return x
     from headway.kernels.dropout import dropout  # imports Numba
@@ -351,10 +351,10 @@ def attend_in_bfloat16(
     mask: Bool[Tensor, "#B #T S"] | Causal | DocumentMask,
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
-    """Like :func:`attend_by_kernels`, but in bfloat16, with one kernel for each direction.
+    """Like :func:`attend_by_kernels`, but in bfloat16, with one kernel for each of the forward and backward passes.
 
-    The projections already include their bias. :func:`~headway.kernels.bf16_gemm.supports_width` must be true for the
-    width of a head.
+    The projections must already include their bias. :func:`~headway.kernels.bf16_gemm.supports_width` must return True
+    for the head width.
     """
     arguments = (projected, memory, _mask_for_kernels(mask, *projected.shape[:2]), num_heads)
     return cast(Tensor, _BFloat16Attention.apply(*arguments))  # type: ignore[no-untyped-call]
@@ -432,7 +432,7 @@ class _BFloat16Attention(torch.autograd.Function):
 def _split_heads(
     merged: Float[Tensor, "B T _"], bias: Float[Tensor, " _"], num_heads: int, parts: int
 ) -> tuple[Float[Tensor, "R T K"], ...]:
-    """Add ``bias``, and return each part with its heads one after the other."""
+    """Add ``bias``, and return each part as one matrix per head."""
     from headway.kernels.head_layout import split_heads
 
     batch, length, width = merged.shape
@@ -442,7 +442,7 @@ def _split_heads(
 
 
 def _merge_heads(split: Float[Tensor, "P R T K"], num_heads: int) -> tuple[Float[Tensor, "B T _"], Float[Tensor, " _"]]:
-    """Return the parts with their heads side by side, and the gradient of the bias: the sum over all positions."""
+    """Return the parts with their heads concatenated, and the bias gradient, which is the sum over all positions."""
     from headway.kernels.head_layout import merge_heads
 
     parts, rows, length, width = split.shape

@@ -1,4 +1,4 @@
-"""The parts of a search model in 8-bit integers, computed by the compiled kernels (:mod:`headway.kernels`)."""
+"""The backend for searches in 8-bit integers, which uses the compiled kernels (:mod:`headway.kernels`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
-from headway.engine.int8_blocks import Bits, CompiledBlocks, Entries, Indices, both_bits, first_entries, new_keys_values
+from headway.engine.int8_blocks import (
+    Bits,
+    CacheEntries,
+    CompiledBlocks,
+    Indices,
+    contiguous_entries,
+    empty_keys_values,
+    kv_bits,
+)
 from headway.engine.norm_folding import fold_norm
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.rows import DecodingStep, SourceRows, StepRows
@@ -49,16 +57,15 @@ Array = npt.NDArray[np.float32]
 # the rounding depend only on the sequence's own length, never on the padding.
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
-_MIN_PARALLEL_KV = (
-    1 << 18
-)  # minimum number of elements in keys and values: reading fewer takes no longer than starting threads
-_ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
+# Minimum number of elements in keys and values for several threads. Reading fewer is as fast as starting the threads.
+_MIN_PARALLEL_KV = 1 << 18
+_ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before ranking them
 
 
 class Int8Backend(TorchBackend):
-    """The parts of a search model on a CPU, with weights in 8-bit integers and everything else in float32.
+    """A CPU backend with weights in 8-bit integers and everything else in float32.
 
-    Rows are NumPy arrays. Keys and values are stored as 16-bit floats. The results of a row depend only on that row's
+    Rows are NumPy arrays. Keys and values are stored as 16-bit floats. The results of a row depend only on its own
     sequence, bit for bit.
     """
 
@@ -76,7 +83,7 @@ class Int8Backend(TorchBackend):
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
     ) -> Layer:
         relu = activation is F.relu
-        layer = self.quantized(weight, bias, relu=relu)
+        layer = self.quantized_linear(weight, bias, relu=relu)
         if activation is None or relu:
             return layer
         if activation is blocks.gelu_tanh:
@@ -85,7 +92,7 @@ class Int8Backend(TorchBackend):
 
     def output_layer(self, layer: nn.Linear, wrapper: ResidualWrapper) -> OutputLayer:  # noqa: D102
         norm = _norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
-        product = self.quantized(*self.parameters_of(layer), norm=norm)
+        product = self.quantized_linear(*self.parameters_of(layer), norm=norm)
         return product if wrapper.residual else (lambda x, _: product(x))
 
     def norm(self, module: nn.Module) -> Layer | None:  # noqa: D102
@@ -98,7 +105,7 @@ class Int8Backend(TorchBackend):
             return norm, weight, bias
         return fold_norm(norm, weight, bias)
 
-    def quantized(
+    def quantized_linear(
         self,
         weight: Float[Tensor, "N K"],
         bias: Float[Tensor, " N"] | None,
@@ -106,11 +113,11 @@ class Int8Backend(TorchBackend):
         relu: bool = False,
         norm: LayerNormParams | None = None,
     ) -> QuantizedLinear:
-        """Return the layer x W^T + b in integers, followed by ReLU, or by the residual connection and ``norm``."""
+        """Return the layer x W^T + b in 8-bit integers, followed by ReLU or by the residual connection and ``norm``."""
         return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
-        return Int8OutputProjection(self.quantized(*self.parameters_of(projection)))
+        return Int8OutputProjection(self.quantized_linear(*self.parameters_of(projection)))
 
     def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:  # noqa: D102
         bias = cast("Tensor | None", projection.bias)
@@ -118,8 +125,8 @@ class Int8Backend(TorchBackend):
             *quantize_weight(_array(projection.weight)), None if bias is None else _array(bias)
         )
 
-    def gate(self, rows: Rows, activation: Activation) -> Rows:  # noqa: D102
-        return super().gate(torch.from_numpy(rows), activation).numpy()
+    def apply_gate(self, rows: Rows, activation: Activation) -> Rows:  # noqa: D102
+        return super().apply_gate(torch.from_numpy(rows), activation).numpy()
 
     def transform_heads(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, sequence_rows: int, transforms: Sequence[Callable[[Tensor], Tensor]]
@@ -129,14 +136,14 @@ class Int8Backend(TorchBackend):
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
 
-    def prefix_entries(self, cache: KVCache, rows: StepRows) -> Entries:  # noqa: D102
-        entries, newest = (rows.distinct(x.flatten(0, 1)).numpy() for x in (cache.table, cache.newest))
+    def prefix_entries(self, cache: KVCache, rows: StepRows) -> CacheEntries:  # noqa: D102
+        entries, newest = (rows.beams_to_rows(x.flatten(0, 1)).numpy() for x in (cache.table, cache.newest))
         ends = cache.lengths.numpy()
         starts = np.zeros_like(ends) if cache.window is None else np.maximum(ends - cache.window, 0)
-        return Entries(cache.slots.numpy(), entries, np.stack([starts, ends], 1), newest)
+        return CacheEntries(cache.slots.numpy(), entries, np.stack([starts, ends], 1), newest)
 
-    def memory_entries(self, cache: KVCache) -> Entries:  # noqa: D102
-        return first_entries(cache.slots.numpy(), cache.lengths.numpy(), cache.keys.size(2))
+    def memory_entries(self, cache: KVCache) -> CacheEntries:  # noqa: D102
+        return contiguous_entries(cache.slots.numpy(), cache.lengths.numpy(), cache.keys.size(2))
 
     def self_attention(  # noqa: D102
         self,
@@ -167,8 +174,8 @@ class Int8Backend(TorchBackend):
         """Write the self-attention of the short sentences to ``out``."""
         spans, lengths = sources.spans[is_short], np.array(sources.lengths)[is_short]
         count, longest = len(lengths), int(lengths.max())
-        keys, values = new_keys_values(count, longest, layout.num_kv_heads, layout.widths[1:])
-        entries = first_entries(np.arange(count), lengths, longest)
+        keys, values = empty_keys_values(count, longest, layout.num_kv_heads, layout.widths[1:])
+        entries = contiguous_entries(np.arange(count), lengths, longest)
         _write_keys_values(rows, layout, keys, values, entries.slots, spans, sources.positions.numpy())
         _attend(rows, layout, keys, values, spans, entries, out)
 
@@ -181,14 +188,14 @@ class Int8Backend(TorchBackend):
         relative_bias: RelativeBias | None = None,
     ) -> Rows:
         assert relative_bias is None, "search_support.py lists no relative bias for int8"
-        # Compute in blocks even if prompts share no beginning, so that sharing does not change the rounding.
+        # Compute in blocks even if prompts share no prefix, so that sharing does not change the rounding.
         query, key, value = (part.squeeze(1) for part in layout.split(torch.from_numpy(rows).unsqueeze(1)))
         return prompt_attention(query, key, value, prompts, window).flatten(1).numpy()
 
     def write_prompts(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, prefix_kv: KVCache, layer: int
     ) -> None:
-        keys, values = (stored[layer] for stored in prefix_kv.converted(both_bits))
+        keys, values = (stored[layer] for stored in prefix_kv.convert_once(kv_bits))
         slots = prefix_kv.newest_slots(len(prompts.spans)).numpy()
         if prompts.positions is None:
             count, length = len(slots), len(rows) // len(slots)
@@ -199,7 +206,7 @@ class Int8Backend(TorchBackend):
         for span in prompts.spans:
             for stored in (keys, values):
                 by_slot = stored.reshape(-1, layout.num_kv_heads, *stored.shape[1:])
-                by_slot[slots[span.prompt], :, : span.shared] = by_slot[slots[span.like], :, : span.shared]
+                by_slot[slots[span.prompt], :, : span.shared] = by_slot[slots[span.shared_with], :, : span.shared]
             if span.length > span.shared:
                 slot = slots[span.prompt : span.prompt + 1]
                 span_rows = np.array([[span.own_rows.start, span.own_rows.stop]])
@@ -207,7 +214,7 @@ class Int8Backend(TorchBackend):
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
         entries, spans = step.prefix_entries, step.rows.spans
-        keys, values = (stored[layer] for stored in step.prefix_kv.converted(both_bits))
+        keys, values = (stored[layer] for stored in step.prefix_kv.convert_once(kv_bits))
         _write_keys_values(rows, layout, keys, values, entries.slots, spans, entries.newest)
         out = np.empty((len(rows), layout.output_width), dtype=np.float32)
         _attend(rows, layout, keys, values, spans, entries, out)
@@ -215,7 +222,7 @@ class Int8Backend(TorchBackend):
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:  # noqa: D102
         column, slots, heads = 0, memory_kv.newest_slots(len(sources.lengths)).numpy(), memory_kv.spec.kv_heads
-        stored, positions = memory_kv.converted(both_bits), sources.positions.numpy()
+        stored, positions = memory_kv.convert_once(kv_bits), sources.positions.numpy()
         for layer in range(memory_kv.num_layers):
             for kv, width in zip(stored, widths[2 * layer :], strict=False):
                 write_kv(rows, column, width // heads, heads, kv[layer], slots, sources.spans, positions)
@@ -223,13 +230,13 @@ class Int8Backend(TorchBackend):
 
     def cross_attention(self, query: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
         assert step.memory_kv is not None
-        keys, values = (stored[layer] for stored in step.memory_kv.converted(both_bits))
+        keys, values = (stored[layer] for stored in step.memory_kv.convert_once(kv_bits))
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
         _attend(query, layout, keys, values, step.rows.spans, step.memory_entries, out)
         return out
 
     def encoder(self, blocks: Sequence[EncodingBlock]) -> Callable[[Rows, SourceRows], Rows]:  # noqa: D102
-        one_by_one, compiled = super().encoder(blocks), CompiledBlocks.of(blocks)
+        one_by_one, compiled = super().encoder(blocks), CompiledBlocks.from_blocks(blocks)
 
         def apply(x: Rows, sources: SourceRows) -> Rows:
             if compiled is None or max(sources.lengths) > _KERNEL_LENGTH or not uses_one_thread():
@@ -239,16 +246,16 @@ class Int8Backend(TorchBackend):
         return apply
 
     def decoder(self, blocks: Sequence[DecodingBlock]) -> Callable[[Rows, DecodingStep], Rows]:  # noqa: D102
-        one_by_one, compiled = super().decoder(blocks), CompiledBlocks.of(blocks)
+        one_by_one, compiled = super().decoder(blocks), CompiledBlocks.from_blocks(blocks)
         if compiled is None:
             return one_by_one
         return lambda x, step: compiled.decode(x, step) if uses_one_thread() else one_by_one(x, step)
 
 
-def _own_entries(sources: SourceRows) -> Entries:
-    """Return the entries of sentences if sentence b has slot b for itself."""
+def _own_entries(sources: SourceRows) -> CacheEntries:
+    """Return the cache entries of sentences, each of which has its own slot."""
     lengths = np.array(sources.lengths)
-    return first_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
+    return contiguous_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 
 
 def _write_keys_values(
@@ -259,18 +266,18 @@ def _write_keys_values(
 
 
 def _attend(
-    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, spans: Indices, entries: Entries, out: Array
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, spans: Indices, entries: CacheEntries, out: Array
 ) -> None:
     """Write the attention of the rows in ``spans`` to ``out``."""
-    heads, slots, longest = layout.num_heads, entries.slots, entries.positions[:, 1].max(initial=0)
+    heads, slots, longest = layout.num_heads, entries.slots, entries.position_ranges[:, 1].max(initial=0)
     parallel = len(slots) > 1 and len(slots) * longest * (layout.widths[1] + layout.widths[2]) >= _MIN_PARALLEL_KV
     compute, key_width = attend if parallel else attend.serial, layout.widths[0] // heads
-    stored = keys, values, slots, spans, entries.entries, entries.positions
+    stored = keys, values, slots, spans, entries.entries, entries.position_ranges
     compute(rows, heads, layout.num_kv_heads, key_width, *stored, out)
 
 
 class Int8OutputProjection:
-    """The output projection in integers."""
+    """The output projection in 8-bit integers."""
 
     def __init__(self, layer: QuantizedLinear) -> None:
         self._layer = layer
@@ -289,13 +296,13 @@ class Int8OutputProjection:
         if rows <= _ROWS_TOGETHER:
             topk_logits(layer(hidden), excluded, eos, *results)
         else:
-            quantized = quantize_rows(hidden, layer.width)
+            quantized = quantize_rows(hidden, layer.padded_in_features)
             topk_projection(*quantized, layer.addresses, layer.out_features, excluded, eos, *results)
         return _next_tokens(*results)
 
 
 class Int8ShortlistProjection:
-    """The output projection to shortlists. Each logit equals the logit that :class:`Int8OutputProjection` computes."""
+    """The output projection to shortlists. Its logits equal those of :class:`Int8OutputProjection`."""
 
     def __init__(
         self, levels: Int8[npt.NDArray[np.int8], "V D"], scale: Float32[Array, " V"], bias: Float32[Array, " V"] | None
@@ -328,7 +335,7 @@ class Int8ShortlistProjection:
 
 
 def _empty_results(rows: int, k: int) -> tuple[Array, npt.NDArray[np.int64], Array]:
-    """Return arrays for the log-probabilities and tokens (R, k) and the log-probabilities of EOS (R,)."""
+    """Return uninitialized arrays for log-probabilities and tokens (R, k) and for log-probabilities of EOS (R,)."""
     return np.empty((rows, k), np.float32), np.empty((rows, k), np.int64), np.empty(rows, np.float32)
 
 

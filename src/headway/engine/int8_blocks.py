@@ -1,6 +1,6 @@
-"""The blocks of an encoder or a decoder as one compiled function in 8-bit integers.
+"""Apply all blocks of an encoder or a decoder in 8-bit integers with one compiled function.
 
-The function is one of :mod:`headway.kernels.int8_blocks`. It takes keys and values in the form of
+The functions are defined in :mod:`headway.kernels.int8_blocks`. They take keys and values in the layout of
 :mod:`headway.kernels.decode_attention`.
 """
 
@@ -20,74 +20,76 @@ from headway.kernels.decode_attention import padded_width
 from headway.kernels.fp16_dot import KEYS_PER_DOT
 from headway.kernels.int8_blocks import decoder_blocks, self_attention_blocks
 from headway.kernels.int8_linear import NO_NORM, LayerNormParams, QuantizedLinear
-from headway.nn.cache import SLACK
+from headway.nn.cache import TABLE_PADDING
 
-assert SLACK >= KEYS_PER_DOT - 1
+assert TABLE_PADDING >= KEYS_PER_DOT - 1
 Array = npt.NDArray[np.float32]
-Bits = npt.NDArray[np.int16]  # the bits of 16-bit floats, because Numba does not support these
+Bits = npt.NDArray[np.int16]  # the bits of 16-bit floats, because Numba does not support float16
 Indices = npt.NDArray[np.int64]
 
 
-class Entries(NamedTuple):
-    """The entries of a cache that attention reads.
+class CacheEntries(NamedTuple):
+    """The cache entries that attention reads.
 
     Attributes:
-        slots: Slot of each sequence (B,).
-        entries: The entry of each position of each row (R, T), or for all rows (1, T).
-        positions: The first position of each sequence that attention reads, and the one after the last (B, 2).
-        newest: The entry to which each row is written (R,). None for a memory, which does not grow.
+        slots: Slot index of each sequence (B,).
+        entries: Entry index of each position, for each row (R, T) or for all rows (1, T).
+        position_ranges: The range of positions that attention reads in each sequence: first and last + 1 (B, 2).
+        newest: The entry that each row's key and value are written to (R,). None for a memory, which does not grow.
     """
 
     slots: Indices
     entries: Indices
-    positions: Indices
+    position_ranges: Indices
     newest: Indices | None = None
 
 
-def first_entries(slots: Indices, lengths: Indices, num_entries: int, newest: Indices | None = None) -> Entries:
-    """Return the entries of sequences whose position p is entry p. Slots have ``num_entries`` entries."""
+def contiguous_entries(
+    slots: Indices, lengths: Indices, num_entries: int, newest: Indices | None = None
+) -> CacheEntries:
+    """Return the entries of sequences that store position p in entry p. Each slot has ``num_entries`` entries."""
     entries = np.minimum(np.arange(num_entries + KEYS_PER_DOT), num_entries - 1)
-    return Entries(slots, entries[None], np.stack([np.zeros_like(lengths), lengths], 1), newest)
+    return CacheEntries(slots, entries[None], np.stack([np.zeros_like(lengths), lengths], 1), newest)
 
 
-def both_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:
-    """Return the bits of keys and values."""
+def kv_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:
+    """Return the bits of keys and values as 16-bit integers."""
     return keys.view(torch.int16).numpy(), values.view(torch.int16).numpy()
 
 
-def new_keys_values(sequences: int, length: int, heads: int, widths: Sequence[int]) -> tuple[Bits, Bits]:
-    """Return uninitialized keys and values (B * H, T, _) of these ``widths``, each for all heads together."""
+def empty_keys_values(sequences: int, length: int, heads: int, widths: Sequence[int]) -> tuple[Bits, Bits]:
+    """Return uninitialized keys and values (B * H, T, _). ``widths`` contains the widths for all heads together."""
     keys, values = (np.empty((sequences * heads, length, padded_width(width // heads)), np.int16) for width in widths)
     return keys, values
 
 
 class CompiledBlocks:
-    """A stack of blocks that one call computes on one thread, with the same results as one call per layer."""
+    """A stack of blocks that one call computes on one thread, with the same results as one call for each layer."""
 
     def __init__(self, blocks: Sequence[_QuantizedBlock]) -> None:
-        self._blocks = blocks  # keeps alive the arrays that the parameters point to
-        self._layers = np.array([[layer.parameters for layer in block.layers] for block in blocks])
+        self._blocks = blocks  # keeps the arrays alive that the parameters point to
+        self._layers = np.array([[layer.kernel_parameters for layer in block.layers] for block in blocks])
         after = [[layer.norm for layer in block.layers[1::2]] for block in blocks]
         self._norms = (*_stacked([block.norms for block in blocks]), *_stacked(after))
         self._sizes, self._query_scale = blocks[0].sizes, blocks[0].query_scale
         assert all((block.sizes, block.query_scale) == (self._sizes, self._query_scale) for block in blocks)
 
     @classmethod
-    def of(cls, blocks: Sequence[EncodingBlock | DecodingBlock]) -> CompiledBlocks | None:
-        """Return the compiled form of the blocks, or None if there is more to them than the function supports."""
-        compiled = [_quantized(block.plain()) for block in blocks]
+    def from_blocks(cls, blocks: Sequence[EncodingBlock | DecodingBlock]) -> CompiledBlocks | None:
+        """Return the compiled blocks, or None if the compiled function does not support all parts of the blocks."""
+        compiled = [_quantized(block.as_plain_block()) for block in blocks]
         quantized = [block for block in compiled if block is not None]
         return cls(quantized) if len(quantized) == len(compiled) else None
 
-    def encode(self, x: Rows, spans: Indices, entries: Entries) -> Rows:
-        """Apply the blocks of an encoder. Rows that are not in ``spans`` (B, 2) are undefined."""
+    def encode(self, x: Rows, spans: Indices, entries: CacheEntries) -> Rows:
+        """Apply the blocks of an encoder. Output rows that are not in ``spans`` (B, 2) are undefined."""
         _, heads, widths, _ = self._sizes[0]
-        keys, values = new_keys_values(len(spans), int(entries.positions[:, 1].max()), heads, widths[1:])
+        keys, values = empty_keys_values(len(spans), int(entries.position_ranges[:, 1].max()), heads, widths[1:])
         return self._self_attention_blocks(x, keys[None], values[None], spans, entries)
 
     def decode(self, x: Rows, step: DecodingStep) -> Rows:
-        """Apply the blocks of a decoder to one new token of each row."""
-        (keys, values), prefix_entries = step.prefix_kv.converted(both_bits), step.prefix_entries
+        """Apply the blocks of a decoder to each row's new token."""
+        (keys, values), prefix_entries = step.prefix_kv.convert_once(kv_bits), step.prefix_entries
         if step.memory_kv is None:
             return self._self_attention_blocks(x, keys, values, step.rows.spans, prefix_entries)
         prefix = (
@@ -97,20 +99,20 @@ class CompiledBlocks:
             step.rows.spans,
             prefix_entries.newest,
             prefix_entries.entries,
-            prefix_entries.positions,
+            prefix_entries.position_ranges,
         )
-        (keys, values), other = step.memory_kv.converted(both_bits), step.memory_entries
-        memory = keys, values, other.slots, other.entries, other.positions
+        (keys, values), other = step.memory_kv.convert_once(kv_bits), step.memory_entries
+        memory = keys, values, other.slots, other.entries, other.position_ranges
         return decoder_blocks(x, self._layers, self._norms, self._sizes[0], self._sizes[1], *prefix, *memory)
 
-    def _self_attention_blocks(self, x: Rows, keys: Bits, values: Bits, spans: Indices, entries: Entries) -> Rows:
+    def _self_attention_blocks(self, x: Rows, keys: Bits, values: Bits, spans: Indices, entries: CacheEntries) -> Rows:
         assert entries.newest is not None
-        cache = keys, values, entries.slots, spans, entries.newest, entries.entries, entries.positions
+        cache = keys, values, entries.slots, spans, entries.newest, entries.entries, entries.position_ranges
         return self_attention_blocks(x, self._layers, self._norms, self._sizes[0], self._query_scale, *cache)
 
 
 class _QuantizedBlock(NamedTuple):
-    """A block: the norms before its sub-layers, its linear layers in their order, and the sizes of its attention."""
+    """The parts of a block: the norms before its sub-layers, its linear layers in order, and its attention sizes."""
 
     norms: list[LayerNormParams]
     layers: list[QuantizedLinear]
@@ -119,10 +121,10 @@ class _QuantizedBlock(NamedTuple):
 
 
 def _quantized(block: PlainBlock | None) -> _QuantizedBlock | None:
-    """Return the layers of a block, or None if one of them is not quantized."""
+    """Return the layers of a block, or None if a layer is not quantized."""
     if block is None:
         return None
-    layers = [layer for both in zip(block.linear, block.output, strict=True) for layer in both]
+    layers = [layer for both in zip(block.first_layers, block.last_layers, strict=True) for layer in both]
     quantized = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
     norms = [norm for norm in block.norms if isinstance(norm, LayerNormParams)]
     sizes = [(layout.num_heads, layout.num_kv_heads, layout.widths, layout.output_width) for layout in block.layouts]

@@ -1,4 +1,4 @@
-"""Record the 8-bit integers of a search model, to store them in a model folder (:mod:`headway.engine.int8_weights`)."""
+"""Record a search model's 8-bit integers to store them in a model folder (:mod:`headway.engine.int8_weights`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.nn.norms import RMSNorm
 
 
 def quantized_layers(model: Transformer | DecoderOnly) -> list[StoredLayer]:
-    """Return the linear layers of the search model of ``model`` in int8.
+    """Return the linear layers of the int8 search model that is built from ``model``.
 
     Raises:
         ConfigError: The model or the machine does not support int8.
@@ -38,7 +38,7 @@ def quantized_layers(model: Transformer | DecoderOnly) -> list[StoredLayer]:
 
 
 class _RecordingInt8Backend(Int8Backend):
-    """Records each quantized layer, and the gains of the norm that was folded into it."""
+    """An int8 backend that records each quantized layer with the gains of the norm that was folded into it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class _RecordingInt8Backend(Int8Backend):
             self._gain = folded.weight.detach().float().clone()
         return folded, weight, bias
 
-    def quantized(self, *args: Any, **options: Any) -> QuantizedLinear:
-        layer = super().quantized(*args, **options)
+    def quantized_linear(self, *args: Any, **options: Any) -> QuantizedLinear:
+        layer = super().quantized_linear(*args, **options)
         self.recorded.append((layer, self._gain))
         self._gain = None
         return layer

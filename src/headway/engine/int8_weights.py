@@ -1,21 +1,21 @@
-"""The weights of a model in 8-bit integers, as a model folder stores them.
+"""The weights of a model in 8-bit integers, in the format of a model folder.
 
-``headway export --to headway --quantization int8`` writes the linear layers that a search in int8 computes with
-(:class:`headway.engine.int8.Int8Backend`), packed as the kernels read them. A search then needs no conversion: the
-arrays are mapped from the file, and all processes that run the model share one copy in memory. The names in the file:
+``headway export --to headway --quantization int8`` writes the linear layers of a search in int8
+(:class:`headway.engine.int8.Int8Backend`), packed in the kernels' layout. A search then needs no conversion: the arrays
+are mapped from the file, and all processes that run the model share one copy in memory. The file contains these names:
 
     int8.LAYER.weight, .accumulator_init, .scale, .bias   the arrays of headway.kernels.int8_linear.PackedLinear
-    int8.LAYER.gain                                       gains of the norm before it, if that is folded into it
-    int8.EMBEDDING.levels, .scale                         an embedding in integers, with one scale per token
+    int8.LAYER.gain                                       gains of the norm before the layer, if the norm is folded
+    int8.EMBEDDING.levels, .scale                         an embedding in 8-bit integers, with one scale per token
     all other weights                                     in float32, under their public names
 
-A LAYER contains the rows of one or several linear layers of the model (:func:`layer_plans`). An embedding that shares
+A LAYER contains the rows of one or more of the model's linear layers (:func:`layer_plans`). An embedding that shares
 its weight with the output projection also shares its integers, unless the folded norm has a gain of zero, which would
 lose a column.
 
-Everything that is not a search, such as scores of given texts and alignments, computes in float32. The model's linear
-layers (:class:`StoredLinear`) then compute their weights from the integers, when they are first needed: W = w * s,
-divided by the factors that the search has moved into W.
+All other computations, such as scoring given texts and aligning, use float32. The model's linear layers
+(:class:`StoredLinear`) then compute their weights from the integers when they are first needed: W = w * s, divided by
+the factors that the search moved into W.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from headway.nn.blocks import GatedFeedForward
 from headway.nn.embedding import TokenEmbedding
 from headway.weights import Shape, shapes_of
 
-BLOCKS = (16, 32)  # outputs in a block of packed weights: with AVX2, and with AVX-512
-_GROUP = 8  # inputs are padded to a multiple of this
+BLOCK_SIZES = (16, 32)  # number of outputs in a block of packed weights, with AVX2 and with AVX-512
+_GROUP = 8  # inputs are padded to a multiple of this size
 _PREFIX = "int8."
 _DTYPES = {"weight": torch.int8, "levels": torch.int8, "accumulator_init": torch.int32}
 
 
 @dataclass(frozen=True)
-class PlannedRows:
-    """Rows of a linear layer of the model. A search multiplies them with ``factor``."""
+class ScaledRows:
+    """Rows of one of the model's linear layers, which a search multiplies by ``factor``."""
 
     module: nn.Linear
     first: int
@@ -63,23 +63,23 @@ class LayerPlan:
     """A linear layer of the search model.
 
     Attributes:
-        name: The name in the file.
-        rows: The rows of the model's layers that it consists of, in this order.
-        norm: The norm before it, which is folded into it, or None.
+        name: The layer's name in the file.
+        rows: The rows of the model's layers that form this layer, in order.
+        norm: The norm before the layer, which is folded into the layer, or None.
     """
 
     name: str
-    rows: tuple[PlannedRows, ...]
+    rows: tuple[ScaledRows, ...]
     norm: nn.Module | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of outputs and of inputs."""
+        """Number of outputs and number of inputs."""
         return sum(rows.count for rows in self.rows), self.rows[0].module.in_features
 
 
 def layer_plans(model: nn.Module) -> list[LayerPlan]:
-    """Return the linear layers of the search model of ``model``, in the order in which it makes them."""
+    """Return the linear layers of the search model for ``model``, in the order in which they are built."""
     if isinstance(model, DecoderOnly):
         blocks = [
             plan
@@ -121,17 +121,17 @@ def _real_norm(norm: nn.Module) -> nn.Module | None:
     return None if isinstance(norm, nn.Identity) else norm
 
 
-def _all_rows(*modules: nn.Linear) -> tuple[PlannedRows, ...]:
-    return tuple(PlannedRows(module, 0, module.out_features) for module in modules)
+def _all_rows(*modules: nn.Linear) -> tuple[ScaledRows, ...]:
+    return tuple(ScaledRows(module, 0, module.out_features) for module in modules)
 
 
-def _projected_rows(attention: MultiHeadAttention, *, is_scaled: bool) -> tuple[PlannedRows, PlannedRows]:
-    """Return the rows of the queries, and the rows of the keys and values."""
+def _projected_rows(attention: MultiHeadAttention, *, is_scaled: bool) -> tuple[ScaledRows, ScaledRows]:
+    """Return the rows that compute queries, and the rows that compute keys and values."""
     queries, total = attention.widths[0], sum(attention.widths)
     factor = attention.d_key**-0.5 if is_scaled and attention.query_norm is None else 1.0
     return (
-        PlannedRows(attention.projection, 0, queries, factor),
-        PlannedRows(attention.projection, queries, total - queries),
+        ScaledRows(attention.projection, 0, queries, factor),
+        ScaledRows(attention.projection, queries, total - queries),
     )
 
 
@@ -154,13 +154,13 @@ def _feed_forward(name: str, block: Any) -> list[LayerPlan]:
 
 
 def embeddings_of(model: nn.Module) -> dict[str, TokenEmbedding]:
-    """Return the embeddings of a model, each once, by their names."""
+    """Return a model's distinct embeddings, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, TokenEmbedding)}
 
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A linear layer of the search model, as it is stored. Arrays of outputs are padded to whole blocks."""
+    """A stored linear layer of the search model. Arrays with one element per output are padded to whole blocks."""
 
     name: str
     shape: tuple[int, int]
@@ -170,14 +170,14 @@ class StoredLayer:
     bias: Float[Tensor, " N2"]
     gain: Float[Tensor, " K"] | None
 
-    def levels(self, outputs: Int[Tensor, "*b"]) -> Int8[Tensor, "*b K"]:
-        """Return the integers of these outputs."""
+    def integer_rows(self, outputs: Int[Tensor, "*b"]) -> Int8[Tensor, "*b K"]:
+        """Return the integer weights of these outputs."""
         block = self.weight.size(2)
         return self.weight[outputs // block, :, outputs % block].flatten(-2)[..., : self.shape[1]]
 
-    def rows(self, outputs: Int[Tensor, "*b"], norm: nn.Module | None) -> Float[Tensor, "*b K"]:
-        """Return these rows of the weight in float32, without the gains of the folded ``norm``."""
-        rows = self.levels(outputs) * self.scale[outputs].unsqueeze(-1)
+    def float_rows(self, outputs: Int[Tensor, "*b"], norm: nn.Module | None) -> Float[Tensor, "*b K"]:
+        """Return the weight rows of these outputs in float32, without the gains of the folded ``norm``."""
+        rows = self.integer_rows(outputs) * self.scale[outputs].unsqueeze(-1)
         if self.gain is None or norm is None:
             return rows
         gain = cast(Tensor, norm.weight).detach()
@@ -185,7 +185,7 @@ class StoredLayer:
 
 
 class LazyWeight:
-    """A weight in float32 that is computed when it is first needed, once for all layers and threads that share it."""
+    """A float32 weight that is computed when first needed, once for all layers and threads that share it."""
 
     def __init__(self, compute: Callable[[], Tensor]) -> None:
         self._compute, self._lock = compute, Lock()
@@ -204,14 +204,14 @@ class LazyWeight:
 
 
 class StoredLinear(nn.Linear):
-    """A linear layer whose weight is stored in integers. Its parameter ``weight`` has a shape, but no data."""
+    """A linear layer whose weight is stored in 8-bit integers. Its parameter ``weight`` has a shape but no data."""
 
-    lazy: LazyWeight
+    lazy_weight: LazyWeight
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The weight in float32."""
-        return self.lazy.get()
+        return self.lazy_weight.get()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -219,21 +219,21 @@ class StoredLinear(nn.Linear):
 
 
 class StoredEmbedding(TokenEmbedding):
-    """An embedding whose vectors are stored in integers. Its parameter ``weight`` has a shape, but no data."""
+    """An embedding whose vectors are stored in 8-bit integers. Its parameter ``weight`` has a shape but no data."""
 
-    lazy: LazyWeight
-    rows: Callable[[Tensor], Tensor]  # returns the vectors of tokens
+    lazy_weight: LazyWeight
+    lookup: Callable[[Tensor], Tensor]  # maps tokens to their vectors
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The vectors of all tokens in float32."""
-        return self.lazy.get()
+        return self.lazy_weight.get()
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of each token, times sqrt(d_model) if scaled."""
+        """Return the vector of each token, multiplied by sqrt(d_model) if embeddings are scaled."""
         check_integers("tokens", tokens, "batch", "length")
         try:
-            return self.rows(tokens) * self.scale
+            return self.lookup(tokens) * self.scale
         except IndexError:
             check_ids("tokens", tokens, self.vocab_size)
             raise
@@ -245,14 +245,14 @@ class StoredEmbedding(TokenEmbedding):
 
 @dataclass(frozen=True)
 class Int8Weights:
-    """The stored layers of a model, in the order in which its search model makes them."""
+    """The stored layers of a model, in the order in which its search model is built."""
 
     layers: tuple[StoredLayer, ...]
     device: torch.device = field(default=torch.device("cpu"))
 
 
-def stored_names(model: nn.Module, *, quantize_embeddings: bool) -> set[str]:
-    """Return the public names of the weights that are stored in integers."""
+def int8_weight_names(model: nn.Module, *, quantize_embeddings: bool) -> set[str]:
+    """Return the public names of the weights that are stored in 8-bit integers."""
     modules = {rows.module for plan in layer_plans(model) for rows in plan.rows}
     embeddings = list(embeddings_of(model).values()) if quantize_embeddings else []
     names = set()
@@ -270,15 +270,15 @@ def stored_names(model: nn.Module, *, quantize_embeddings: bool) -> set[str]:
 def expected_shapes(
     model: nn.Module, weights: Mapping[str, Tensor], stored: Mapping[str, Shape], *, quantize_embeddings: bool
 ) -> dict[str, Shape]:
-    """Return the shapes of the tensors in the file of a model with ``weights``, some of which are in integers.
+    """Return the expected shapes of the tensors in the file of a model with ``weights``.
 
-    ``stored`` are the shapes in the file. They show the size of a block, and which embeddings share the integers of the
-    output projection.
+    ``stored`` contains the shapes in the file. The block size, and which embeddings share the integers of the output
+    projection, are inferred from it.
     """
     plans = layer_plans(model)
     first = stored.get(f"{_PREFIX}{plans[0].name}.weight", ())
-    block = first[2] if len(first) == 4 and first[2] in BLOCKS else BLOCKS[-1]
-    names = stored_names(model, quantize_embeddings=quantize_embeddings)
+    block = first[2] if len(first) == 4 and first[2] in BLOCK_SIZES else BLOCK_SIZES[-1]
+    names = int8_weight_names(model, quantize_embeddings=quantize_embeddings)
     shapes = {name: shape for name, shape in shapes_of(weights).items() if name not in names}
     for plan in plans:
         outputs, inputs = plan.shape
@@ -306,8 +306,8 @@ def _is_tied(model: nn.Module, embedding: TokenEmbedding) -> bool:
     return _shape_of_weight(embedding) is _shape_of_weight(cast("Model", model).projection)
 
 
-def check_types(tensors: Mapping[str, Tensor], origin: Path) -> None:
-    """Raise :class:`BundleError`, which begins with ``origin``, if a tensor has the wrong data type."""
+def check_dtypes(tensors: Mapping[str, Tensor], origin: Path) -> None:
+    """Raise :class:`BundleError`, with a message that begins with ``origin``, if a tensor has the wrong data type."""
     for name, tensor in tensors.items():
         expected = torch.float32
         if name.startswith(_PREFIX):
@@ -317,7 +317,7 @@ def check_types(tensors: Mapping[str, Tensor], origin: Path) -> None:
 
 
 def set_int8_weights(model: Model, tensors: Mapping[str, Tensor], *, quantize_embeddings: bool) -> None:
-    """Give ``model`` the weights of a file, whose names and shapes have been checked.
+    """Set the weights of ``model`` to a file's tensors, whose names and shapes have already been checked.
 
     Linear layers become :class:`StoredLinear`. The tensors are not copied, so memory that is mapped from a file stays
     mapped.
@@ -329,7 +329,7 @@ def set_int8_weights(model: Model, tensors: Mapping[str, Tensor], *, quantize_em
             with torch.no_grad():
                 if isinstance(weight, nn.Parameter):
                     weight.data = tensors[name]
-                else:  # a part of a joint projection
+                else:  # part of a joint projection
                     weight.copy_(tensors[name])
     layers = [_stored_layer(plan, tensors) for plan in plans]
     tied = {name: module for name, module in embeddings_of(model).items() if _is_tied(model, module)}
@@ -341,7 +341,7 @@ def set_int8_weights(model: Model, tensors: Mapping[str, Tensor], *, quantize_em
             pieces.setdefault(rows.module, []).append(piece)
             first += rows.count
     if tied and not quantize_embeddings:
-        del pieces[model.projection]  # the output projection has the weight of the embedding, in float32
+        del pieces[model.projection]  # the output projection uses the embedding's float32 weight
     for module, parts in pieces.items():
         _store(module, StoredLinear, LazyWeight(partial(_concatenated, parts)))
     for name, embedding in embeddings_of(model).items() if quantize_embeddings else ():
@@ -357,27 +357,27 @@ def _store_embedding(
     norm: nn.Module | None,
     tied: nn.Linear,
 ) -> None:
-    """Make ``embedding`` a :class:`StoredEmbedding`, which has its own integers or those of the output projection."""
+    """Turn ``embedding`` into a :class:`StoredEmbedding` with its own integers or the output projection's integers."""
     levels = tensors.get(f"{_PREFIX}{name}.levels")
     rows: Callable[[Tensor], Tensor]
     if levels is None:
-        rows = partial(projection.rows, norm=norm)
+        rows = partial(projection.float_rows, norm=norm)
         assert isinstance(tied, StoredLinear)
-        lazy, shape = tied.lazy, tied._parameters["weight"]
+        lazy, shape = tied.lazy_weight, tied._parameters["weight"]
     else:
         rows = partial(_rows, levels, tensors[f"{_PREFIX}{name}.scale"])
         lazy, shape = LazyWeight(partial(rows, torch.arange(len(levels)))), None
     _store(embedding, StoredEmbedding, lazy, shape)
-    vars(embedding)["rows"] = rows
+    vars(embedding)["lookup"] = rows
 
 
 def _store(module: nn.Module, cls: type[nn.Module], lazy: LazyWeight, shape: nn.Parameter | None = None) -> None:
-    """Change the class of a module, and its weight to one that only has the shape, by default a new one."""
+    """Change a module's class, and replace its weight with ``shape``, by default a new parameter without data."""
     if shape is None:
         size = _shape_of_weight(module).shape
         shape = nn.Parameter(torch.empty(size, device="meta"), requires_grad=False)
     module._parameters["weight"] = shape
-    vars(module)["lazy"] = lazy
+    vars(module)["lazy_weight"] = lazy
     module.__class__ = cls
 
 
@@ -387,7 +387,7 @@ def _stored_layer(plan: LayerPlan, tensors: Mapping[str, Tensor]) -> StoredLayer
 
 
 def _dequantized(layer: StoredLayer, outputs: slice, factor: float, norm: nn.Module | None) -> Float[Tensor, "N K"]:
-    return layer.rows(torch.arange(outputs.start, outputs.stop), norm) / factor
+    return layer.float_rows(torch.arange(outputs.start, outputs.stop), norm) / factor
 
 
 def _concatenated(parts: Sequence[Callable[[], Tensor]]) -> Tensor:
@@ -398,15 +398,15 @@ def _rows(levels: Int8[Tensor, "V D"], scale: Float[Tensor, " V"], tokens: Int[T
     return levels[tokens] * scale[tokens].unsqueeze(-1)
 
 
-def with_float_weights(model: Model) -> Model:
-    """Replace the stored integers of a model by ordinary float32 weights, in place, and return the model."""
+def dequantize_weights(model: Model) -> Model:
+    """Replace a model's stored integers in place with ordinary float32 weights, and return the model."""
     made: dict[LazyWeight, nn.Parameter] = {}
     for module in model.modules():
         if isinstance(module, StoredLinear | StoredEmbedding):
-            lazy = vars(module).pop("lazy")
+            lazy = vars(module).pop("lazy_weight")
             if lazy not in made:
                 made[lazy] = nn.Parameter(lazy.get(), requires_grad=False)
-            vars(module).pop("rows", None)
+            vars(module).pop("lookup", None)
             module._parameters["weight"] = made[lazy]
             plain: type[nn.Module] = nn.Linear if isinstance(module, StoredLinear) else TokenEmbedding
             module.__class__ = plain  # type: ignore[assignment]
@@ -417,13 +417,13 @@ def with_float_weights(model: Model) -> Model:
 def tensors_to_store(
     model: Model, weights: Mapping[str, Tensor], layers: Sequence[StoredLayer], *, quantize_embeddings: bool
 ) -> dict[str, Shaped[Tensor, "..."]]:
-    """Return the content of the file of a model.
+    """Return the tensors to write to a model's file.
 
     Args:
-        model: The model.
-        weights: Its weights in floating point, by their public names.
-        layers: The layers of its search model in int8.
-        quantize_embeddings: Whether embeddings are stored in integers, too.
+        model: The model to store.
+        weights: The model's floating-point weights, by public name.
+        layers: The layers of the model's int8 search model.
+        quantize_embeddings: Whether to store embeddings in 8-bit integers as well.
     """
     tensors: dict[str, Tensor] = {}
     for layer in layers:
@@ -437,5 +437,5 @@ def tensors_to_store(
             scale = (weight.abs().amax(1) / 127).clamp(min=1e-30)
             tensors[f"{_PREFIX}{name}.levels"] = (weight / scale.unsqueeze(1)).round().to(torch.int8)
             tensors[f"{_PREFIX}{name}.scale"] = scale
-    names = stored_names(model, quantize_embeddings=quantize_embeddings)
+    names = int8_weight_names(model, quantize_embeddings=quantize_embeddings)
     return tensors | {name: weight.float() for name, weight in weights.items() if name not in names}

@@ -1,7 +1,7 @@
-"""Layers made fast by compiled kernels, with the same results as in :mod:`headway.nn`.
+"""Fast layers that use compiled kernels, with the same results as the layers in :mod:`headway.nn`.
 
-Dropout has the same masks as :mod:`headway.nn.dropout`. A mask is not stored: the kernels compute it in the pass that
-also computes the sum, or the bias and the ReLU, and compute it again in the backward pass.
+Dropout uses the same masks as :mod:`headway.nn.dropout`. A mask is not stored: the kernels compute it in the same pass
+as the residual sum, or the bias and ReLU, and recompute it in the backward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
 from headway.torch_internals import has_hooks
 
-# The activations that kernels compute, with their names there.
+# The activations that kernels compute, mapped to the kernels' names for them.
 ACTIVATIONS: dict[Any, str] = {F.gelu: "gelu", gelu_tanh: "gelu_tanh", F.silu: "silu"}
 GATES: dict[Any, str] = {
     F.sigmoid: "glu",
@@ -58,7 +58,7 @@ class KernelGatedFeedForward(GatedFeedForward):
     """:class:`~headway.nn.blocks.GatedFeedForward` whose gate is applied by one kernel in training."""
 
     def apply_gate(self, gate: Float[Tensor, "*b F"], x: Float[Tensor, "*b F"]) -> Float[Tensor, "*b F"]:
-        """Return the activation of ``gate``, multiplied with x."""
+        """Return the activation of ``gate``, multiplied by x."""
         if self.training and kernels_support(x) and gate.dtype == x.dtype:
             return cast(Tensor, _Gate.apply(GATES[self.activation], gate, x))  # type: ignore[no-untyped-call]
         return super().apply_gate(gate, x)
@@ -98,9 +98,9 @@ def _add(module: PostNorm | PreNorm | NoNorm, x: Tensor, y: Tensor) -> Tensor:
 
 
 class KernelLayerNorm(nn.LayerNorm):
-    """``nn.LayerNorm`` over the last dimension. Training on a CPU takes a third of the time of PyTorch's layer norm.
+    """``nn.LayerNorm`` over the last dimension. The output has the input's data type.
 
-    The output has the input's type.
+    In training on a CPU, it takes a third of the time of PyTorch's layer norm.
     """
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
@@ -126,7 +126,7 @@ class KernelRMSNorm(RMSNorm):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """Layer norm, or RMSNorm if it is not ``centered``."""
+    """Layer norm if ``centered``, otherwise RMSNorm."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, centered: bool) -> Tensor:
@@ -167,7 +167,7 @@ class KernelDropout(Dropout):
     """:class:`~headway.nn.dropout.Dropout` with compiled kernels on a CPU and PyTorch's own operation on a GPU."""
 
     def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        """Return ``x`` with elements dropped in training mode, and ``x`` itself in evaluation mode."""
+        """Apply dropout to ``x`` in training mode. Return ``x`` itself in evaluation mode."""
         if not self.training or not self.p:
             return x
         if kernels_support(x):
@@ -176,15 +176,15 @@ class KernelDropout(Dropout):
 
 
 class AutocastDropout(KernelDropout):
-    """The dropout on a Transformer's embeddings, whose output has autocast's type if autocast is on.
+    """The dropout on a Transformer's embeddings. Its output has autocast's data type if autocast is enabled.
 
-    The residual stream, to which all later outputs are added, then has this type. Norms compute in float32 internally,
-    so only the values between two layers are rounded, as in Megatron-LM (Shoeybi et al. 2019). Otherwise the input and
-    output of each product would be converted, and the residual stream would take twice the memory.
+    The residual stream, to which all later outputs are added, then also has this type. Norms compute in float32
+    internally, so only the values between two layers are rounded, as in Megatron-LM (Shoeybi et al. 2019). Otherwise,
+    the input and output of each matrix product would be converted, and the residual stream would use twice the memory.
     """
 
     def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        """Convert ``x`` to autocast's type if autocast is on, then apply dropout."""
+        """Convert ``x`` to autocast's data type if autocast is enabled, then apply dropout."""
         device = x.device.type
         return super().forward(x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x)
 
@@ -222,7 +222,7 @@ def _dropout(dropout: Dropout, x: Tensor, residual: Tensor | None) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """Dropout of ``x``, added to ``residual`` if there is one."""
+    """Dropout of ``x``, added to ``residual`` if given."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, seed: int, threshold: int) -> Tensor:
@@ -247,7 +247,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class _ReluDropout(torch.autograd.Function):
-    """Dropout of max(0, ``x`` + ``bias``). The gradient is nonzero only where the output is, so no mask is needed."""
+    """Dropout of max(0, ``x`` + ``bias``). The gradient is zero wherever the output is zero, so no mask is stored."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, seed: int, threshold: int) -> Tensor:
@@ -295,7 +295,7 @@ class _BiasActivation(torch.autograd.Function):
 
 
 class _Gate(torch.autograd.Function):
-    """``kind`` of ``gate``, multiplied with ``x``."""
+    """The activation ``kind`` of ``gate``, multiplied by ``x``."""
 
     @staticmethod
     def forward(ctx: Any, kind: str, gate: Tensor, x: Tensor) -> Tensor:

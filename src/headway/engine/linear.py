@@ -1,8 +1,8 @@
 """Linear layers computed by compiled kernels, for training in bfloat16 on a CPU.
 
-:mod:`headway.kernels.bf16_gemm` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, from
-float32 weights and into float32 gradients of them. Without these kernels, autocast would make a bfloat16 copy of the
-weight and convert a bfloat16 gradient to float32.
+:mod:`headway.kernels.bf16_gemm` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, with
+float32 weights and float32 weight gradients. Without these kernels, autocast would copy the weight to bfloat16 and
+convert a bfloat16 gradient to float32.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class KernelLinear(nn.Linear):
 def linear(
     x: Float[Tensor, "*b K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*b N"]:
-    """Compute ``F.linear``, with kernels if :func:`trains_by_kernels` allows it."""
-    if not trains_by_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
+    """Compute ``F.linear``, with kernels if :func:`uses_training_kernels` allows it."""
+    if not uses_training_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
         return F.linear(x, weight, bias)
     return cast(Tensor, _Linear.apply(x.to(torch.bfloat16), weight, bias))  # type: ignore[no-untyped-call]
 
 
-def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
-    """Return whether gradients are enabled, autocast to bfloat16 is on, and kernels can compute the product."""
+def uses_training_kernels(x: Tensor, weight: Tensor) -> bool:
+    """Return whether gradients and bfloat16 autocast are enabled and kernels can compute the product."""
     return (
         torch.is_grad_enabled()
         and torch.is_autocast_enabled("cpu")
@@ -46,7 +46,7 @@ def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
 
 
 def kernels_can_multiply(x: Tensor, weight: Tensor) -> bool:
-    """Return whether kernels can multiply ``x``, converted to bfloat16, with ``weight``."""
+    """Return whether kernels can multiply ``x``, converted to bfloat16, by ``weight``."""
     outputs, inputs = weight.shape
     fits = weight.dtype == torch.float32 and weight.is_contiguous() and x.dim() > 1 and x.size(-1) == inputs
     if not fits or not kernels_support(x) or outputs % 2:
@@ -57,14 +57,14 @@ def kernels_can_multiply(x: Tensor, weight: Tensor) -> bool:
 
 
 class PackedWeight:
-    """A weight W (N, K), packed for products with bfloat16 matrices when W or its transpose is first needed."""
+    """A weight W (N, K) for products with bfloat16 matrices. W and its transpose are packed when first needed."""
 
     def __init__(self, weight: Float[Tensor, "N K"]) -> None:
         self._weight = weight
         self._rows: Any = None
         self._columns: Any = None
 
-    def product(self, x: Float[Tensor, "R K"], bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "R N"]:
+    def linear(self, x: Float[Tensor, "R K"], bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "R N"]:
         """Return x W^T + b."""
         from headway.kernels.bf16_gemm import matmul, pack_rows  # imports Numba
 
@@ -74,8 +74,8 @@ class PackedWeight:
         matmul(as_array(x.contiguous()), self._rows, None if bias is None else parameter_as_array(bias), as_array(out))
         return out
 
-    def transposed_product(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
-        """Return y W: the gradient of the inputs if y is the gradient of the outputs."""
+    def input_gradient(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
+        """Return y W, which is the gradient of the inputs if y is the gradient of the outputs."""
         from headway.kernels.bf16_gemm import matmul, pack_columns
 
         if self._columns is None:
@@ -86,21 +86,21 @@ class PackedWeight:
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:
-    """Add y^T x in float32 to ``total``, which :func:`zeros_for_gradient` returned."""
+    """Add y^T x in float32 to ``total``, which must come from :func:`zeros_for_gradient`."""
     from headway.kernels.bf16_gemm import add_outer_product
 
     add_outer_product(as_array(y.contiguous()), as_array(x.contiguous()), as_array(total))
 
 
 def zeros_for_gradient(weight: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
-    """Return zeros for :func:`add_weight_gradient`; M is N rounded up to whole tiles of the kernel."""
+    """Return zeros for :func:`add_weight_gradient`. M is N rounded up to whole kernel tiles."""
     from headway.kernels.bf16_tiles import TILE_ROWS
 
     return weight.new_zeros(-(-len(weight) // TILE_ROWS) * TILE_ROWS, weight.size(1))
 
 
 def sum_rows(y: Float[Tensor, "R N"]) -> Float[Tensor, " N"]:
-    """Return the sum of the rows in float32: the gradient of the bias if y is the gradient of the outputs."""
+    """Return the sum of the rows in float32, which is the bias gradient if y is the gradient of the outputs."""
     from headway.kernels import bf16_gemm
 
     return torch.from_numpy(bf16_gemm.sum_rows(as_array(y.contiguous())))
@@ -111,7 +111,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        return PackedWeight(weight).product(x.flatten(0, -2), bias).view(*x.shape[:-1], len(weight))
+        return PackedWeight(weight).linear(x.flatten(0, -2), bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
@@ -120,7 +120,7 @@ class _Linear(torch.autograd.Function):
         grad = grad_output.flatten(0, -2).contiguous()
         x_grad = weight_grad = bias_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = PackedWeight(weight).transposed_product(grad).view_as(x)
+            x_grad = PackedWeight(weight).input_gradient(grad).view_as(x)
         if ctx.needs_input_grad[1]:
             weight_grad = zeros_for_gradient(weight)
             add_weight_gradient(weight_grad, grad, x.flatten(0, -2))

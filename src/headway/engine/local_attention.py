@@ -1,12 +1,12 @@
 """Restricted self-attention in O(n r) time and memory: blocks of queries attend only to keys inside their windows.
 
-The plain form (:func:`headway.nn.attention.restrict_to_window`) computes the scores of all n^2 pairs and masks those
-outside the window. Here a sequence is divided into blocks of c neighboring queries. With a window of ``before`` and
-``after`` positions, the queries of a block attend to at most c + before + after keys, so n (c + before + after) scores
-are computed. A mask excludes the pairs in a block that are outside the window. The results equal those of the plain
-form up to rounding.
+The plain implementation (:func:`headway.nn.attention.restrict_to_window`) computes the scores of all n^2 pairs and
+masks the pairs outside the window. Here, a sequence is divided into blocks of c neighboring queries. With a window of
+``before`` and ``after`` positions, the queries of a block attend to at most c + before + after keys, so
+n (c + before + after) scores are computed. A mask excludes pairs in a block that are outside the window. The results
+equal the plain implementation's up to rounding.
 
-Dimensions: N blocks, C queries in a block, J = C + before + after keys of a block.
+Dimensions: N blocks, C queries per block, J = C + before + after keys per block.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_produc
 from headway.nn.attention import KeysValues, attention_is_observed, restrict_to_window
 from headway.nn.masks import Causal, DocumentMask, Mask
 
-_MIN_BLOCK = 32  # with fewer queries, the matrix products would be too small
-# A sequence is divided into blocks if it has at least this many times as many keys as a block. Measured forward and
-# backward on 2 cores (AVX-512): blocks and whole sequences are equally fast at a factor between 2 and 3.
+_MIN_BLOCK = 32  # minimum number of queries per block; with fewer, the matrix products would be too small
+# A sequence is divided into blocks if it has at least this many times as many keys as a block. Measured for forward and
+# backward passes on 2 cores (AVX-512): blocks and whole sequences are equally fast at a factor between 2 and 3.
 _MIN_LENGTH = 3
 
 
 class LocalMultiHeadAttention(KernelMultiHeadAttention):
     """:class:`~headway.nn.attention.MultiHeadAttention` with a window, computed in blocks if the sequence is long.
 
-    Whole sequences are computed if attention is observed, because observers receive the (B, H, T, S) weights of whole
-    sequences, and with dropout on the weights, which draws a random number for each of them.
+    Sequences are not divided if attention is observed, because observers receive the (B, H, T, S) weights of whole
+    sequences, or if dropout is applied to the weights, because it draws a random number for each weight.
     """
 
     def forward(
@@ -75,7 +75,7 @@ def _block_size(window: tuple[int, int]) -> int:
 
 
 def _distances(window: tuple[int, int], device: torch.device) -> Int[Tensor, "C J"]:
-    """Return the distances from the queries of a block to its keys."""
+    """Return the distances from the queries of a block to the block's keys."""
     queries = torch.arange(_block_size(window), device=device).unsqueeze(1)
     return torch.arange(-window[0], len(queries) + window[1], device=device) - queries
 
@@ -83,7 +83,7 @@ def _distances(window: tuple[int, int], device: torch.device) -> Int[Tensor, "C 
 def _divide(
     query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None, window: tuple[int, int]
 ) -> tuple[Float[Tensor, "BN H C K"], KeysValues, Bool[Tensor, "BN C J"]]:
-    """Divide sequences, padded at the end, into blocks. Return the queries, keys, values and masks of all blocks."""
+    """Pad sequences at the end and divide them into blocks. Return all blocks' queries, keys, values and masks."""
     length, (before, after) = query.size(2), window
     block = _block_size(window)
     padding = -length % block

@@ -1,11 +1,11 @@
-"""The losses of :mod:`headway.nn.loss`, computed from hidden states, without storing the logits of a whole batch.
+"""The losses of :mod:`headway.nn.loss`, computed from hidden states without storing the logits of a whole batch.
 
-The logits of a large vocabulary are the largest tensor of a training step, and in float32 they would be read and
-written many times. Here only the logits of some rows are in memory at a time. The loss is a sum, so its gradient,
-softmax(logits) - q, can be computed at once and replaces the logits. The tensors that are stored for the backward pass
-have the sizes of ``hidden`` and ``weight``. The prior contributes to the loss and to the gradients only through a
-product with one vector, ``prior @ weight``. Products are computed in autocast's type if autocast is on, and the softmax
-in float32 (float64 for float64).
+For a large vocabulary, the logits are the largest tensor of a training step, and in float32 they would be read and
+written many times. Here, only the logits of some rows are in memory at a time. The loss is a sum, so its gradient,
+softmax(logits) - q, can be computed immediately and overwrites the logits. The tensors that are stored for the backward
+pass have the sizes of ``hidden`` and ``weight``. The prior contributes to the loss and to the gradients only through a
+product with one vector, ``prior @ weight``. Matrix products are computed in autocast's data type if autocast is
+enabled, and the softmax in float32 (float64 for float64 inputs).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from headway.engine.linear import (
 from headway.nn.loss import distillation_loss, label_smoothed_cross_entropy
 
 
-def rows_at_a_time(device: str) -> tuple[int, int]:
-    """Return how many rows of logits are in memory at a time on a device of this type, and how many in float32.
+def logit_chunk_sizes(device: str) -> tuple[int, int]:
+    """Return the maximum number of rows of logits in memory on a device of this type, and of rows in float32.
 
-    On a CPU both are small enough for its cache. Compiled kernels convert one row at a time to float32.
+    On a CPU, both fit the processor's cache. Compiled kernels convert only one row at a time to float32.
     """
     return (1024, 256) if device == "cpu" else (4096, 4096)
 
@@ -62,7 +62,7 @@ def projected_r_drop(
 ) -> Float[Tensor, ""]:
     """Return the sum of :func:`headway.nn.loss.r_drop_loss` over the logits of two passes.
 
-    With ``alpha`` = 0 it is the mean of the two passes' cross-entropies.
+    With ``alpha`` = 0, it is the mean of the two passes' cross-entropies.
     """
     return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, bias, targets, smoothing, prior, alpha)
 
@@ -71,7 +71,7 @@ def projected_log_probs(
     hidden: Float[Tensor, "N D"], projection: nn.Module, targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     """Return the log-probability of each target in nats. ``projection`` computes logits from hidden states."""
-    rows = rows_at_a_time(hidden.device.type)[1]
+    rows = logit_chunk_sizes(hidden.device.type)[1]
     parts = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
     return torch.cat([-label_smoothed_cross_entropy(projection(part), target) for part, target in parts])
 
@@ -85,13 +85,13 @@ def projected_distillation_loss(
 ) -> Float[Tensor, ""]:
     """Return the sum of :func:`headway.nn.loss.distillation_loss` over the logits that the projections compute.
 
-    Logits are computed for some rows at a time, and again in the backward pass.
+    Logits are computed for some rows at a time, and recomputed in the backward pass.
     """
 
     def loss(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
         return distillation_loss(projection(hidden), teacher_projection(teacher_hidden), temperature).sum()
 
-    rows = rows_at_a_time(hidden.device.type)[0]
+    rows = logit_chunk_sizes(hidden.device.type)[0]
     parts = zip(torch.split(hidden, rows), torch.split(teacher_hidden, rows), strict=True)
     losses: list[Tensor] = [checkpoint(loss, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
     return torch.stack(losses).sum()
@@ -106,7 +106,7 @@ def _projected_loss(
     prior: Float[Tensor, " V"] | None,
     alpha: float,
 ) -> Float[Tensor, ""]:
-    """Return the summed loss of P = 1 or 2 passes."""
+    """Return the summed loss of one or two passes (P = 1 or 2)."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     wide = torch.promote_types(dtype, torch.float32)
@@ -143,7 +143,7 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # The scalar is not rounded to bfloat16 in these products: that would scale the two gradients differently.
+        # These products keep the scalar's precision. Rounding it to bfloat16 would scale the gradients differently.
         gradients = (None if gradient is None else gradient * grad_output for gradient in ctx.saved_tensors)
         return *gradients, None, None, None, None
 
@@ -159,9 +159,9 @@ def _sum_and_gradients(
     *,
     with_gradients: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the summed loss and its gradients with respect to ``hidden``, ``weight`` and ``bias`` (or zeros).
+    """Return the summed loss and its gradients with respect to ``hidden``, ``weight`` and ``bias``.
 
-    Softmax and sums are computed in the prior's type.
+    Without ``with_gradients``, only the loss is valid. Softmax and sums are computed in the prior's data type.
     """
     passes = hidden.size(1)
     by_kernel = passes == 1 and kernels_support(hidden)
@@ -172,11 +172,11 @@ def _sum_and_gradients(
     grad_hidden = torch.zeros_like(hidden)
     grad_weight = torch.zeros_like(weight, dtype=prior.dtype) if packed is None else zeros_for_gradient(weight)
     grad_bias = None if bias is None else torch.zeros_like(bias, dtype=prior.dtype)
-    chunk, block = (rows // passes for rows in rows_at_a_time(hidden.device.type))
+    chunk, block = (rows // passes for rows in logit_chunk_sizes(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
         x = hidden[rows].flatten(0, 1)
-        product = F.linear(x, cast, cast_bias) if packed is None else packed.product(x, bias)
+        product = F.linear(x, cast, cast_bias) if packed is None else packed.linear(x, bias)
         logits = product.view(-1, passes, len(weight))
         if by_kernel:
             from headway.kernels.softmax import cross_entropy_  # imports Numba
@@ -193,7 +193,7 @@ def _sum_and_gradients(
                 if grad_bias is not None:
                     grad_bias += errors.sum(0, dtype=prior.dtype)
             else:
-                grad_hidden[rows] = packed.transposed_product(errors).view_as(grad_hidden[rows])
+                grad_hidden[rows] = packed.input_gradient(errors).view_as(grad_hidden[rows])
                 add_weight_gradient(grad_weight, errors, x)
                 if grad_bias is not None:
                     grad_bias += sum_rows(errors)
@@ -215,11 +215,11 @@ def _sum_and_gradients(
 def _replace_by_error(
     logits: Float[Tensor, "R P V"], target: Int[Tensor, "R 1 1"], smoothing: float, alpha: float, dtype: torch.dtype
 ) -> Float[Tensor, ""]:
-    """Return the loss of some rows without the prior's part, and replace their logits by the gradient of this loss."""
+    """Return the loss of some rows without the prior's part, and replace their logits with this loss's gradient."""
     passes = logits.size(1)
     scores, target = logits.to(dtype), target.expand(-1, passes, 1)
     probabilities = scores.softmax(-1)
-    # log sum exp = z_k - log p_k for every k; the largest p cannot underflow.
+    # log sum exp = z_k - log p_k for every k. We use the largest p, because it cannot underflow.
     normalizer = scores.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()
     loss = (normalizer - (1 - smoothing) * scores.gather(-1, target)).sum() / passes
     if passes == 1:

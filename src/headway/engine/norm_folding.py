@@ -1,21 +1,20 @@
 """Norms before linear layers in 8-bit integers: gains and biases move into the layer that follows.
 
-A layer norm or RMSNorm that feeds only a linear layer computes n(x) * g + b, and the layer W (n(x) * g + b) + c. For
-any factors r this is the same function as
+A layer norm or RMSNorm that feeds only a linear layer computes n(x) * g + b, and the layer then computes
+W (n(x) * g + b) + c. For any factors r, this is the same function as
 
     W' (n(x) * g') + c',   g' = r,   W' = W diag(g / r),   c' = c + W b.
 
-In floating point the choice of r hardly matters. In 8-bit integers it makes a difference: all numbers of a row of
-inputs share one scale, so a few large gains leave only a few levels for all other channels. Pretrained language models
-have such gains.
+In floating point, the choice of r hardly matters. In 8-bit integers it does: all numbers of an input row share one
+scale, so a few large gains leave only a few levels for all other channels. Pretrained language models have such gains.
 
-We choose r[k] = |g[k]| * mean |W[:, k]|, which makes the columns of W' equally large: the gain of a channel becomes its
-share in the outputs. Models that compute the same function with other gains therefore get the same integers. (r = 1,
-which moves the whole gain into W, would also move the small gains by which models reduce channels that are large in
-the residual stream. These channels would then be large in the inputs.) SmoothQuant (Xiao et al. 2023) divides inputs
-and multiplies weights, too, but needs samples of the inputs.
+We choose r[k] = |g[k]| * mean |W[:, k]|, which makes the columns of W' equally large, so that the gain of a channel is
+proportional to its share of the outputs. Models that compute the same function with different gains therefore get the
+same integers. (r = 1, which moves the whole gain into W, would also move the small gains by which models reduce
+channels that are large in the residual stream. These channels would then be large in the inputs.) SmoothQuant (Xiao et
+al. 2023) also divides inputs and multiplies weights, but needs samples of the inputs.
 
-Only norms whose output is read only by linear layers can be folded. The output of a post-norm is also the residual
+A norm can be folded only if its output feeds nothing but linear layers. The output of a post-norm is also the residual
 stream.
 """
 
@@ -33,9 +32,9 @@ from headway.nn.norms import RMSNorm
 def fold_norm(
     norm: nn.Module, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None
 ) -> tuple[nn.LayerNorm | RMSNorm, Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-    """Return a norm and the weight and bias of the linear layer after it, which together compute the same function.
+    """Return a norm, and the weight and bias of the linear layer after it, that together compute the same function.
 
-    The weights and the norms of a model are not changed.
+    The given norm and weights are not modified.
     """
     assert isinstance(norm, (nn.LayerNorm, RMSNorm)), f"unknown norm {type(norm).__name__}"
     weight, gain, shift = weight.detach(), norm.weight.detach(), cast("Tensor | None", getattr(norm, "bias", None))
@@ -43,14 +42,13 @@ def fold_norm(
         moved = weight @ shift.detach()
         bias = moved if bias is None else bias.detach() + moved
     share = gain.abs() * weight.abs().mean(0)
-    # A channel without influence gets zero weights. NaN is not replaced, so that damaged weights are
-    # noticed.
+    # A channel without influence gets zero weights. NaN is kept, so that damaged weights are detected.
     weight = weight * torch.where(share == 0, 0.0, gain / share)
     return norm_with_gain(norm, share), weight, bias
 
 
 def norm_with_gain(norm: nn.LayerNorm | RMSNorm, gain: Float[Tensor, " K"]) -> nn.LayerNorm | RMSNorm:
-    """Return a norm of the kind of ``norm`` with other gains and without a bias."""
+    """Return a norm of the same type as ``norm``, with the given gains and without a bias."""
     changed: nn.LayerNorm | RMSNorm
     if isinstance(norm, RMSNorm):
         changed = RMSNorm(len(gain), norm.epsilon)

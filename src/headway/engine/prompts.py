@@ -1,9 +1,9 @@
-"""The prompts of a batch as rows, and causal attention within them.
+"""Arrange the prompts of a batch as rows, and compute causal attention within each prompt.
 
-In a causal model, the hidden states of a position depend only on the tokens up to it. Prompts that begin with the same
-tokens, such as the same instructions or examples, have the same hidden states there, so these are computed once (Kwon
-et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4). Unlike
-there, each prompt then gets its own copy of the keys and values.
+In a causal model, the hidden states at a position depend only on the tokens up to this position. Prompts that begin
+with the same tokens, such as the same instructions or examples, have the same hidden states at these tokens, so they
+are computed only once (Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with
+PagedAttention", section 4.4). Unlike in the paper, each prompt then gets its own copy of the keys and values.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from headway.nn.positions import RelativeBias
 _MIN_SHARED = 32  # shorter common prefixes are computed separately for each prompt
 # Minimum fraction of tokens saved, because attention over single prompts uses threads less efficiently than a batch.
 _MIN_SAVING = 0.25
-_QUERIES = 32  # number of neighboring positions whose attention is computed together
+_QUERIES = 32  # number of neighboring queries in a block
 
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The rows of a prompt. The first rows may belong to an earlier span.
+    """The rows of one prompt. The rows of its first tokens may belong to an earlier span.
 
     Attributes:
-        prompt: Index of the prompt.
-        length: Number of its tokens.
+        prompt: Index of the prompt in the batch.
+        length: Number of tokens in the prompt.
         shared: Number of tokens at the beginning of the prompt whose rows belong to earlier spans.
-        like: Index of the prompt that begins with the same ``shared`` tokens. It has the span before this one.
-        first_row: The first row that belongs to this span.
+        shared_with: Index of the prompt in the preceding span, which begins with the same ``shared`` tokens.
+        first_row: Index of the first row that belongs to this span.
     """
 
     prompt: int
     length: int
     shared: int
-    like: int
+    shared_with: int
     first_row: int
 
     def rows(self, start: int, end: int) -> slice:
-        """Return the rows of the positions from ``start`` to ``end``, all of which are its own."""
+        """Return the rows of the positions from ``start`` to ``end``, all of which must belong to this span."""
         return slice(self.first_row + start - self.shared, self.first_row + end - self.shared)
 
     @property
@@ -58,13 +58,13 @@ class PromptSpan:
 class PromptRows:
     """The positions of N prompts as rows.
 
-    Without common beginnings, the rows are those of the padded prompts, one prompt after the other. Otherwise there is
-    no padding.
+    If no prefixes are shared, the rows are the positions of the padded prompts, one prompt after another. Otherwise,
+    there is no padding.
 
     Attributes:
         spans: The rows of each prompt.
-        tokens: The tokens of the padded prompts (N, T), or if beginnings are shared, the token of each row (R, 1).
-        positions: The position of each row if beginnings are shared, otherwise None.
+        tokens: The tokens of the padded prompts (N, T) or, if prefixes are shared, the token of each row (R, 1).
+        positions: The position of each row if prefixes are shared, otherwise None.
     """
 
     spans: tuple[PromptSpan, ...]
@@ -73,9 +73,9 @@ class PromptRows:
 
     @classmethod
     def pack(cls, prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> PromptRows:
-        """Arrange prompts, at least one of which is not empty.
+        """Arrange prompts as rows. At least one prompt must not be empty.
 
-        Beginnings are shared only on a CPU, and only if that saves a considerable part of the rows.
+        Prefixes are shared only on a CPU, and only if this saves at least a quarter of the rows.
         """
         spans = _share_beginnings(prompts) if device.type == "cpu" else []
         if sum(span.shared for span in spans) < _MIN_SAVING * sum(map(len, prompts)):
@@ -92,7 +92,7 @@ class PromptRows:
 
     @property
     def max_length(self) -> int:
-        """The length of the longest prompt."""
+        """Length of the longest prompt, in tokens."""
         return max(span.length for span in self.spans)
 
 
@@ -123,18 +123,18 @@ def prompt_attention(
     window: tuple[int, int] | None,
     relative_bias: RelativeBias | None = None,
 ) -> Float[Tensor, "R H U"]:
-    """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
+    """Return the causal attention of each position, restricted to the ``window`` if given.
 
     The queries must already be scaled. The shapes of all operations depend only on positions, so the rounding depends
-    neither on the other prompts nor on later tokens. The results of padding are zeros.
+    neither on the other prompts nor on later tokens. Outputs at padding are zero.
     """
     heads, groups = query.size(1), key.size(1)
     length = -(-prompts.max_length // _QUERIES) * _QUERIES
     out = query.new_zeros(len(query), heads, value.size(2))
     bias, by_distance = _causal_bias(length, window, query.dtype), None
     if relative_bias is not None:
-        by_distance = torch.unflatten(relative_bias.of_sequence(length).to(query.dtype), 0, (groups, -1))
-    # The rows of a span stay in these buffers, because the next span shares the first of them.
+        by_distance = torch.unflatten(relative_bias.biases_for_length(length).to(query.dtype), 0, (groups, -1))
+    # The rows of a span stay in these buffers, because the next span may share its first rows.
     queries, keys, values = (part.new_empty(part.size(1), length, part.size(2)) for part in (query, key, value))
     by_group, filled = torch.unflatten(queries, 0, (groups, -1)), length
     for span in prompts.spans:
@@ -163,7 +163,7 @@ def prompt_attention(
 
 
 def _block_at(position: int) -> tuple[int, int]:
-    """Return the first position of the block of queries that contains ``position``, and the position after its end."""
+    """Return the first position of the query block that contains ``position``, and the position after the block."""
     size = _QUERIES // 2 if position < _QUERIES else _QUERIES  # smaller blocks at first, for short prompts
     start = position // size * size
     return start, start + size
@@ -171,7 +171,7 @@ def _block_at(position: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=8)
 def _causal_bias(length: int, window: tuple[int, int] | None, dtype: torch.dtype) -> Float[Tensor, "_ _"]:
-    """Return the mask to add to the scores of a block of queries over ``length`` positions before it and its own."""
+    """Return the mask to add to the scores of a query block over the ``length`` preceding positions and its own."""
     distance = torch.arange(length, length + _QUERIES).unsqueeze(1) - torch.arange(length + _QUERIES)
     masked = distance < 0
     if window is not None:

@@ -1,8 +1,9 @@
-"""Recurrent layers made fast by PyTorch's fused kernels, or by few and large products.
+"""Fast recurrent layers that use PyTorch's fused kernels, or a few large matrix products.
 
-In float32 a layer is one call of ``nn.GRU`` or ``nn.LSTM``. PyTorch has no LSTM in bfloat16 for most CPUs. There, only
-the products of the states with their matrices are computed step by step. Those of the inputs, and the gradients of the
-matrices, are one product for all steps, and gradients are not rounded after each step.
+In float32, a layer is one call of ``nn.GRU`` or ``nn.LSTM``. On most CPUs, PyTorch has no LSTM in bfloat16. In this
+case, only the products of the states and the recurrent weight are computed step by step. The products of the inputs and
+the weight gradients are each computed as one matrix product for all steps, and gradients are not rounded after each
+step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headway.torch_internals import run_cell, run_cell_works, sigmoid_backward, 
 
 
 class FusedRecurrentLayer(RecurrentLayer):
-    """:class:`~headway.nn.recurrent.RecurrentLayer`, computed by few calls."""
+    """:class:`~headway.nn.recurrent.RecurrentLayer`, computed with few calls."""
 
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
         """Return h after each step, and the state after the last step."""
@@ -41,9 +42,9 @@ class FusedRecurrentLayer(RecurrentLayer):
 
 
 class _LSTM(torch.autograd.Function):
-    """The steps of an LSTM layer, given the contribution of its inputs and biases to the gates.
+    """The steps of an LSTM layer, given the contribution of inputs and biases to the gates.
 
-    Products with ``weight`` are computed in the type of ``gates``, and everything else in float32. Gates are in
+    Products with ``weight`` are computed in the data type of ``gates``, and everything else in float32. Gates are in
     PyTorch's order: input, forget, candidate, output.
     """
 

@@ -1,8 +1,8 @@
-"""The rows that search models compute: those of source sentences, and those of a decoding step with its caches.
+"""The rows that search models compute: the positions of source sentences, and the beams of a decoding step.
 
-All layers of an encoder but attention compute each row on its own, so they need no padding, which is as long as the
-sentences themselves if sentences of all lengths are encoded together. Attention in int8 reads the rows of each sentence
-in place; other attention pads them.
+All layers of an encoder except attention compute each row independently, so they need no padding. Padding would double
+the work if sentences of all lengths are encoded together. Attention in int8 reads the rows of each sentence in place;
+in other precisions, attention pads them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from headway.nn.cache import KVCache
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of B sentences, one sentence after the other.
+    """The rows of B sentences, one sentence after another.
 
     Attributes:
         lengths: Number of rows of each sentence.
-        places: The index of each row among the B * S rows of the padded batch. None if there is no padding.
-        positions: The position of each row in its sentence.
+        padded_indices: Index of each row among the B * S rows of the padded batch. None if there is no padding.
+        positions: Position of each row in its sentence.
     """
 
     lengths: tuple[int, ...]
-    places: Int[Tensor, " R"] | None
+    padded_indices: Int[Tensor, " R"] | None
     positions: Int[Tensor, " R"]
 
     @classmethod
@@ -47,32 +47,32 @@ class SourceRows:
 
     @cached_property
     def spans(self) -> npt.NDArray[np.int64]:
-        """The first row of each sentence and the one after its last, (B, 2)."""
+        """The range of rows of each sentence: first and last + 1, (B, 2)."""
         ends = np.cumsum(self.lengths)
         return np.stack([ends - self.lengths, ends], 1)
 
     def pad(self, rows: Float[Tensor, "R K"]) -> Float[Tensor, "BS K"]:
-        """Return the rows of the padded batch. Padding is 0."""
-        if self.places is None:
+        """Return the rows of the padded batch, with zeros as padding."""
+        if self.padded_indices is None:
             return rows
         padded = rows.new_zeros(len(self.lengths) * max(self.lengths), rows.size(1))
-        return padded.index_copy_(0, self.places, rows)
+        return padded.index_copy_(0, self.padded_indices, rows)
 
     def unpad(self, padded: Float[Tensor, "BS K"]) -> Float[Tensor, "R K"]:
         """Return the rows without padding."""
-        return padded if self.places is None else padded[self.places]
+        return padded if self.padded_indices is None else padded[self.padded_indices]
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """The rows of B sequences with W beams: one row for each beam, but only one for each sequence in its first step.
+    """The rows of B sequences with W beams: one row for each beam, but only one row for a sequence in its first step.
 
-    In the first step of a sequence, its beams have the same prefix and the same token, so their results are equal.
+    In the first step of a sequence, all its beams have the same prefix and the same token, so their results are equal.
 
     Attributes:
         num_sequences: Number of sequences, B.
         beams: Number of beams of each sequence, W.
-        num_new: Number of sequences with one row each, which are the last sequences.
+        num_new: Number of sequences with a single row. They are the last sequences.
     """
 
     num_sequences: int
@@ -81,22 +81,22 @@ class StepRows:
 
     @property
     def spans(self) -> npt.NDArray[np.int64]:
-        """The first row of each sequence and the one after its last, (B, 2)."""
+        """The range of rows of each sequence: first and last + 1, (B, 2)."""
         return _spans(self.num_sequences, self.beams, self.num_new)
 
-    def distinct(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
-        """Return the elements of the rows, given one element for each beam."""
+    def beams_to_rows(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
+        """Return one element for each row, given one element for each beam."""
         return of_beams[_first_beams(self)] if self._has_single_rows else of_beams
 
-    def expand(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
-        """Return one element for each beam, given the elements of the rows."""
+    def rows_to_beams(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
+        """Return one element for each beam, given one element for each row."""
         return of_rows[_rows_of_beams(self)] if self._has_single_rows else of_rows
 
-    def expand_tokens(self, found: NextTokens) -> NextTokens:
+    def next_tokens_to_beams(self, found: NextTokens) -> NextTokens:
         """Return the next tokens of each beam, given the next tokens of each row."""
         if not self._has_single_rows:
             return found
-        return NextTokens(*(self.expand(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))
+        return NextTokens(*(self.rows_to_beams(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))
 
     @property
     def _has_single_rows(self) -> bool:
@@ -105,16 +105,16 @@ class StepRows:
 
 @dataclass(frozen=True)
 class DecodingStep:
-    """Inputs of the blocks of a decoder in one step, besides the hidden states.
+    """The inputs of a decoder's blocks in one step, apart from the hidden states.
 
     Attributes:
         rows: The rows of this step.
-        prefix_kv: Keys and values of the prefixes, which have been advanced to the new position.
-        prefix_entries: The entries of the prefixes to which each row may attend, in the form that the backend takes.
-        memory_kv: Keys and values of the memory; None for language models.
-        memory_entries: The entries of the memory to which each row may attend.
+        prefix_kv: Keys and values of the prefixes. The cache has already been advanced to the new position.
+        prefix_entries: The prefix entries to which each row may attend, in the backend's representation.
+        memory_kv: Keys and values of the memory. None for language models.
+        memory_entries: The memory entries to which each row may attend.
         rotation: Rotates queries and keys (R, 1, H, K) to the position of each row. None if positions are not rotary.
-        relative_bias: Added to the scores of self-attention, for each row and each entry of ``prefix_kv``, or None.
+        relative_bias: Bias to add to the self-attention scores, for each row and each entry of ``prefix_kv``, or None.
     """
 
     rows: StepRows
@@ -128,14 +128,14 @@ class DecodingStep:
 
 @lru_cache(maxsize=1024)
 def _first_beams(rows: StepRows) -> Tensor:
-    """Return the index, among all beams, of the first beam of each row."""
+    """Return the index of each row's first beam among all beams."""
     old = (rows.num_sequences - rows.num_new) * rows.beams
     return torch.cat([torch.arange(old), torch.arange(old, rows.num_sequences * rows.beams, rows.beams)])
 
 
 @lru_cache(maxsize=1024)
 def _rows_of_beams(rows: StepRows) -> Tensor:
-    """Return the row of each beam."""
+    """Return the index of each beam's row."""
     old = (rows.num_sequences - rows.num_new) * rows.beams
     return torch.cat([torch.arange(old), torch.arange(old, old + rows.num_new).repeat_interleave(rows.beams)])
 

@@ -1,21 +1,21 @@
-"""The fastest form of a model for search: it computes the same function as the trained model, with rearranged weights.
+"""Search models: fast versions of trained models that compute the same function with rearranged weights.
 
-It differs from :class:`~headway.models.transformer.Transformer` in the following ways, which make it faster:
+They differ from the models in :mod:`headway.models` in the following ways, which make them faster:
 
 - Weights are prepared once for a precision: float32, bfloat16, or 8-bit integers with compiled kernels
   (:mod:`headway.kernels`).
-- The keys and values of the memory come from one product for all decoder blocks.
-- The scale of the queries, 1 / sqrt(d_k), is part of their projection.
+- One matrix product computes the keys and values of the memory for all decoder blocks.
+- The query scale, 1 / sqrt(d_k), is part of the query projection.
 - In 8-bit integers, the gains and biases of norms that feed only linear layers are part of these layers
   (:mod:`headway.engine.norm_folding`).
-- A language model does not compute the outputs of the last block for a prompt, of which it needs only keys and values.
-- On a CPU, beginnings that several prompts of a batch share are computed once.
+- A language model does not compute the last block's output for prompts, because only its keys and values are needed.
+- On a CPU, prefixes that several prompts of a batch share are computed once.
 - The top tokens are found without a softmax over the vocabulary: logits are computed, ranked and summed in chunks that
   fit the processor's cache.
 
 float32 is the reference: its results agree with the model's up to rounding. Dropout and hooks are not converted, so
 code that observes attention must use the model itself. A model is converted only if all its options and modules are
-supported (:mod:`headway.engine.search_support`). All other models are searched in their own form.
+supported (:mod:`headway.engine.search_support`). All other models are searched without conversion.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from headway.engine.search_layers import (
     DecoderLayer,
     EncoderLayer,
     apply_norm,
-    norm_and_linear,
-    norm_and_projection,
+    build_norm_and_linear,
+    build_norm_and_projection,
     transform_each_head,
 )
-from headway.engine.search_support import Precision, plain_type, search_precision, unsupported_reason
+from headway.engine.search_support import Precision, original_type, search_precision, unsupported_reason
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.torch_backend import Activation, Layer, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
@@ -62,20 +62,20 @@ StateT = TypeVar("StateT", bound=PrefixState)
 def to_search_model(
     model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None
 ) -> SearchModel[Any]:
-    """Convert a model to its fastest form for search. A model that cannot be converted is returned unchanged.
+    """Convert a model to its fastest version for search. A model that cannot be converted is returned unchanged.
 
     Args:
-        model: A search model. If it is converted, some weights are shared and some are copied, so it must be converted
-            again after further training.
+        model: A model that can be searched. The converted model shares some weights and copies others, so the model
+            must be converted again after further training.
         precision: Precision of the matrix products; see :func:`~headway.engine.search_support.choose_precision`.
-            Models that are not converted use their own precision.
-        shortlist: The shortlist from which translations take their tokens. None means the whole vocabulary.
+            Models that cannot be converted use their own precision.
+        shortlist: The shortlist that restricts the tokens of translations. None means the whole vocabulary.
 
     Raises:
-        ConfigError: The shortlist was made for another model, or the model cannot be converted and has a shortlist.
+        ConfigError: The shortlist was made for another model, or it is given for a model that cannot be converted.
     """
     reason = unsupported_reason(model)
-    if reason is None and plain_type(model) is Transformer:
+    if reason is None and original_type(model) is Transformer:
         return SearchTransformer(model, precision, shortlist=shortlist)
     if shortlist is not None:
         raise ConfigError(f"cannot use a shortlist: {reason or 'only translation models have shortlists'}")
@@ -86,7 +86,7 @@ def to_search_model(
 
 
 class _ConvertedModel(ABC, Generic[ModelT, StateT]):
-    """Base class of the search models: decoding with the layers that a backend has built.
+    """Base class of the search models, which decode with layers built by a backend.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`~headway.engine.search_support.unsupported_reason`), or the
@@ -111,7 +111,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with EOS or BOS. None means no limit."""
+        """Maximum sequence length that the positions support, in tokens including EOS or BOS. None means no limit."""
         return self._model.max_length
 
     @property
@@ -125,25 +125,25 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @in_inference_mode
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> StateT:
-        """Read the sources and begin decoding, with ``beams`` rows for each source."""
+        """Encode the sources and begin decoding, with ``beams`` rows for each source."""
         state = self._new_state()
         self._admit(state, sources, beams)
         return state
 
     @in_inference_mode
     def admit(self, state: StateT, sources: Sequence[Sequence[int]]) -> None:
-        """Read more sources and append them to ``state``, with the same number of rows for each source."""
+        """Encode more sources and append them to ``state``, with the same number of rows for each source."""
         self._admit(state, sources, state.prefix_kv.beams)
 
     @in_inference_mode
     def step(self, state: StateT, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next. The attention weights are never returned."""
+        """Append one token to each row and predict the next. Attention weights are never returned."""
         prefix = state.prefix_kv
         self._reserve_positions(prefix.current_max_length + 1)
         step_rows = StepRows(prefix.num_sequences, prefix.beams, prefix.num_new if self._backend.has_single_rows else 0)
-        positions = step_rows.distinct(prefix.lengths.repeat_interleave(prefix.beams))
+        positions = step_rows.beams_to_rows(prefix.lengths.repeat_interleave(prefix.beams))
         rotation = _rotation(self._rotary, positions, prefix)
-        x = self._backend.to_rows(self._embed(step_rows.distinct(tokens), positions))
+        x = self._backend.to_rows(self._embed(step_rows.beams_to_rows(tokens), positions))
         prefix.advance(step_rows.num_new)
         entries, bias = self._backend.prefix_entries(prefix, step_rows), None
         if self._relative_bias is not None:
@@ -162,7 +162,7 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
             self._keep_sources(state, sequences)
 
     def explain_nan(self, state: StateT) -> str | None:
-        """Return why predictions after ``state`` are NaN despite finite weights, or None if they are not NaN."""
+        """Return why predictions after ``state`` are NaN despite finite weights, or None if there is no such reason."""
         if self._backend.dtype != torch.float16 or not all(
             parameter.isfinite().all() for parameter in self._model.parameters() if not parameter.is_meta
         ):
@@ -180,11 +180,11 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     @abstractmethod
     def _admit(self, state: StateT, sources: Sequence[Sequence[int]], beams: int) -> None:
-        """Read sources and append them to ``state``, with ``beams`` rows for each."""
+        """Encode sources and append them to ``state``, with ``beams`` rows for each source."""
 
     @abstractmethod
     def _reserve_positions(self, length: int) -> None:
-        """Extend the table of positions to at least ``length`` positions."""
+        """Extend the position table to at least ``length`` positions."""
 
     @abstractmethod
     def _embed(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
@@ -195,14 +195,14 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         """Return the prediction from the last hidden states."""
 
     def _memory(self, state: StateT) -> tuple[KVCache | None, Any]:
-        """Return the keys and values of the sources, and their entries in the form that the backend takes."""
+        """Return the keys and values of the sources, and their entries in the backend's representation."""
         return None, None
 
     def _keep_sources(self, state: StateT, sequences: Int[Tensor, " B2"]) -> None:
-        """Keep only what ``state`` stores for the sources of ``sequences``."""
+        """Remove the data of all sources except those of ``sequences`` from ``state``."""
 
     def _new_cache(self, num_layers: int, attention: MultiHeadAttention, window: int | None = None) -> KVCache:
-        """Return an empty cache for layers like ``attention``."""
+        """Return an empty cache for layers with the same head sizes as ``attention``."""
         backend = self._backend
         spec = backend.kv_spec(attention.num_kv_heads, attention.d_key, attention.d_value)
         dtype, reads_masked = backend.dtype, backend.reads_masked
@@ -214,18 +214,18 @@ class _MemoryState(PrefixState):
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
 
     memory_kv: KVCache
-    memory_entries: Any = None  # in the format that the backend's attention expects
+    memory_entries: Any = None  # in the backend's representation
     shortlist_weights: ShortlistWeights | None = None
 
 
 class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
-    """A search model with the current weights of ``model``. For the arguments, see :func:`to_search_model`.
+    """A search model with the current weights of ``model``. See :func:`to_search_model` for the arguments.
 
-    ``backend`` builds the layers. Default: the backend of the precision.
+    ``backend`` builds the layers. By default, the precision determines the backend.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`~headway.engine.search_support.unsupported_reason`), or the
-            shortlist is for another model.
+            shortlist was made for another model.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
     ) -> None:
         super().__init__(model, precision, backend)
         if shortlist is not None:
-            shortlist.check(model.source_embedding.vocab_size, model.target_embedding.vocab_size)
+            shortlist.check_vocabulary_sizes(model.source_embedding.vocab_size, model.target_embedding.vocab_size)
         backend = self._backend
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
@@ -247,11 +247,13 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
             self._decoder = backend.decoder([DecoderLayer(block, backend) for block in decoder])
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
-            weight, bias = backend.joined([_memory_parameters(backend, attention) for attention in cross])
-            self._encoder_norm, self._memory_projection = norm_and_linear(backend, model.encoder.norm, weight, bias)
+            weight, bias = backend.concatenate_layers([_memory_parameters(backend, attention) for attention in cross])
+            self._encoder_norm, self._memory_projection = build_norm_and_linear(
+                backend, model.encoder.norm, weight, bias
+            )
             self._key_norms = [attention.key_norm for attention in cross]
             self._memory_heads = cross[0].num_kv_heads
-            self._decoder_norm, projection = norm_and_projection(backend, model.decoder.norm, model.projection)
+            self._decoder_norm, projection = build_norm_and_projection(backend, model.decoder.norm, model.projection)
             self.projection = backend.output_projection(projection)
             self._shortlist = shortlist
             self.shortlist_projection = backend.shortlist_projection(projection) if shortlist else None
@@ -259,7 +261,7 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
 
     @property
     def vocabulary_size(self) -> int:
-        """The size of the target vocabulary, V."""
+        """Size of the target vocabulary, V."""
         return self._model.projection.out_features
 
     def _new_state(self) -> _MemoryState:
@@ -315,11 +317,11 @@ class SearchTransformer(_ConvertedModel[Transformer, _MemoryState]):
         state.memory_kv.select(sequences, sequences)
         state.memory_entries = self._backend.memory_entries(state.memory_kv)
         if state.shortlist_weights is not None:
-            state.shortlist_weights.keep(sequences)
+            state.shortlist_weights.select(sequences)
 
 
 class _ProjectedStep(Step):
-    """A prediction from the last hidden states, which computes logits or only the top tokens on request."""
+    """A prediction from the last hidden states that computes all logits or only the top tokens on request."""
 
     def __init__(self, projection: OutputProjection, hidden: Rows, rows: StepRows) -> None:
         self.attention = None
@@ -328,16 +330,16 @@ class _ProjectedStep(Step):
     @in_inference_mode
     def logits(self) -> Float[Tensor, "R V"]:
         """Return the logits of all tokens."""
-        return self._rows.expand(self._projection.logits(self._hidden))
+        return self._rows.rows_to_beams(self._projection.logits(self._hidden))
 
     @in_inference_mode
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
-        return self._rows.expand_tokens(self._projection.top_k(self._hidden, k, banned, eos))
+        return self._rows.next_tokens_to_beams(self._projection.top_k(self._hidden, k, banned, eos))
 
 
 class _HiddenStep(_ProjectedStep):
-    """A prediction within the sequences' shortlists, if there are any."""
+    """A prediction that is restricted to the sequences' shortlists, if there are any."""
 
     def __init__(self, model: SearchTransformer, hidden: Rows, rows: StepRows, state: _MemoryState) -> None:
         super().__init__(model.projection, hidden, rows)
@@ -348,7 +350,7 @@ class _HiddenStep(_ProjectedStep):
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
         shortlist_projection, listed = self._model.shortlist_projection, self._state.shortlist_weights
         if shortlist_projection is not None and listed is not None:
-            hidden = self._model.to_rows(self._rows.expand(torch.as_tensor(self._hidden)))
+            hidden = self._model.to_rows(self._rows.rows_to_beams(torch.as_tensor(self._hidden)))
             return shortlist_projection.top_k(hidden, listed, k, banned, eos)
         return super().top_k(k, banned, eos)
 
@@ -364,7 +366,7 @@ class _HiddenStep(_ProjectedStep):
 
 
 class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
-    """A search model with the current weights of a decoder-only ``model``, whose sources are prompts."""
+    """A search model with the current weights of a decoder-only ``model``. Its sources are prompts."""
 
     def __init__(
         self, model: DecoderOnly, precision: Precision = "float32", *, backend: TorchBackend | None = None
@@ -375,7 +377,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
         with torch.inference_mode():
             self._layers = [CausalLayer(block, backend) for block in blocks]
             self._decoder = backend.decoder(self._layers)
-            self._decoder_norm, projection = norm_and_projection(backend, model.decoder.norm, model.projection)
+            self._decoder_norm, projection = build_norm_and_projection(backend, model.decoder.norm, model.projection)
             self._projection = backend.output_projection(projection)
         self._rotary, self._relative_bias = blocks[0].attention.rotary, blocks[0].attention.relative_bias
 
@@ -386,14 +388,14 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
         return PrefixState(self._new_cache(len(decoder.blocks), block.attention, decoder.window))
 
     def _admit(self, state: PrefixState, sources: Sequence[Sequence[int]], beams: int) -> None:
-        """Read the prompts and append them to ``state``."""
+        """Process the prompts and append them to ``state``."""
         lengths = [len(source) for source in sources]
         state.prefix_kv.admit(lengths, beams=beams)
         if not any(lengths):
             return
         prompts = PromptRows.pack(sources, self._model.pad, self.device)
         positions = None if prompts.positions is None else prompts.positions.unsqueeze(1)
-        # ``embed`` would reserve only one position, because its positions are given.
+        # ``embed`` would reserve only one position, because it is called with given positions.
         self._model.positions.reserve(max(lengths))
         x = self._backend.to_rows(self._model.embed(prompts.tokens, positions).flatten(0, 1))
         for number, layer in enumerate(self._layers):
@@ -411,14 +413,14 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly, PrefixState]):
 
 
 def _memory_parameters(backend: TorchBackend, attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and bias of the projection of a memory to keys and values."""
+    """Return the weight and bias that project a memory to keys and values."""
     weight, bias = backend.parameters_of(attention.projection)
     queries = attention.widths[0]
     return weight[queries:], None if bias is None else bias[queries:]
 
 
 def _rotation(rotary: RotaryPositions | None, positions: Int[Tensor, " R"], prefix_kv: KVCache) -> Activation | None:
-    """Return the rotation of queries and keys at the position of each row, if positions are rotary."""
+    """Return the function that rotates queries and keys to each row's position, or None if positions are not rotary."""
     if rotary is None:
         return None
     rotary.reserve(prefix_kv.current_max_length + 1)

@@ -1,9 +1,9 @@
-"""Determine whether a model has a form that is optimized for search, and the precision of its searches.
+"""Determine whether a model can be converted to an optimized search model, and in which precision.
 
-A model has one if each of its options is supported and each of its modules is recognized exactly. An option that
-:data:`SUPPORTED` does not list is supported only at its inert value (:mod:`headway.config`), so a new option makes no
-model slower until a model uses it, and never has an optimized form that ignores it. The tests compare every value of
-every option with the plain form.
+A model can be converted if each of its options is supported and each of its modules is recognized exactly. An option
+that is not listed in :data:`SUPPORTED` is supported only at its inert value (:mod:`headway.config`). So a new option
+slows down no model until a model uses it, and no search model silently ignores it. The tests compare every value of
+every option with the unconverted model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headway.torch_internals import attributes_and_parts, has_forward_hooks, hoo
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
-# Options that are supported at every value, in every precision.
+# Options whose values are all supported, in every precision.
 _OPTIONS: Mapping[str, Sequence[Any] | None] = dict.fromkeys(
     (
         *("kind", "d_model", "num_heads", "num_kv_heads", "d_key", "d_value", "d_ff"),
@@ -64,7 +64,7 @@ SUPPORTED: dict[Precision, Mapping[str, Sequence[Any] | None]] = {
     "bfloat16": _IN_FLOATS,
     "int8": {**_OPTIONS, "positions": ("sinusoidal", "learned", "rotary", "none")},
 }
-"""The supported values of each option, by precision. An option that is not listed must have its inert value."""
+"""The supported values of each option, by precision. Options that are not listed must have their inert value."""
 
 _MODULES: frozenset[type[nn.Module]] = frozenset(
     {
@@ -75,7 +75,7 @@ _MODULES: frozenset[type[nn.Module]] = frozenset(
         *(nn.Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.ModuleList),
     }
 )
-# The attributes and parts of attention layers with which searches compute. Others must be None.
+# The attributes and parts of attention layers that searches use. All others must be None.
 _ATTENTION = frozenset(
     {
         *("num_heads", "num_kv_heads", "queries_per_key", "d_key", "d_value", "widths", "window"),
@@ -88,23 +88,23 @@ _ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, gelu_tanh, F.silu, F.sig
 def unsupported_reason(model: Any, precision: Precision = "float32") -> str | None:
     """Return why a model has no optimized form for searches in this precision, or None if it has one.
 
-    A model without an optimized form in float32 has none at all: it searches in its own form, in float32. "auto" asks
-    for any precision, like float32.
+    A model without an optimized form in float32 has none in any precision: it is searched unconverted, in float32.
+    "auto" means any precision, and is equivalent to float32.
     """
-    if plain_type(model) not in (Transformer, DecoderOnly):
+    if original_type(model) not in (Transformer, DecoderOnly):
         kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
         return (
             f"{kind} models have no form that is optimized for search; the model searches in its own form, in float32"
         )
     ending = "has no form that is optimized for search; the model searches in its own form, in float32"
     if not hooks_are_visible():
-        return f"a model whose hooks this version of PyTorch does not show {ending}"
+        return f"a model whose hooks this version of PyTorch does not expose {ending}"
     if not parts_are_visible():
-        return f"a model whose parts this version of PyTorch does not show {ending}"
+        return f"a model whose parts this version of PyTorch does not expose {ending}"
     if reason := _unsupported_option(model.config, precision):
         return reason
     for name, module in model.named_modules():
-        if plain_type(module) not in _MODULES:
+        if original_type(module) not in _MODULES:
             return f"{name}, a {type(module).__name__}, {ending}"
         if isinstance(module, MultiHeadAttention) and (part := _unsupported_part(module)):
             return f"{name}, an attention layer with {part}, {ending}"
@@ -122,7 +122,7 @@ def _unsupported_part(attention: MultiHeadAttention) -> str | None:
 
 
 def _unsupported_option(config: Config, precision: Precision) -> str | None:
-    """Return which option has no optimized form, where supported options are listed, and what happens instead."""
+    """Return a message that names an option without an optimized form, or None if all options have one."""
     listed_in = "headway/engine/search_support.py lists the options that have one"
     if name := config.unsupported_option(SUPPORTED["float32"]):
         return (
@@ -137,12 +137,13 @@ def _unsupported_option(config: Config, precision: Precision) -> str | None:
 def choose_precision(name: Precision, device: torch.device) -> Precision:
     """Return ``name``, or the fastest precision on this machine if ``name`` is "auto".
 
-    The fastest is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the
-    hardware multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is requested but cannot run.
+    The fastest precision is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if
+    the hardware has fast bfloat16 products, otherwise float32. Raises :class:`ConfigError` if int8 is requested but
+    cannot run.
     """
     if name == "int8" and device.type != "cpu":
-        raise ConfigError(f"precision int8 does not exist on {device.type}; use --device cpu or --precision auto")
-    int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
+        raise ConfigError(f"precision int8 is not supported on {device.type}; use --device cpu or --precision auto")
+    int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.is_available()
     if name == "int8" and not int8:
         raise ConfigError(
             f"precision int8 cannot run: {kernels.unavailable_reason()}; use 'auto', 'bfloat16' or 'float32'"
@@ -155,14 +156,14 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
 
 
 def fastest_float_precision(device: torch.device) -> Precision:
-    """Return bfloat16 if the hardware multiplies it fast, otherwise float32."""
+    """Return bfloat16 if the hardware has fast bfloat16 products, otherwise float32."""
     return "bfloat16" if has_fast_bfloat16(device) else "float32"
 
 
 def search_precision(model: Any, name: Precision, device: torch.device) -> Precision:
-    """Return the precision in which ``model`` searches on this machine if ``name`` is requested.
+    """Return the precision of searches with ``model`` on this machine if ``name`` is requested.
 
-    "auto" is the fastest precision that the machine and the model support.
+    "auto" selects the fastest precision that the machine and the model support.
 
     Raises:
         ConfigError: The machine or the model does not support the precision.
@@ -176,15 +177,15 @@ def search_precision(model: Any, name: Precision, device: torch.device) -> Preci
     return next((precision for precision in candidates if unsupported_reason(model, precision) is None), "float32")
 
 
-def stored_integers_note(model: Any, precision: Precision) -> str | None:
-    """Return that a model computes in ``precision`` with weights that are stored in 8-bit integers, or None."""
+def stored_int8_note(model: Any, precision: Precision) -> str | None:
+    """Return a note if a model computes in ``precision`` with weights that are stored in 8-bit integers, or None."""
     if model.int8_weights is None or precision == "int8":
         return None
-    return f"has weights in 8-bit integers, and computes in {precision} with the numbers that these stand for"
+    return f"has weights in 8-bit integers, and computes in {precision} with the dequantized weights"
 
 
-def describe_search_form(model: Any) -> str:
-    """Describe whether searches use an optimized form of ``model``, in which precisions, and if not, why."""
+def describe_search_acceleration(model: Any) -> str:
+    """Describe the precisions in which searches use an optimized form of ``model``, or why they do not."""
     if reason := unsupported_reason(model):
         return f"plain: {reason}"
     precisions: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
@@ -196,8 +197,8 @@ def describe_search_form(model: Any) -> str:
     return f"optimized, in {listed}{plain}"
 
 
-def plain_type(module: object) -> type:
-    """Return the class of a module, or its original class if :mod:`headway.engine` has replaced it."""
+def original_type(module: object) -> type:
+    """Return a module's class, or its original class if :mod:`headway.engine` replaced it."""
     cls = type(module)
     while cls.__module__.startswith("headway.engine."):
         cls = cls.__mro__[1]

@@ -1,11 +1,11 @@
-"""The tokens that the translation of a sentence may contain: a lexical shortlist (Jean et al. 2015, section 3.3).
+"""Lexical shortlists of the tokens that a sentence's translation may contain (Jean et al. 2015, section 3.3).
 
-The output projection takes a large part of a decoding step, although most of its rows belong to tokens that the
-translation of the sentence does not contain. A shortlist contains tokens that any translation may need, and the
-probable translations of each source token. The tokens of a translation are chosen from the union of both.
+The output projection takes a large part of the time of a decoding step, although most of its rows belong to tokens that
+do not occur in the translation. A shortlist contains tokens that any translation may need, and the probable
+translations of each source token. The tokens of a translation are chosen from the union of both.
 
-Other toolkits use the union over a batch, so that the other sentences influence what the translation of a sentence may
-contain. Here every sentence has its own list, and the output weights of its list are gathered when it enters the batch.
+Other toolkits use the union over a batch, so that a sentence's allowed tokens depend on the other sentences. Here,
+every sentence has its own list, and the output weights of its list are gathered when the sentence enters the batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The target tokens that the translation of a sentence may contain.
+    """The target tokens that a sentence's translation may contain.
 
     Attributes:
         always_allowed: Tokens that every translation may contain, including EOS.
-        table: Possible translations of each token of the source vocabulary, padded with zeros.
+        translations: Possible translations of each token in the source vocabulary, padded with zeros.
         vocabulary_fingerprints: Fingerprints of the two vocabularies that the shortlist was made for, in one string.
 
     Raises:
@@ -43,23 +43,25 @@ class Shortlist:
     """
 
     always_allowed: Int32[Array, " A"]
-    table: Int32[Array, "F C"]
+    translations: Int32[Array, "F C"]
     vocabulary_fingerprints: str = ""
 
     def __post_init__(self) -> None:
-        for array, dimensions in ((self.always_allowed, 1), (self.table, 2)):
+        for array, dimensions in ((self.always_allowed, 1), (self.translations, 2)):
             if array.dtype != np.int32 or array.ndim != dimensions or array.min(initial=0) < 0:
-                raise ConfigError(f"a shortlist array is {array.dtype} {array.shape}; expected 32-bit tokens from 0 on")
+                raise ConfigError(
+                    f"a shortlist array is {array.dtype} {array.shape}; expected non-negative 32-bit token ids"
+                )
         if EOS not in self.always_allowed:
-            raise ConfigError("a shortlist must contain the end symbol; without it, no translation could end")
+            raise ConfigError("a shortlist must contain the end symbol; otherwise, no translation could end")
 
-    def check(self, source_size: int, target_size: int) -> None:
+    def check_vocabulary_sizes(self, source_size: int, target_size: int) -> None:
         """Raise :class:`ConfigError` if a model with vocabularies of these sizes cannot use the shortlist."""
-        largest = max(int(self.always_allowed.max()), int(self.table.max(initial=0)))
-        if len(self.table) != source_size or largest >= target_size:
+        largest = max(int(self.always_allowed.max()), int(self.translations.max(initial=0)))
+        if len(self.translations) != source_size or largest >= target_size:
             raise ConfigError(
-                f"the shortlist is for {len(self.table):,} source tokens and has target token {largest:,}, but the "
-                f"model has {source_size:,} source and {target_size:,} target tokens"
+                f"the shortlist is for {len(self.translations):,} source tokens and has target token {largest:,}, but "
+                f"the model has {source_size:,} source and {target_size:,} target tokens"
             )
 
     @classmethod
@@ -82,13 +84,14 @@ class Shortlist:
             targets: Token ids of the target sentences, without special tokens.
             source_size: Size of the source vocabulary.
             target_size: Size of the target vocabulary.
-            joint: Whether the vocabulary is shared. Then each token may also be copied, as in names and numbers.
+            joint: Whether source and target share a vocabulary. If True, each source token may also be copied, as in
+                names and numbers.
             vocabulary_fingerprints: Fingerprints of the two vocabularies, in one string.
             targets_per_source: Number of translations to store for each source token.
-            num_always: Number of tokens that every translation may contain: the most frequent target tokens.
+            num_always: Number of most frequent target tokens, which every translation may contain.
 
         Raises:
-            ConfigError: There is no text.
+            ConfigError: The sources or the targets are empty.
         """
         if not any(sources) or not any(targets):
             raise ConfigError("cannot learn a shortlist: there is no parallel text")
@@ -99,16 +102,16 @@ class Shortlist:
         return cls(np.array(sorted({EOS, *dict(frequent)}), dtype=np.int32), table, vocabulary_fingerprints)
 
     def allowed_tokens(self, sources: Sequence[Sequence[int]]) -> Int[Tensor, "B U"]:
-        """Return each source's shortlist, sorted and padded with 0 to the longest shortlist."""
-        listed = [np.union1d(self.always_allowed, self.table[list(source)]) for source in sources]
+        """Return each source's shortlist, sorted and padded with 0 to the length of the longest shortlist."""
+        listed = [np.union1d(self.always_allowed, self.translations[list(source)]) for source in sources]
         return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
 
 
 class ShortlistWeights:
-    """The rows of the output projection that the shortlists of B sequences need, in tensors (P, U, ...) with P slots.
+    """The rows of the output projection for the shortlists of B sequences, in tensors (P, U, ...) with P slots.
 
-    As in :class:`~headway.nn.cache.KVCache`, sequences are removed without copying the others: sequence b has slot
-    ``slots[b]``.
+    As in :class:`~headway.nn.cache.KVCache`, sequences are removed without copying the others: sequence b is stored in
+    slot ``slots[b]``.
     """
 
     def __init__(self, tensors: list[Shaped[Tensor, "P U ..."]]) -> None:
@@ -119,8 +122,8 @@ class ShortlistWeights:
         self.slots: Int[Tensor, " B"] = torch.arange(len(self.tensors[0]), device=self.tensors[0].device)
         self._in_order = True
 
-    def keep(self, sequences: Int[Tensor, " B2"]) -> None:
-        """Keep only these sequences."""
+    def select(self, sequences: Int[Tensor, " B2"]) -> None:
+        """Keep only the given sequences."""
         self.slots, self._in_order = self.slots[sequences], False
 
     def compact(self) -> None:
@@ -135,7 +138,7 @@ class ShortlistWeights:
         self._number_slots()
 
     def append(self, other: ShortlistWeights) -> None:
-        """Append the sequences of ``other``. Shorter lists are padded with zeros."""
+        """Append the sequences of ``other``. Shorter shortlists are padded with zeros."""
         self.compact()
         longest = max(weights.tensors[0].size(1) for weights in (self, other))
 

@@ -1,4 +1,4 @@
-"""The backend that makes a search model of linear layers whose 8-bit integers are stored in the model folder."""
+"""The backend that builds a search model from linear layers whose 8-bit integers are stored in the model folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.nn.norms import RMSNorm
 
 
 class StoredInt8Backend(Int8Backend):
-    """Makes a search model of stored layers. The trained model provides only the shapes of the layers."""
+    """Builds a search model from stored layers. The trained model provides only the shapes of the layers."""
 
     def __init__(self, weights: Int8Weights) -> None:
         super().__init__()
@@ -27,12 +27,12 @@ class StoredInt8Backend(Int8Backend):
     def parameters_of(self, layer: nn.Linear) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:  # noqa: D102
         return _shapes(layer.out_features, layer.in_features, has_bias=layer.bias is not None)
 
-    def scaled(  # noqa: D102
+    def scale_outputs(  # noqa: D102
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        return weight, bias  # the stored integers are scaled
+        return weight, bias  # the stored integers are already scaled
 
-    def joined(  # noqa: D102
+    def concatenate_layers(  # noqa: D102
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
         (weight, bias), *_ = layers
@@ -48,7 +48,7 @@ class StoredInt8Backend(Int8Backend):
         assert isinstance(norm, nn.LayerNorm | RMSNorm)
         return norm_with_gain(norm, gain), weight, bias
 
-    def quantized(  # noqa: D102
+    def quantized_linear(  # noqa: D102
         self,
         weight: Float[Tensor, "N K"],
         bias: Float[Tensor, " N"] | None,
@@ -59,29 +59,29 @@ class StoredInt8Backend(Int8Backend):
         layer = self._layers[self._made]
         self._made += 1
         assert layer.shape == tuple(weight.shape), layer.name
-        return QuantizedLinear.of_packed(_packed(layer), layer.shape, relu=relu, norm=norm)
+        return QuantizedLinear.from_packed(_packed(layer), layer.shape, relu=relu, norm=norm)
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
-        return Int8OutputProjection(self.quantized(*self.parameters_of(projection)))
+        return Int8OutputProjection(self.quantized_linear(*self.parameters_of(projection)))
 
     def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:  # noqa: D102
         layer, outputs = self._layers[-1], self._layers[-1].shape[0]
-        levels = layer.levels(torch.arange(outputs)).contiguous().numpy()
+        levels = layer.integer_rows(torch.arange(outputs)).contiguous().numpy()
         return Int8ShortlistProjection(levels, layer.scale[:outputs].numpy(), layer.bias[:outputs].numpy())
 
 
 def _shapes(outputs: int, inputs: int, *, has_bias: bool) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-    """Return tensors without values.
+    """Return tensors that have a shape but no values.
 
-    The first operation on such tensors imports a compiler of PyTorch, which takes longer than loading a model.
+    The first operation on such tensors imports one of PyTorch's compilers, which takes longer than loading a model.
     """
     return torch.empty(outputs, inputs, device="meta"), torch.empty(outputs, device="meta") if has_bias else None
 
 
 def _packed(layer: StoredLayer) -> PackedLinear:
-    """Return the arrays of a layer, packed again if it was exported on a machine with another size of blocks."""
+    """Return the arrays of a layer, repacked if it was exported on a machine with a different block size."""
     outputs = layer.shape[0]
     if layer.weight.size(2) != BLOCK:
-        levels = layer.levels(torch.arange(outputs)).contiguous().numpy()
+        levels = layer.integer_rows(torch.arange(outputs)).contiguous().numpy()
         return pack_linear(levels, layer.scale[:outputs].numpy(), layer.bias[:outputs].numpy())
     return PackedLinear(*(part.numpy() for part in (layer.weight, layer.accumulator_init, layer.scale, layer.bias)))

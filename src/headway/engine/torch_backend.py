@@ -1,4 +1,4 @@
-"""The parts of a search model in float32 or bfloat16, computed by PyTorch's operations on any device.
+"""The backend for searches in float32 or bfloat16, which uses PyTorch's operations on any device.
 
 The output projection finds the top tokens without a softmax over the vocabulary.
 """
@@ -30,14 +30,14 @@ from headway.nn.norms import RMSNorm
 from headway.nn.positions import RelativeBias
 from headway.text.base import PAD
 
-Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
+Rows = Any  # (R, K), in the backend's representation, which only the backend and its layers access
 Layer = Callable[[Rows], Rows]
-OutputLayer = Callable[[Rows, Rows], Rows]  # maps the sub-layer's inner result and the residual to its output
+OutputLayer = Callable[[Rows, Rows], Rows]  # maps a sub-layer's inner result and the residual to the sub-layer's output
 Activation = Callable[[Tensor], Tensor]
 ResidualWrapper = PostNorm | PreNorm | NoNorm
 
-_BLOCK = 64  # tokens in a block; blocks are ranked by their largest logits first
-_CHUNK = 128 * _BLOCK  # tokens whose logits are computed at a time: 8 MiB for 256 rows, which fit a cache
+_BLOCK = 64  # number of tokens in a block; blocks are first ranked by their largest logits
+_CHUNK = 128 * _BLOCK  # number of tokens whose logits are computed at a time (8 MiB for 256 rows, which fit a cache)
 _RANKED_TOGETHER = 1 << 19  # up to this many logits (2 MiB), all chunks are ranked together
 _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
@@ -45,13 +45,13 @@ _LEAST = torch.finfo(torch.float32).min
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """Queries, keys and values that lie side by side in rows, as one product computes them.
+    """The layout of rows that contain concatenated queries, keys and values, as computed by one matrix product.
 
     Attributes:
-        num_heads: Heads of queries, H.
-        num_kv_heads: Heads of keys and values, G.
+        num_heads: Number of query heads, H.
+        num_kv_heads: Number of key and value heads, G.
         widths: Widths of queries, keys and values, for all heads together.
-        output_width: Width of the outputs of all heads.
+        output_width: Width of the concatenated outputs of all heads.
     """
 
     num_heads: int
@@ -66,7 +66,7 @@ class HeadLayout:
         return [torch.unflatten(part, -1, (count, -1)) for part, count in zip(parts, heads, strict=True)]
 
     def split_by_head(self, x: Float[Tensor, "B T _"]) -> list[Float[Tensor, "B H T _"]]:
-        """Return copies of queries, keys and values, by head, with the same number of heads each."""
+        """Return copies of queries, keys and values with equal numbers of heads, in the layout (B, H, T, _)."""
         repeats = (1, *[self.num_heads // self.num_kv_heads] * 2)
         parts = zip(self.split(x), repeats, strict=True)
         return [(part if n == 1 else part.repeat_interleave(n, 2)).transpose(1, 2).contiguous() for part, n in parts]
@@ -78,24 +78,24 @@ class PlainBlock:
 
     Attributes:
         norms: The norm before each sub-layer, or None.
-        linear: The first layer of each sub-layer. In self-attention it computes queries, keys and values, in
-            cross-attention queries. In the feed-forward sub-layer it contains the activation.
-        output: The last layer of each sub-layer.
-        layouts: The layout of each kind of attention.
-        query_scale: Factor of the queries of self-attention, applied after the projection.
+        first_layers: The first layer of each sub-layer. It computes queries, keys and values in self-attention, but
+            only queries in cross-attention. In the feed-forward sub-layer, it includes the activation.
+        last_layers: The last layer of each sub-layer.
+        layouts: The layout of each attention sub-layer.
+        query_scale: Factor by which self-attention multiplies its queries after the projection.
     """
 
     norms: tuple[Layer | None, ...]
-    linear: tuple[Layer, ...]
-    output: tuple[OutputLayer, ...]
+    first_layers: tuple[Layer, ...]
+    last_layers: tuple[OutputLayer, ...]
     layouts: tuple[HeadLayout, ...]
     query_scale: float = 1.0
 
 
 @runtime_checkable
 class _Block(Protocol):
-    def plain(self) -> PlainBlock | None:
-        """Return the layers of the block, or None if it contains anything else."""
+    def as_plain_block(self) -> PlainBlock | None:
+        """Return the block's layers, or None if the block contains parts that :class:`PlainBlock` does not support."""
 
 
 @runtime_checkable
@@ -111,41 +111,41 @@ class DecodingBlock(_Block, Protocol):
     """A block of a decoder."""
 
     def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
-        """Apply the block, the decoder's number ``layer``, to one new token of each row."""
+        """Apply the block, whose index in the decoder is ``layer``, to each row's new token."""
 
 
 class TorchBackend:
-    """Builds layers with weights in ``dtype``, and computes attention. Rows are tensors of this type.
+    """Builds layers with weights in ``dtype``, and computes attention. Rows are tensors of this data type.
 
-    Attention reads queries, keys and values in the :class:`HeadLayout` of a layer. Other dimensions are those of
+    Attention takes queries, keys and values in a layer's :class:`HeadLayout`. The other dimensions are defined in
     :mod:`headway.nn.cache`.
     """
 
     batch_per_thread = False
-    reads_masked = True  # whether attention reads masked entries of the cache
+    reads_masked = True  # whether attention reads masked cache entries
     has_single_rows = False  # whether a sequence has only one row in its first step
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:
-        """Convert a tensor to the representation of rows."""
+        """Convert a tensor to the backend's representation of rows."""
         return x.to(self.dtype)
 
     def parameters_of(self, layer: nn.Linear) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        """Return the weight and the bias of a layer of the trained model, from which this backend builds its own."""
+        """Return the weight and bias of a trained layer, from which this backend builds its own layer."""
         return layer.weight, layer.bias
 
-    def scaled(
+    def scale_outputs(
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, scale: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        """Return the weight and the bias of a layer whose outputs are multiplied by ``scale``."""
+        """Return the weight and bias of a layer whose outputs are multiplied by ``scale``."""
         return weight * scale.unsqueeze(1), None if bias is None else bias * scale
 
-    def joined(
+    def concatenate_layers(
         self, layers: Sequence[tuple[Float[Tensor, "_ K"], Float[Tensor, " _"] | None]]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        """Return the weight and the bias of a layer that computes several layers. Either all have a bias, or none."""
+        """Return the weight and bias of one layer that computes several ``layers``. Either all have a bias or none."""
         biases = [bias for _, bias in layers if bias is not None]
         return torch.cat([weight for weight, _ in layers]), torch.cat(biases) if biases else None
 
@@ -161,7 +161,7 @@ class TorchBackend:
         return lambda x: activate(F.linear(x, weight, bias))
 
     def output_layer(self, layer: nn.Linear, wrapper: ResidualWrapper) -> OutputLayer:
-        """Return the last layer of a sub-layer with its residual connection and norm."""
+        """Return the last layer of a sub-layer, including the residual connection and the norm after it."""
         product = self.linear(*self.parameters_of(layer))
         norm = self.norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
         if not wrapper.residual:
@@ -186,31 +186,31 @@ class TorchBackend:
     def fold_norm(
         self, norm: nn.Module | None, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None
     ) -> tuple[nn.Module | None, Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
-        """Return a norm, or None, and the weight and bias of the only layer that it feeds, as this backend wants them.
+        """Fold a norm into the only layer that it feeds if this backend benefits. Return norm, weight and bias.
 
-        The norm and the layer together compute the same function.
+        The returned norm and layer together compute the same function. A norm of None means that there is no norm.
         """
         return norm, weight, bias
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:
-        """Return the projection to the vocabulary."""
+        """Return the output projection to the whole vocabulary."""
         return TorchOutputProjection(projection, self.linear)
 
     def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:
         """Return the output projection to each sequence's shortlist."""
         return TorchShortlistProjection(projection, self.dtype)
 
-    def gate(self, rows: Rows, activation: Activation) -> Rows:
-        """Return the activation of the first half of each row times the second half."""
+    def apply_gate(self, rows: Rows, activation: Activation) -> Rows:
+        """Return the activation of each row's first half, multiplied by the second half."""
         gate, inner = rows.chunk(2, dim=1)
         return activation(gate) * inner
 
     def transform_heads(
         self, rows: Rows, layout: HeadLayout, sequence_rows: int, transforms: Sequence[Callable[[Tensor], Tensor]]
     ) -> None:
-        """Transform queries and keys in place, each by its function of (B, T, H, K).
+        """Transform queries and keys in place. ``transforms`` contains a function of (B, T, H, K) for each of them.
 
-        A sequence has ``sequence_rows`` rows.
+        Each sequence has ``sequence_rows`` rows.
         """
         parts = layout.split(rows.view(-1, sequence_rows, rows.size(1)))
         for part, transform in zip(parts, transforms, strict=False):
@@ -221,13 +221,13 @@ class TorchBackend:
         return LayerSpec(heads, key_width, value_width)
 
     def prefix_entries(self, cache: KVCache, rows: StepRows) -> Any:
-        """Return the entries to which each row may attend, in the form that :meth:`prefix_attention` takes."""
+        """Return the entries to which each row may attend, in the representation of :meth:`prefix_attention`."""
         return self.memory_entries(cache)
 
     def memory_entries(self, cache: KVCache) -> Any:
-        """Return the entries to which each beam may attend, in the form that :meth:`cross_attention` takes.
+        """Return the entries to which each beam may attend, in the representation of :meth:`cross_attention`.
 
-        In this class, the result is the mask to add to scores: 0 or -inf for each beam, or None if nothing is masked.
+        In this class, the result is a mask to add to the scores, with 0 or -inf, or None if nothing is masked.
         """
         mask = cache.mask
         if mask is None:
@@ -242,20 +242,20 @@ class TorchBackend:
         window: tuple[int, int] | None = None,
         relative_bias: RelativeBias | None = None,
     ) -> Rows:
-        """Return the self-attention of each position, restricted to its ``window`` if there is one.
+        """Return the self-attention of each position, restricted to the ``window`` if given.
 
-        The queries are not scaled yet.
+        The queries must not be scaled yet.
         """
         padded = torch.unflatten(sources.pad(torch.as_tensor(rows)), 0, (len(sources.lengths), -1))
         query, key, value = layout.split_by_head(padded)
         mask = None
-        if window is not None or sources.places is not None:
+        if window is not None or sources.padded_indices is not None:
             positions = torch.arange(key.size(2), device=key.device)
             mask = (positions < torch.tensor(sources.lengths, device=key.device).unsqueeze(1))[:, None, None]
         if relative_bias is not None:
             inside = restrict_to_window(None, window, query[:, 0])
             visible = mask if mask is None or inside is None else mask & inside
-            bias = relative_bias.of_sequence(key.size(2)).to(query.dtype)
+            bias = relative_bias.biases_for_length(key.size(2)).to(query.dtype)
             attended = (attention_weights(query, key, visible, bias=bias) @ value).transpose(1, 2)
         elif window is not None and mask is not None:
             attended = local_attention(query, KeysValues(key, value), mask.squeeze(1), window)
@@ -271,7 +271,7 @@ class TorchBackend:
         window: tuple[int, int] | None,
         relative_bias: RelativeBias | None = None,
     ) -> Rows:
-        """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
+        """Return the causal attention of each position, restricted to the ``window`` if given.
 
         The queries must already be scaled. Padding is on the right, so no other position attends to it.
         """
@@ -283,14 +283,14 @@ class TorchBackend:
         if relative_bias is not None or (window is not None and length > window[0] + 1):
             mask = restrict_to_window(causal_mask(length, key.device), window, query[:, 0])
         if relative_bias is not None and mask is not None:
-            mask = relative_bias.of_sequence(length).to(query.dtype).masked_fill(~mask, -math.inf)
+            mask = relative_bias.biases_for_length(length).to(query.dtype).masked_fill(~mask, -math.inf)
         attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, scale=1.0)
         return attended.transpose(1, 2).reshape(len(rows), -1)
 
     def write_prompts(
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, prefix_kv: KVCache, layer: int
     ) -> None:
-        """Store a layer's keys and values of whole prompts, for the newest sequences."""
+        """Store a layer's keys and values of whole prompts, which are the newest sequences in the cache."""
         if prompts.positions is None:
             _, key, value = layout.split(torch.unflatten(rows, 0, (len(prompts.spans), -1)))
             prefix_kv.write(layer, key.transpose(1, 2), value.transpose(1, 2))
@@ -301,19 +301,19 @@ class TorchBackend:
             by_slot = torch.unflatten(buffer, 0, (-1, layout.num_kv_heads))
             for span in prompts.spans:
                 stored = by_slot[slots[span.prompt]]
-                stored[:, : span.shared] = by_slot[slots[span.like], :, : span.shared]
+                stored[:, : span.shared] = by_slot[slots[span.shared_with], :, : span.shared]
                 stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
-                stored[:, span.length : longest] = 0  # masked, but must be finite
+                stored[:, span.length : longest] = 0  # these entries are masked, but must be finite
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:
-        """Append each row's key and value to the cache and return the attention over the row's prefix."""
+        """Append each row's key and value to the cache, and return the row's attention over its prefix."""
         cache = step.prefix_kv
         query, key, value = layout.split(torch.unflatten(rows, 0, (cache.num_sequences, cache.beams)))
         stored = cache.append(layer, key.transpose(1, 2), value.transpose(1, 2))
         return _attend(query, *stored, step.prefix_entries, step.relative_bias)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:
-        """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
+        """Store the keys and values of all layers, which are concatenated in ``rows``, for the newest sequences."""
         by_sequence = torch.unflatten(sources.pad(rows), 0, (len(sources.lengths), -1))
         heads = memory_kv.spec.kv_heads
         parts = [torch.unflatten(part, -1, (heads, -1)) for part in torch.split(by_sequence, list(widths), dim=-1)]
@@ -328,7 +328,7 @@ class TorchBackend:
         return _attend(by_head, keys, values, step.memory_entries)
 
     def encoder(self, blocks: Sequence[EncodingBlock]) -> Callable[[Rows, SourceRows], Rows]:
-        """Return a function that applies the blocks of an encoder, one after the other."""
+        """Return a function that applies the blocks of an encoder in order."""
 
         def apply(x: Rows, sources: SourceRows) -> Rows:
             for block in blocks:
@@ -338,7 +338,7 @@ class TorchBackend:
         return apply
 
     def decoder(self, blocks: Sequence[DecodingBlock]) -> Callable[[Rows, DecodingStep], Rows]:
-        """Return a function that applies the blocks of a decoder, one after the other."""
+        """Return a function that applies the blocks of a decoder in order."""
 
         def apply(x: Rows, step: DecodingStep) -> Rows:
             for layer, block in enumerate(blocks):
@@ -362,7 +362,7 @@ def _attend(
     """
     sequences, beams, heads, width = query.shape
     kv_heads = len(keys) // sequences if sequences else heads
-    # Queries that share a key head are multiplied in one product, together with those of the other beams.
+    # The queries of all beams that share a key head are multiplied in one product.
     grouped = query.view(sequences, beams, kv_heads, heads // kv_heads, width).transpose(1, 2)
     scores = torch.bmm(grouped.reshape(len(keys), -1, width), keys.transpose(1, 2))
     if bias is not None:
@@ -381,21 +381,21 @@ class OutputProjection(Protocol):
         """Return all logits, in float32."""
 
     def top_k(self, hidden: Any, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return the top tokens, as :func:`~headway.decode.ranking.top_tokens` does for all logits."""
+        """Return the same tokens as :func:`~headway.decode.ranking.top_tokens` for all logits."""
 
 
 @runtime_checkable
 class ShortlistProjection(Protocol):
     """The output projection to each sequence's own shortlist (:class:`~headway.engine.shortlist.Shortlist`).
 
-    The gathered weights of a sequence have one row for each token of its shortlist, and are padded with zeros.
+    The gathered weights of a sequence contain one row for each token of its shortlist, and are padded with zeros.
     """
 
     def gather(self, tokens: Int[Tensor, "B U"]) -> ShortlistWeights:
-        """Return the output weights of each sequence's tokens, which are sorted and padded with zeros."""
+        """Return the output weights of each sequence's tokens. ``tokens`` is sorted and padded with zeros."""
 
     def top_k(self, hidden: Any, weights: ShortlistWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return the top tokens of each row within its sequence's shortlist, whose probabilities sum to 1."""
+        """Return the top tokens of each row. The probabilities in a sequence's shortlist sum to 1."""
 
 
 class TorchShortlistProjection:
@@ -430,14 +430,14 @@ class TorchShortlistProjection:
 
 
 class TorchOutputProjection:
-    """The output projection, computed in chunks of the vocabulary. ``linear`` makes a layer of a weight and a bias."""
+    """The output projection, computed in chunks of the vocabulary. ``linear`` builds a layer from weight and bias."""
 
     def __init__(
         self, projection: nn.Linear, linear: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]
     ) -> None:
         self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
-        # On a GPU there is only one chunk, because chunks do not stay in its cache.
+        # On a GPU, there is only one chunk, because chunks do not stay in the GPU's cache.
         chunk = self._size if self._device.type == "cuda" else _CHUNK
         self._starts = range(0, self._size, chunk)
         bias: Tensor | None = projection.bias  # may be None, contrary to PyTorch's annotations
@@ -447,7 +447,7 @@ class TorchOutputProjection:
         ]
 
     def _layer(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded from its ranking
+        missing = -len(weight) % _BLOCK  # number of rows that complete the last block; the ranking excludes them
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
             bias = None if bias is None else F.pad(bias, (0, missing))
@@ -458,7 +458,7 @@ class TorchOutputProjection:
         return torch.cat([chunk(hidden).float() for chunk in self._chunks], dim=1)[:, : self._size]
 
     def top_k(self, hidden: Float[Tensor, "R D"], k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return the same as :func:`~headway.decode.ranking.top_tokens`, except for ties of more than ``k`` blocks."""
+        """Return the same as :func:`~headway.decode.ranking.top_tokens`, except for ties between over ``k`` blocks."""
         banned = tuple(banned)
         sums: list[Tensor] = []  # logarithms of sums of exponentials
         values: list[Tensor] = []
@@ -479,7 +479,7 @@ class TorchOutputProjection:
             values.append(blocks.gather(1, chosen.expand(-1, -1, _BLOCK)).flatten(1))
             offsets = torch.arange(start, start + _BLOCK, device=logits.device)
             tokens.append((chosen * _BLOCK + offsets).flatten(1))
-            largest = maxima[:, :1].clamp(min=_LEAST)  # without this, a chunk with no allowed token would give NaN
+            largest = maxima[:, :1].clamp(min=_LEAST)  # otherwise, a chunk without allowed tokens would give NaN
             powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # twice as fast as exp, which calls MKL
             sums.append(powers.sum(1, keepdim=True).log_().add_(largest))
         assert eos_logit is not None
@@ -491,7 +491,7 @@ class TorchOutputProjection:
     def _logits_by_chunk(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
         """Yield the first token and the logits of each chunk, or of all chunks together if they fit the cache.
 
-        Ranking few rows takes almost no time, so the number of calls matters.
+        Ranking a few rows takes almost no time, so fewer calls are faster.
         """
         computed = (chunk(hidden).float() for chunk in self._chunks)
         if len(hidden) * self._size <= _RANKED_TOGETHER:
@@ -500,7 +500,7 @@ class TorchOutputProjection:
             yield from zip(self._starts, computed, strict=True)
 
 
-@lru_cache(maxsize=256)  # enough for a few sets of banned tokens per chunk
+@lru_cache(maxsize=256)  # large enough for a few sets of banned tokens per chunk
 def _excluded(banned: tuple[int, ...], start: int, size: int, device: torch.device) -> Tensor | None:
     """Return the banned tokens from ``start`` to ``start + size``, sorted and relative to ``start``."""
     inside = sorted({token - start for token in banned if start <= token < start + size})

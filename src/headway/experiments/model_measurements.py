@@ -183,7 +183,7 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     ]
     test = texts[: len(trained.test)]
     links = link_tokens(texts, len(test), trained.bundle.target_tokenizer.vocab_size)
-    counts = np.zeros((len(test), 2 + len(architecture_of(model.config).cross_attentions(model))))
+    counts = np.zeros((len(test), 2 + len(architecture_of(model.config).get_cross_attentions(model))))
     for number, ((source, target), linked) in enumerate(zip(test, links, strict=True)):
         slope = (len(source) - 1) / max(len(target) - 1, 1)
         counts[number, :2] = len(linked), sum(source_at == round(slope * at) for at, source_at in linked.items())

@@ -251,7 +251,7 @@ def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequenc
     A line with an empty source token lists the target tokens that are always allowed. Tokens whose names contain spaces
     cannot be listed. They are special tokens, and the engine adds the ones that it needs.
     """
-    rows = [("", shortlist.always_allowed), *zip(source, shortlist.table, strict=True)]
+    rows = [("", shortlist.always_allowed), *zip(source, shortlist.translations, strict=True)]
     lines = []
     for name, listed in rows:
         names = [text for text in (target[token] for token in sorted({*listed.tolist()} - {PAD})) if " " not in text]

@@ -98,7 +98,7 @@ def generation_of_transformers(folder: Path) -> GenerationOptions:
 
 def generation_for_transformers(generation: GenerationOptions) -> dict[str, Any]:
     """Return the settings in generation_config.json that are those of a language model; none if it has none."""
-    given = generation.given()
+    given = generation.explicit_options()
     shared, drawn = ("repetition_penalty", "max_new_tokens"), ("top_p", "min_p")
     settings: dict[str, Any] = {name: given[name] for name in shared if name in given}
     if given.get("temperature") == 0:

@@ -199,7 +199,7 @@ def _renumbered(template: SpecialTokenTemplate, source: Sequence[int], target: S
 def cut_shortlist(shortlist: Shortlist, cut: VocabularyCut, fingerprints: str) -> Shortlist:
     """Return the shortlist of the smaller vocabulary, whose tokenizers have these ``fingerprints``."""
     source, target = np.array(cut.kept["source"]), np.array(cut.kept["target"], dtype=np.int32)
-    new_ids = np.zeros(max(target.max(), shortlist.table.max(initial=0)) + 1, dtype=np.int32)
+    new_ids = np.zeros(max(target.max(), shortlist.translations.max(initial=0)) + 1, dtype=np.int32)
     new_ids[target] = np.arange(len(target), dtype=np.int32)
     always = new_ids[np.intersect1d(shortlist.always_allowed, target)]
-    return Shortlist(always, new_ids[shortlist.table[source]], fingerprints)  # removed tokens become padding, 0
+    return Shortlist(always, new_ids[shortlist.translations[source]], fingerprints)  # removed tokens become padding, 0

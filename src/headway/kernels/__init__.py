@@ -1,9 +1,9 @@
 """CPU kernels for decoding and training, written in Python and compiled by Numba when they are first called.
 
 Each PyTorch operation reads its inputs from memory, writes its result to memory and takes microseconds to start. A
-decoding step has hundreds of operations on little data, so starting them takes longer than computing. A kernel computes
-several of them in one pass, such as a linear layer with its quantization, bias, activation, residual connection and
-norm.
+decoding step runs hundreds of operations on little data, so starting them takes longer than computing them. A kernel
+computes several operations in one pass, such as a linear layer with its quantization, bias, activation, residual
+connection and norm.
 
 Decoding with 8-bit weights:
 
@@ -26,21 +26,22 @@ Learning from text:
 
 These kernels are built from:
 
-- :mod:`headway.kernels.jit`: compilation, and running a kernel on threads. :mod:`headway.kernels.code_cache` keeps
-  compiled code on disk.
+- :mod:`headway.kernels.jit`: compilation and multithreading. :mod:`headway.kernels.code_cache` caches compiled code on
+  disk.
 - :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
 - :mod:`headway.kernels.probe`: a kernel that tests whether this version of Numba works.
 
-Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release the GIL, so
-several threads can decode at once, each with its own rows. A kernel uses threads itself only if PyTorch has several in
-the calling thread. The result of a row depends only on that row, bit for bit, and not on the rest of the batch.
+Kernels take and return NumPy arrays, which are float32 and contiguous unless documented otherwise. They release the
+GIL, so several threads can decode at once, each with its own rows. A kernel itself uses several threads only if PyTorch
+uses several in the calling thread. The result of a row depends only on that row, bit for bit, and not on the rest of
+the batch.
 
-:mod:`headway.kernels.availability` says whether the kernels can run, and :mod:`headway.kernels.processor` which
-features of the processor they may use.
+:mod:`headway.kernels.availability` determines whether the kernels can run, and :mod:`headway.kernels.processor`
+determines which processor features they may use.
 """
 
-from headway.kernels.availability import available, start_compiling, unavailable_reason
+from headway.kernels.availability import is_available, start_compiling, unavailable_reason
 from headway.kernels.processor import FEATURES_VARIABLE, allowed_features, cpu_features
 from headway.kernels.threads import HostThreads, host_threads
 
@@ -48,9 +49,9 @@ __all__ = [
     "FEATURES_VARIABLE",
     "HostThreads",
     "allowed_features",
-    "available",
     "cpu_features",
     "host_threads",
+    "is_available",
     "start_compiling",
     "unavailable_reason",
 ]

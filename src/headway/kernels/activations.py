@@ -1,12 +1,13 @@
-"""The activations of plain feed-forward layers, with their bias and their gradients, each in one pass.
+"""The activations of plain feed-forward layers, fused with the bias, and their gradients, each in one pass.
 
     gelu         x Phi(x)             Phi is the normal distribution function (Hendrycks and Gimpel 2016, section 2)
     gelu_tanh    x / 2 (1 + tanh(u))  u = sqrt(2 / pi) (x + 0.044715 x^3) (ibid.; GPT-2); equal to x sigmoid(2 u)
     silu         x sigmoid(x)
 
-ReLU is in :mod:`headway.kernels.dropout`, because it is computed together with the dropout that follows it.
+ReLU is in :mod:`headway.kernels.dropout`, because it is fused with the dropout that follows it.
 
-Arrays are contiguous, and float32 or uint16 (the bits of bfloat16). Results are computed in float32 and rounded once.
+Arrays are contiguous, and either float32 or uint16 (the bits of bfloat16). Results are computed in float32 and rounded
+once.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from llvmlite import ir
 from numba import types
 
 from headway.kernels.float_bits import emit_cast, emit_read_float32
-from headway.kernels.gates import Emitted, emit_geglu, emit_geglu_tanh, emit_swiglu
+from headway.kernels.gates import ValueAndDerivative, emit_gelu, emit_gelu_tanh, emit_silu
 from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import Builder, intrinsic
 
 KINDS = ("gelu", "gelu_tanh", "silu")
-CHUNK = 8192  # elements that a thread processes at a time
-_ROWS = 64  # gradients are summed over this many rows at a time, and then these partial sums are added
+CHUNK = 8192  # number of elements that a thread processes at a time
+_ROWS = 64  # bias gradients are summed over this many rows at a time, before the partial sums are added
 
 
 def gelu_tanh(x: Float32[Array, "R K"]) -> Float32[Array, "R K"]:
-    """Apply the activation in place, and return ``x``."""
+    """Apply GELU with the tanh approximation in place, and return ``x``."""
     flat = x.reshape(-1)
     apply = _apply_gelu_tanh if len(flat) > CHUNK else _apply_gelu_tanh.serial  # waking a thread may take 60 us
     apply(flat)
@@ -53,8 +54,8 @@ def bias_activation_backward(
     return total
 
 
-def _functions(emit_activation: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, Any]:
-    """Return the functions that compute a row of ``count`` elements and its gradients. They take addresses."""
+def _functions(emit_activation: Callable[[Builder, ir.Value], ValueAndDerivative]) -> tuple[Any, Any]:
+    """Return two functions of addresses: one computes a row of ``count`` elements, the other the row's gradients."""
 
     def emit_sum(builder: Builder, like: ir.Value, x: ir.Value, bias: ir.Value, i: ir.Value, kind: ir.Type) -> ir.Value:
         return builder.fadd(emit_read_float32(builder, x, like.type, i, kind), builder.read(bias, kind, i))
@@ -89,9 +90,9 @@ def _functions(emit_activation: Callable[[Builder, ir.Value], Emitted]) -> tuple
     return forward, backward
 
 
-_gelu, _gelu_backward = _functions(emit_geglu)
-_gelu_tanh, _gelu_tanh_backward = _functions(emit_geglu_tanh)
-_silu, _silu_backward = _functions(emit_swiglu)
+_gelu, _gelu_backward = _functions(emit_gelu)
+_gelu_tanh, _gelu_tanh_backward = _functions(emit_gelu_tanh)
+_silu, _silu_backward = _functions(emit_silu)
 
 
 @jit_serial_and_parallel
@@ -126,7 +127,7 @@ def _backward(kind: int, gradient: Array, x: Array, bias: Array, out: Array, sum
 @intrinsic(types.void(types.uintp, types.intp))
 def _gelu_tanh_in_place(builder: Builder, address: ir.Value, count: ir.Value) -> None:
     def emit(kind: ir.Type, i: ir.Value) -> None:
-        builder.write(emit_geglu_tanh(builder, builder.read(address, kind, i))[0], address, i)
+        builder.write(emit_gelu_tanh(builder, builder.read(address, kind, i))[0], address, i)
 
     builder.for_elements(count, emit)
 

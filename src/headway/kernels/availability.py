@@ -1,4 +1,4 @@
-"""Whether the kernels can run on this machine, and compiling them ahead of use."""
+"""Determine whether the kernels can run on this machine, and start to compile them before their first use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _REQUIRED = frozenset({"llvmlite", "numba"})
 
 
 @functools.cache
-def available() -> bool:
-    """Return whether the kernels can run, and warn once if they could with another version of Numba.
+def is_available() -> bool:
+    """Return whether the kernels can run. Warn once if they could run with a different version of Numba.
 
     Raises :class:`~headway.errors.ConfigError` if ``HEADWAY_CPU_FEATURES`` names an unknown feature.
     """
@@ -35,7 +35,7 @@ def unavailable_reason() -> str | None:
 
 @dataclass(frozen=True)
 class _Obstacle:
-    """The reason why the kernels cannot run, and whether it is a failure of Numba, not of the machine or a setting."""
+    """The reason why the kernels cannot run. ``is_failure`` is True if Numba failed, not the machine or a setting."""
 
     reason: str
     is_failure: bool = False
@@ -43,7 +43,7 @@ class _Obstacle:
 
 @functools.cache
 def _obstacle() -> _Obstacle | None:
-    """Return the reason why the kernels cannot run, after trying a small one."""
+    """Return the reason why the kernels cannot run, or None after a small test kernel has run."""
     obstacle = _obstacle_to_compiling()
     if obstacle is None:
         from headway.kernels import probe
@@ -56,7 +56,7 @@ def _obstacle() -> _Obstacle | None:
 
 
 def _obstacle_to_compiling() -> _Obstacle | None:
-    """Return the reason why the kernels cannot be compiled, as far as it is known without compiling."""
+    """Return the reason why the kernels cannot be compiled, or None. Nothing is compiled to find out."""
     machine = platform.machine()
     if machine.lower() not in ("x86_64", "amd64"):
         return _Obstacle(f"the compiled kernels need an x86 processor, not {machine or 'an unknown one'}")
@@ -79,7 +79,7 @@ def _obstacle_to_compiling() -> _Obstacle | None:
         if error.name in _REQUIRED:
             return _Obstacle("the package numba is not installed")
         return _failure(error)
-    except Exception as error:  # Numba refuses versions of Python and NumPy that it does not know
+    except Exception as error:  # Numba rejects versions of Python and NumPy that it does not support
         return _failure(error)
     return None
 
@@ -93,19 +93,19 @@ def _failure(error: Exception) -> _Obstacle:
         name = "Numba"
     cause = error.__cause__ or error
     reason = f"{type(cause).__name__}: {cause}".partition("\n")[0]
-    return _Obstacle(f"{name} does not work here ({reason}); 'pip check' reports versions that do not fit", True)
+    return _Obstacle(f"{name} does not work here ({reason}); 'pip check' reports incompatible versions", True)
 
 
 def start_compiling() -> None:
-    """Compile the kernels of int8 decoding in another process, unless they are cached.
+    """Start to compile the int8 decoding kernels in a separate process, unless they are cached.
 
-    Meanwhile this process can import PyTorch.
+    In the meantime, this process can import PyTorch.
     """
     if _obstacle_to_compiling() is None:
-        from headway.kernels.code_cache import has_no_code  # imports Numba
+        from headway.kernels.code_cache import is_uncached  # imports Numba
         from headway.kernels.decode_attention import write_kv
 
-        if has_no_code(write_kv):
+        if is_uncached(write_kv):
             from headway.kernels import compile_ahead
 
-            compile_ahead.start()
+            compile_ahead.start_compilation_process()

@@ -1,15 +1,15 @@
-"""Attention and its gradient for training in bfloat16, computed one head of one sentence at a time.
+"""Attention and its gradient for training in bfloat16, computed for one head of one sentence at a time.
 
 The forward pass is equation 1 of Vaswani et al. 2017. A typical head of a sentence is small: 14 queries and 14 keys of
-64 elements. If products are computed for a whole batch, all intermediate results are rearranged, multiplied, stored and
-read again. Here, queries, keys and values are read from the outputs of the projections, and intermediate results stay
-in the first-level cache. Scores and the gradients of the weights are float32. Only the results of the softmax and of
-its gradient are rounded to bfloat16.
+64 elements. If products are computed for a whole batch, all intermediate results must be rearranged, multiplied, stored
+and read again. Here, queries, keys and values are read directly from the projections' outputs, and intermediate results
+stay in the first-level cache. Scores and weight gradients are float32. Only the results of the softmax and of its
+backward pass are rounded to bfloat16.
 
 ``queries`` (B, T, .) contains the queries of all heads, starting at column ``columns[0]``. ``memory`` (B, S, .)
 contains the keys, starting at column ``columns[1]``, and the values, starting at column ``columns[2]``. Both may be the
-same array. A head has K columns, a multiple of BLOCK. All these arrays are uint16, with the bits of bfloat16. Weights
-(B, H, T, P) are padded with zeros from S to P, a multiple of LANES.
+same array. A head has K columns, a multiple of BLOCK. All these arrays are uint16 with the bits of bfloat16. Weights
+(B, H, T, P) are padded with zeros from length S to length P, which is a multiple of LANES.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway.kernels.exp import emit_exp_and_sum
 from headway.kernels.float_bits import emit_read_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 from headway.kernels.llvm import BYTE, FLOAT_VECTOR, INT16, INT64, LANES, Builder, constant, intrinsic
-from headway.kernels.softmax import open_keys
+from headway.kernels.softmax import allowed_keys
 
 _ADDRESS = types.uintp
 _SOFTMAX = types.void(_ADDRESS, _ADDRESS, types.intp, types.float32, _ADDRESS)
@@ -44,7 +44,7 @@ _SOFTMAX = types.void(_ADDRESS, _ADDRESS, types.intp, types.float32, _ADDRESS)
 def _softmax(
     builder: Builder, scores: ir.Value, mask: ir.Value, count: ir.Value, scale: ir.Value, out: ir.Value
 ) -> None:
-    """Store the softmax of ``scale`` times ``count`` scores as bfloat16. Scores with a 0 in ``mask`` are left out."""
+    """Store the softmax of ``count`` scores times ``scale`` as bfloat16. Scores with a 0 in ``mask`` are excluded."""
     vectors, zeros, ones = builder.udiv(count, INT64(LANES)), constant(FLOAT_VECTOR, 0.0), constant(FLOAT_VECTOR, 1.0)
 
     def is_open(i: ir.Value) -> ir.Value:
@@ -66,8 +66,8 @@ def _softmax(
 def _softmax_backward(
     builder: Builder, gradient: ir.Value, weights: ir.Value, count: ir.Value, scale: ir.Value, out: ir.Value
 ) -> None:
-    """Store (gradient - its mean) * weights * ``scale`` as bfloat16. The mean is weighted by ``weights``."""
-    vectors, total = builder.udiv(count, INT64(LANES)), builder.variable(constant(FLOAT_VECTOR, 0.0))
+    """Store (gradient - mean) * weights * ``scale`` as bfloat16. The mean gradient is weighted by ``weights``."""
+    vectors, total = builder.udiv(count, INT64(LANES)), builder.local_variable(constant(FLOAT_VECTOR, 0.0))
 
     def weight(i: ir.Value) -> ir.Value:
         return emit_read_float32(builder, weights, INT16, i, FLOAT_VECTOR)
@@ -84,10 +84,10 @@ def _softmax_backward(
 def attention_forward(
     queries: Array, memory: Array, columns: tuple[int, int, int], mask: Array, scale: float, weights: Array, out: Array
 ) -> None:
-    """Write the weights softmax(``scale`` q k^T), and ``out`` (B, T, H K), each head's weighted sums of the values.
+    """Write the weights softmax(``scale`` q k^T), and each head's weighted sums of values to ``out`` (B, T, H K).
 
-    Weights are 0 where ``mask`` is False. It is (B or 1, T or 1, P), or the first key of each query (B, T), as in
-    :mod:`headway.kernels.softmax`.
+    Weights are 0 where ``mask`` is False. The mask has shape (B or 1, T or 1, P), or contains the first key of each
+    query (B, T), as in :mod:`headway.kernels.softmax`.
     """
     _attend(queries, memory, columns, mask, np.float32(scale), weights, out)
 
@@ -104,7 +104,7 @@ def attention_backward(
 ) -> None:
     """Write the gradients with respect to queries, keys and values, given the output's ``gradient`` (B, T, H K).
 
-    ``queries_gradient`` and ``memory_gradient`` have the layout of ``queries`` and ``memory``.
+    ``queries_gradient`` and ``memory_gradient`` have the same layouts as ``queries`` and ``memory``.
     """
     arguments = (gradient, queries, memory, columns, np.float32(scale), weights, queries_gradient, memory_gradient)
     _attend_backward(*arguments)
@@ -127,7 +127,7 @@ def _attend(queries: Array, memory: Array, columns: Any, mask: Array, scale: Any
             place = queries[sentence].ctypes.data + 2 * (columns[0] + first)
             _multiply_float32(keys, place, 2 * queries.shape[2], scores)
             for query in range(length):
-                is_open, to = open_keys(mask, sentence, query, flags), own_weights[query]
+                is_open, to = allowed_keys(mask, sentence, query, flags), own_weights[query]
                 _softmax(scores[query].ctypes.data, is_open.ctypes.data, padded, scale, to.ctypes.data)
             _pack_as_rows(own_memory, columns[2] + first, zeros, values)
             place = out[sentence].ctypes.data + 2 * first
@@ -184,7 +184,7 @@ def _attend_backward(
 
 @jit_inline
 def _pack_as_columns(x: Array, first: int, panels: Array) -> None:
-    """Pack the rows of x (R, .), from column ``first`` on, as columns of panels. Columns from R on are not changed."""
+    """Pack the rows of x (R, .), starting at column ``first``, as columns of panels. Other columns do not change."""
     pairs, first_pair = x.view(np.uint32), first // 2
     for row in range(len(x)):
         panel, lane = panels[row // LANES], row % LANES
@@ -207,7 +207,7 @@ def _pack_as_rows(x: Array, first: int, zeros: Array, panels: Array) -> None:
 
 @jit_inline
 def _pair_rows(x: Array, pairs: Array) -> None:
-    """Interleave the elements of each two consecutive rows."""
+    """Interleave the elements of each pair of consecutive rows."""
     for pair in range(len(pairs)):
         even, odd, to = x[2 * pair].ctypes.data, x[2 * pair + 1].ctypes.data, pairs[pair].ctypes.data
         for first in range(0, pairs.shape[1], LANES):

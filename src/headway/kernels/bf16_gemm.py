@@ -1,14 +1,14 @@
 """Matrix products in bfloat16 for training, on processors with AVX-512 BF16.
 
 PyTorch's library for these products (oneDNN) reorders its operands before each product, twice for a product of two
-transposed matrices, and it computes weight gradients in bfloat16, which are then converted to float32. Here weights are
-packed directly from float32, and gradients are summed directly in float32.
+transposed matrices. It also computes weight gradients in bfloat16, which are then converted to float32. Here, weights
+are packed directly from float32, and weight gradients are summed directly in float32.
 
-Products multiply rows of pairs with panels of pairs (:mod:`headway.kernels.bf16_tiles`) of BLOCK columns each:
+Products multiply rows of pairs by panels of pairs (:mod:`headway.kernels.bf16_tiles`) of BLOCK columns each:
 
     y = x W^T + b      pairs of neighboring inputs; panels of the rows of W            :func:`pack_rows`
     dx = dy W          pairs of neighboring outputs; panels of the columns of W        :func:`pack_columns`
-    dW += dy^T x       pairs of neighboring rows of both, packed when they are used    :func:`add_outer_product`
+    dW += dy^T x       pairs of neighboring rows of both, packed just before use       :func:`add_outer_product`
     db = sum of dy                                                                     :func:`sum_rows`
 
 Matrices are contiguous. bfloat16 matrices are arrays of uint16 with the same bits. Terms are summed in the order of the
@@ -35,13 +35,13 @@ from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
 from headway.kernels.threads import host_threads
 
-_CHUNK = 64  # rows that are multiplied with all panels at a time; they fit the second-level cache
+_CHUNK = 64  # number of rows that are multiplied by all panels at a time; they fit the second-level cache
 _SUMMED = 256  # number of rows (terms) to sum at a time, so that their pairs fit a cache
-_PANEL_PAIRS = _SUMMED // 2 + 1  # distance of panels in pairs; panels a power of two apart would share cache sets
-# Number of blocks of sums that fit a cache, and the minimum number of blocks side by side.
+_PANEL_PAIRS = _SUMMED // 2 + 1  # distance between panels in pairs; with a power of two, panels would share cache sets
+# Number of blocks of sums that fit a cache, and the minimum number of adjacent blocks.
 _SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4
-_LINE_BYTES = BLOCK * PAIR_BYTES  # size of BLOCK pairs of a panel, or of BLOCK float32 sums
-_NAN = np.uint16(0x7FC0)  # the bits of every NaN after conversion
+_LINE_BYTES = BLOCK * PAIR_BYTES  # size of BLOCK pairs in a panel, or of BLOCK float32 sums
+_NAN = np.uint16(0x7FC0)  # the bits that each NaN has after conversion to bfloat16
 
 
 def supports_width(width: int) -> bool:
@@ -50,7 +50,10 @@ def supports_width(width: int) -> bool:
 
 
 def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
-    """Write x (R, K) times the packed ``panels``, plus ``bias`` (N,) in float32, to ``out`` (R, N). K must be even."""
+    """Multiply x (R, K) by the packed ``panels``, add ``bias`` (N,) in float32, and write to ``out`` (R, N).
+
+    K must be even.
+    """
     padded = np.zeros(len(panels) * BLOCK, dtype=np.float32)
     if bias is not None:
         padded[: len(bias)] = bias
@@ -58,7 +61,7 @@ def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
 
 
 def pack_rows(weight: Array) -> Array:
-    """Pack a float32 weight (N, K) for products with rows of length K, which must be even."""
+    """Pack a float32 weight (N, K) for products with rows of length K. K must be even."""
     rows, width = weight.shape
     panels = np.empty((-(-rows // BLOCK), width // 2, BLOCK), dtype=np.uint32)
     _pack_rows(weight, panels)
@@ -78,13 +81,13 @@ def add_outer_product(y: Array, x: Array, out: Array) -> None:
 
     ``out`` (M, K) is float32. M must be at least N and a multiple of TILE_ROWS, and K a multiple of BLOCK.
     """
-    strips = host_threads.get()  # every strip reads the whole narrower matrix
+    strips = host_threads.get()  # each strip reads the whole of the narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
     _add_outer(y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
 
 
 def sum_rows(y: Array) -> Array:
-    """Return the sum of the rows of ``y`` (R, N) in float32: the gradient of the bias."""
+    """Return the sum of the rows of ``y`` (R, N) in float32, which is the bias gradient if y is an output gradient."""
     sums = np.zeros((-(-len(y) // _SUMMED), y.shape[1]), dtype=np.float32)
     _sum_rows(y, sums)
     total: Array = sums.sum(0)
@@ -115,7 +118,7 @@ def _matmul(x: Array, panels: Array, bias: Array, out: Array) -> None:
 
 @jit_inline
 def _pair(first: Any, second: Any) -> Any:
-    """Return two numbers, rounded to bfloat16, in 32 bits."""
+    """Round two numbers to bfloat16 and return them in 32 bits."""
     half = np.uint16(0)
     low = cast_like(first, half) if first == first else _NAN
     high = cast_like(second, half) if second == second else _NAN
@@ -167,7 +170,7 @@ def _add_outer(y: Array, x: Array, out: Array, row_strips: int, column_strips: i
 
 @jit_inline
 def _pack_row_pairs(x: Array, start: int, pairs: Array) -> None:
-    """Pack pairs of rows in blocks of columns, starting at column ``start``. Missing columns and rows are zeros."""
+    """Pack pairs of rows in blocks of columns, starting at column ``start``. Missing columns and rows become zeros."""
     rows, width = x.shape
     whole = min(len(pairs), (width - start) // BLOCK)
     for pair in range(rows // 2):
@@ -191,7 +194,7 @@ def _pack_row_pairs(x: Array, start: int, pairs: Array) -> None:
 
 @jit
 def _add_blocks(y_pairs: Array, x_pairs: Array, pairs: int, out: int, out_stride: int, tiles: int) -> None:
-    """Add the products of packed pairs to ``tiles`` * TILE_ROWS rows at the address ``out``."""
+    """Add the products of packed pairs to the ``tiles`` * TILE_ROWS rows at address ``out``."""
     panel = y_pairs.shape[1] * _LINE_BYTES
     for block in range(len(x_pairs)):
         w = x_pairs.ctypes.data + block * panel

@@ -1,12 +1,12 @@
-"""Products of pairs of bfloat16, in tiles that fit the processor's registers: the core of all products in training.
+"""Products of bfloat16 pairs, in tiles that fit the processor's registers: the core of all matrix products in training.
 
 One instruction, ``vdpbf16ps`` (AVX-512 BF16), adds the products of two pairs to each of 16 float32 sums. All matrix
-products are loops over pairs that repeat it: a pair of a row, broadcast to all lanes, is multiplied with the pairs of
-16 or 32 columns, which are adjacent in a *panel*. The sums of up to eight rows by two vectors stay in registers (Zen 5:
-490 of at most 510 GFLOP/s per thread).
+products are loops over pairs that repeat this instruction: a row's pair, broadcast to all lanes, is multiplied by the
+pairs of 16 or 32 columns, which are adjacent in a *panel*. The sums of up to eight rows by two vectors stay in
+registers (Zen 5: 490 of at most 510 GFLOP/s per thread).
 
 Functions take addresses, counts and strides in bytes, so the pairs may be anywhere in memory: neighbors in a row, or
-pairs of two rows made by :func:`interleave`.
+pairs of two rows, combined by :func:`interleave`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import types
 from headway.kernels.float_bits import INT16_VECTOR
 from headway.kernels.jit import jit
 from headway.kernels.llvm import (
-    FEATURES,
+    CPU_FEATURES,
     FLOAT_VECTOR,
     INT16,
     INT32,
@@ -32,15 +32,15 @@ from headway.kernels.llvm import (
     intrinsic,
 )
 
-_VECTORS = 2  # vectors of sums side by side
-BLOCK = _VECTORS * LANES  # columns of a panel
+_VECTORS = 2  # number of adjacent vectors of sums
+BLOCK = _VECTORS * LANES  # number of columns in a panel
 PAIR_BYTES = 4
 TILE_ROWS = 8
-_MIN_LLVM_VERSION = 18  # the first version that compiles bfloat
+_MIN_LLVM_VERSION = 18  # the first version that supports bfloat
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types
-    """LLVM's type bfloat, which llvmlite lacks."""
+    """LLVM's bfloat type, which llvmlite does not define."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -58,9 +58,9 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 
 
 def has_bf16_dot() -> bool:
-    """Return whether the processor has the bfloat16 dot product but not the faster AMX, and LLVM supports bfloat."""
+    """Return whether the processor has the bfloat16 dot product, but not the faster AMX, and LLVM supports bfloat."""
     compiles = llvmlite.binding.llvm_version_info[0] >= _MIN_LLVM_VERSION
-    return compiles and LANES == 16 and "avx512bf16" in FEATURES and "amx-bf16" not in FEATURES
+    return compiles and LANES == 16 and "avx512bf16" in CPU_FEATURES and "amx-bf16" not in CPU_FEATURES
 
 
 def emit_to_bfloat16(builder: Builder, vector: ir.Value) -> ir.Value:
@@ -83,10 +83,10 @@ def _emit_tile(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Multiply ``rows`` rows with a panel of ``vectors`` vectors of columns.
+    """Multiply ``rows`` rows by a panel of ``vectors`` vectors of columns.
 
-    With a bias, the sums start at the bias and are stored as bfloat16. Without one, they start at zero and are stored
-    as float32, or added to the stored sums if ``accumulate`` is True.
+    With a bias, the sums start at the bias and are stored as bfloat16. Without a bias, they start at zero and are
+    stored as float32, or added to the stored sums if ``accumulate`` is True.
     """
     starts = [builder.offset(x, row, row_stride) for row in range(rows)]
     ends = [builder.offset(out, row, out_stride) for row in range(rows)]
@@ -96,7 +96,7 @@ def _emit_tile(
         if accumulate:
             builder.prefetch(builder.add(ends[row], INT64(4 * LANES * vector)))
         first = constant(FLOAT_VECTOR, 0.0) if bias is None else builder.read(bias, FLOAT_VECTOR, vector)
-        sums[row, vector] = builder.variable(first)
+        sums[row, vector] = builder.local_variable(first)
     with builder.loop(pairs) as i:
         line, pair_offset = builder.mul(i, INT64(vectors)), builder.mul(i, pair_stride)
         columns = [builder.read(panel, INT_VECTOR, builder.add(line, INT64(vector))) for vector in range(vectors)]
@@ -118,7 +118,7 @@ def _emit_tile(
 
 
 def _rows(vectors: int, *, has_bias: bool) -> Callable[[int, int, int, int, int, int, int, int, int], None]:
-    """Return a function that multiplies rows with a panel, in tiles of eight rows and smaller tiles for the rest."""
+    """Return a function that multiplies rows by a panel, in tiles of eight rows and smaller tiles for the rest."""
 
     @intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _COUNT))
     def multiply(
@@ -133,7 +133,7 @@ def _rows(vectors: int, *, has_bias: bool) -> Callable[[int, int, int, int, int,
         out_stride: ir.Value,
         rows: ir.Value,
     ) -> None:
-        start, done = bias if has_bias else None, builder.variable(INT64(0))
+        start, done = bias if has_bias else None, builder.local_variable(INT64(0))
         for size in (TILE_ROWS, 4, 2, 1):
             with builder.loop(builder.sdiv(builder.sub(rows, builder.load(done)), INT64(size))):
                 row = builder.load(done)
@@ -159,7 +159,7 @@ def multiply_accumulate(
     out: ir.Value,
     out_stride: ir.Value,
 ) -> None:
-    """Add the products of TILE_ROWS rows and one panel of BLOCK columns to float32 sums."""
+    """Add the product of TILE_ROWS rows and one panel of BLOCK columns to float32 sums."""
     arguments = (panel, pairs, x, row_stride, pair_stride, None, out, out_stride)
     _emit_tile(builder, TILE_ROWS, _VECTORS, *arguments, accumulate=True)
 
@@ -168,10 +168,11 @@ def multiply_accumulate(
 def multiply_rows(
     panel: int, pairs: int, x: int, row_stride: int, pair_stride: int, bias: int, out: int, out_stride: int, rows: int
 ) -> None:
-    """Store rows times one panel of BLOCK columns, plus a bias, as bfloat16.
+    """Multiply rows by one panel of BLOCK columns, add a bias, and store the result as bfloat16.
 
-    ``pairs`` and ``rows`` are counts. ``row_stride`` and ``out_stride`` are the bytes from one row to the next, and
-    ``pair_stride`` the bytes from one pair of a row to the next. The other arguments are addresses.
+    ``pairs`` and ``rows`` are counts. ``row_stride`` and ``out_stride`` are the number of bytes from one row to the
+    next, and ``pair_stride`` is the number of bytes from one pair of a row to the next. The other arguments are
+    addresses.
     """
     _multiply_rows(panel, pairs, x, row_stride, pair_stride, bias, out, out_stride, rows)
 
@@ -180,7 +181,7 @@ def multiply_rows(
 def multiply_rows_float32(
     panel: int, pairs: int, x: int, row_stride: int, out: int, out_stride: int, rows: int
 ) -> None:
-    """Store rows, whose pairs are adjacent, times one panel of LANES columns, as float32."""
+    """Multiply rows, whose pairs are adjacent, by one panel of LANES columns, and store the result as float32."""
     _multiply_rows_float32(panel, pairs, x, row_stride, PAIR_BYTES, 0, out, out_stride, rows)
 
 

@@ -1,11 +1,12 @@
-"""The cache of compiled code, so that only the first call on a machine waits for the compiler.
+"""A disk cache of compiled code, so that only the first call on a machine waits for the compiler.
 
 Numba writes and reads the files; this module chooses their folders and names. The cache is in ``NUMBA_CACHE_DIR`` if
-that is set, otherwise next to this module if that folder can be written, otherwise in the user's cache folder. Code
-next to this module is also found if its folder cannot be written (a container image, a read-only install).
+this variable is set, otherwise next to this module if that folder is writable, otherwise in the user's cache folder.
+Code next to this module is also found if its folder is read-only (a container image, a read-only install).
 
-Numba has no public interface for this, so another version of Numba may lack a private name. Kernels then run without
-the feature that needs the name, and :func:`report_lost` warns.
+Numba has no public interface for choosing the cache folder, so another version of Numba may lack a private name that
+this module uses. In this case, kernels run without the feature that needs the name, and :func:`warn_feature_lost`
+warns.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from headway.storage import user_cache_folder
 _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 _FEATURES = ",".join(sorted(cpu_features())).encode()
 # Compiled code contains the functions that it calls and depends on the chosen processor features, so it is valid only
-# for one version of all kernels and one set of features. Function names contain this hash, and files their function's
-# name, so that Numba's own cache cannot confuse them with others either.
+# for one version of all kernels and one set of features. Function names contain this hash, and file names contain
+# their function's name. So Numba's own cache cannot confuse versions.
 VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
 
 _POLL_S = 0.01
-_WAIT_S = 120.0  # compiling all kernels takes 20 s of processor time
+_WAIT_S = 120.0  # compiling all kernels takes 20 s of CPU time
 _background: subprocess.Popen[bytes] | None = None  # the process that compiles kernels
 _lost: set[str] = set()
 
 
-def report_lost(what: str, error: Exception) -> None:
-    """Warn, once for each ``what``, that something does not work with this version of Numba."""
+def warn_feature_lost(what: str, error: Exception) -> None:
+    """Warn, once for each ``what``, that a feature does not work with this version of Numba."""
     if what not in _lost:
         _lost.add(what)
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -63,7 +64,7 @@ def cache_folders() -> list[Path]:
 
 @functools.cache
 def _cache_class(folder: Path) -> Any:
-    """Return Numba's class of a cache of a function's compiled code, for a folder that we choose."""
+    """Return a subclass of Numba's function cache that stores compiled code in ``folder``."""
     from numba.core import caching
 
     locator: Any = SimpleNamespace(
@@ -78,7 +79,7 @@ def _cache_class(folder: Path) -> Any:
 
 
 class CodeCache:
-    """The compiled code of one function in all folders, with the interface of Numba's cache of a function."""
+    """The compiled code of one function in all cache folders, with the interface of Numba's function cache."""
 
     def __init__(self, function: FunctionType) -> None:
         self._name = function.__qualname__
@@ -89,12 +90,12 @@ class CodeCache:
             raise ValueError(f"the folders are {paths}")
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of Numba's cache in the first folder: its path, for example."""
+        """Return an attribute of Numba's cache in the first folder, such as its path."""
         return getattr(self._caches[0], name)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no folder contains code of the function."""
+        """Whether no folder contains compiled code of the function."""
         return not any(any(folder.glob(f"*.{self._name}-*.nbi")) for folder in self._folders)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
@@ -121,28 +122,29 @@ class CodeCache:
             except OSError:  # a folder that cannot be written
                 continue
             except Exception as error:
-                report_lost("compiled kernels are not cached, and each process compiles them again", error)
+                warn_feature_lost("compiled kernels are not cached, and each process compiles them again", error)
                 return
 
 
 def _load(cache: Any, signature: Any, target_context: Any) -> Any:
-    """Return cached code or None. Damaged files count as missing, and are written again."""
+    """Return cached code, or None. Damaged files are treated as missing and are written again."""
     try:
-        try:  # Numba would prepare the compiler first, which takes 0.15 s
+        try:  # load without preparing the compiler, which would take 0.15 s
             from numba.core.runtime import rtsys  # type: ignore[attr-defined]
 
             rtsys.initialize(target_context)
             load = cache._load_overload
         except Exception as error:
-            report_lost("loading compiled kernels takes longer", error)
+            warn_feature_lost("loading compiled kernels takes longer", error)
             load = cache.load_overload
         code = load(signature, target_context)
-        # Numba writes the index first. If writing the code then fails, the index may name an old file of other types.
+        # Numba writes the index before the code. If writing the code fails, the index may refer to an old file with
+        # code for other types.
         return None if code is None or tuple(code.signature.args) != tuple(signature) else code
     except (OSError, EOFError, UnpicklingError):
         return None
     except Exception as error:
-        report_lost("compiled kernels in the cache cannot be read and are compiled again", error)
+        warn_feature_lost("compiled kernels in the cache cannot be read and are compiled again", error)
         return None
 
 
@@ -155,22 +157,24 @@ def _save(cache: Any, signature: Any, code: Any) -> None:
 
 
 def use_code_cache(dispatcher: Any, function: FunctionType) -> None:
-    """Make a compiled function look for its code in the folders of :func:`cache_folders`, and write it there.
+    """Make a compiled function load and store its code in the folders of :func:`cache_folders`.
 
-    If that is impossible with this version of Numba, the function uses Numba's own cache.
+    If this is impossible with the installed version of Numba, the function uses Numba's own cache.
     """
     try:
         cache = CodeCache(function)
         _ = dispatcher._cache.load_overload, dispatcher._cache.save_overload  # fails if Numba has renamed them
         dispatcher._cache = cache
     except Exception as error:
-        report_lost("Numba's own cache is used for kernels, which are compiled again if it cannot be written", error)
+        warn_feature_lost(
+            "Numba's own cache is used for kernels, which are compiled again if it cannot be written", error
+        )
         with contextlib.suppress(Exception):  # no folder can be written
             dispatcher.enable_caching()
 
 
-def has_no_code(function: Any) -> bool:
-    """Return whether the cache has no code of a function. False if the function has Numba's own cache."""
+def is_uncached(function: Any) -> bool:
+    """Return whether the cache contains no code of a function. False if the function uses Numba's own cache."""
     try:
         return bool(function._cache.is_empty)
     except AttributeError:
@@ -180,23 +184,23 @@ def has_no_code(function: Any) -> bool:
 def compile_in_background(module_name: str) -> None:
     """Run the module ``module_name``, which compiles kernels, in a separate process that fills the cache.
 
-    A kernel that is called meanwhile waits for the process instead of being compiled twice.
+    A kernel that is called in the meantime waits for this process instead of being compiled twice.
     """
     global _background
-    with contextlib.suppress(OSError):  # without the other process, this one compiles the kernels that it needs
+    with contextlib.suppress(OSError):  # if the process cannot be started, kernels are compiled when they are called
         command = [sys.executable, "-m", module_name]
         _background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         atexit.register(_background.kill)
 
 
 def _stop_background() -> None:
-    """End the process that compiles kernels, which hangs or is stopped. This process then compiles them."""
+    """Kill the process that compiles kernels, because it hangs or was stopped. Kernels are then compiled here."""
     global _background
     if _background is not None:
         _background.kill()
         _background = None
         warnings.warn(
-            f"the process that compiles kernels did not finish one in {_WAIT_S:g} s, so they are compiled in this "
-            "process; 'headway doctor --compile' compiles them ahead of use",
+            f"the process that compiles kernels did not finish a kernel within {_WAIT_S:g} s, so kernels are compiled "
+            "in this process; 'headway doctor --compile' compiles them ahead of time",
             stacklevel=2,
         )

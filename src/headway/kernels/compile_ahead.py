@@ -1,4 +1,4 @@
-"""Compile the kernels of int8 decoding before their first use, for containers and read-only installs."""
+"""Compile the int8 decoding kernels before their first use, for containers and read-only installs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WIDTH = 8
 
 
 def compile_decoding_kernels() -> list[str]:
-    """Compile all kernels of int8 decoding and return the folders that the code is cached in.
+    """Compile all int8 decoding kernels and return the folders in which the code is cached.
 
-    Each kernel is called once with small arrays of the types that decoding uses. The code does not depend on sizes.
-    Kernels that every translation needs come first.
+    Each kernel is called once with small arrays of the types that decoding uses. The compiled code does not depend on
+    sizes. Kernels that every translation needs are compiled first.
     """
     probe.run()
     rows = np.zeros((2, 3 * _WIDTH), dtype=np.float32)
@@ -45,7 +45,7 @@ def compile_decoding_kernels() -> list[str]:
     norm = LayerNormParams(bias, bias, 1e-5)
     layer_norm(x, norm)
     wide, sizes = QuantizedLinear(np.tile(weight, (3, 1))), (1, 1, (_WIDTH,) * 3, _WIDTH)
-    layers = np.array([[wide.parameters] + 5 * [layer.parameters]])
+    layers = np.array([[wide.kernel_parameters] + 5 * [layer.kernel_parameters]])
     norms = 2 * (
         np.zeros((1, 3, _WIDTH), dtype=np.float32),
         np.zeros((1, 3, _WIDTH), dtype=np.float32),
@@ -55,7 +55,7 @@ def compile_decoding_kernels() -> list[str]:
     self_attention_blocks(x, layers, norms, sizes, 1.0, *prefix)
     decoder_blocks(x, layers, norms, sizes, sizes, *prefix, keys[None], keys[None], slots, entries, positions)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
-    banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
+    banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.padded_in_features)
     topk_logits(x, banned, 2, *results)
     topk_projection(*quantized, layer.addresses, layer.out_features, banned, 2, *results)
     listed = np.zeros((1, 1, BLOCK), dtype=np.int64)
@@ -65,8 +65,8 @@ def compile_decoding_kernels() -> list[str]:
     return [str(folder) for folder in cache_folders()]
 
 
-def start() -> None:
-    """Compile the kernels of int8 decoding in another process, if the code can be cached."""
+def start_compilation_process() -> None:
+    """Compile the int8 decoding kernels in a separate process, if the code can be cached."""
     if any(map(_can_write, cache_folders())):
         compile_in_background(__name__)
 

@@ -1,15 +1,15 @@
-"""Attention of a few queries over cached keys and values: the beams of a sentence over their prefixes or the source.
+"""Attention of a few queries over cached keys and values: a sentence's beams attend to their prefixes or the source.
 
-Scores are dot products, so the queries must already be scaled. Only the listed entries of the cache are read, so the
-result of a row does not depend on what is stored between them.
+Scores are dot products, so the queries must already be scaled. Only the listed cache entries are read, so the result of
+a row does not depend on other entries.
 
-Rows are float32 and contain the output of one matrix product: the queries of all heads side by side, in some cases
-followed by their keys and values. The rows of a sentence are adjacent: ``spans`` (B, 2) contains the first row of each
-sentence and the row after its last one. The cache contains keys and values as 16-bit floats by slot and head, padded
+Rows are float32 and contain the output of one matrix product: the concatenated queries of all heads, in some cases
+followed by keys and values. The rows of a sentence are adjacent: ``spans`` (B, 2) contains the first row of each
+sentence and the row after its last row. The cache contains keys and values as 16-bit floats by slot and head, padded
 with zeros to whole vectors (:func:`padded_width`). ``slots`` (B,) contains the slot of each sentence.
 
-Dimensions: B sentences, R rows, T positions, P slots, H heads, C entries of a slot, K width of a key, U width of a
-value; K2 and U2 include the padding.
+Dimensions: B sentences, R rows, T positions, P slots, H heads, C entries per slot, K width of a key, U width of a
+value. K2 and U2 include the padding.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def padded_width(width: int) -> int:
 def write_kv(
     rows: Array, source_column: int, width: int, heads: int, cache: Array, slots: Array, spans: Array, entries: Array
 ) -> None:
-    """Copy ``width`` columns per head of each row, from ``source_column`` on, to its entry (R,) in ``cache``.
+    """Copy ``width`` columns per head of each row, starting at ``source_column``, to the row's entry (R,) in ``cache``.
 
-    ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats. Numbers that are too large for them
-    become NaN.
+    ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats. Numbers out of range become NaN.
     """
     size = cache.shape[2]
     for sentence in range(len(slots)):
@@ -54,7 +53,7 @@ def write_keys_and_values(
 ) -> None:
     """Write the keys and values in ``rows`` to the cache (:func:`write_kv`).
 
-    ``widths`` are the widths of queries, keys and values, each for all heads together.
+    ``widths`` contains the widths of queries, keys and values, each for all heads together.
     """
     queries, all_keys, all_values = widths
     write_kv(rows, queries, all_keys // heads, heads, keys, slots, spans, entries)
@@ -77,19 +76,19 @@ def attend(
 ) -> None:
     """Write softmax(Q K^T) V to the rows of ``out`` (R, H * U) that are in ``spans``. ``rows`` begin with Q.
 
-    ``keys`` (P * G, C, K2) and ``values`` (P * G, C, U2) are contiguous and were written by :func:`write_kv` to these
-    ``slots``. Each of their G = ``kv_heads`` heads serves H / G neighboring heads of queries. Queries attend to the
-    ``positions`` (B, 2) of their sentence: the first one and the one after the last. ``entries`` (R or 1, T) maps each
-    position to its entry, separately for each row or for all rows alike. KEYS_PER_DOT - 1 additional columns must
-    contain valid but arbitrary entry numbers.
+    ``keys`` (P * G, C, K2) and ``values`` (P * G, C, U2) are contiguous and were written to ``slots`` by
+    :func:`write_kv`. H / G neighboring query heads share each of their G = ``kv_heads`` heads. Queries attend to a
+    range of positions in their sentence: ``positions`` (B, 2) contains the first and the last + 1. ``entries`` (R or 1,
+    T) maps each position to its entry, for each row or for all rows. KEYS_PER_DOT - 1 additional columns must contain
+    valid but arbitrary entry indices.
     """
     value_width = out.shape[1] // heads
-    key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry
+    key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # sizes of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in numba.prange(len(slots)):
         first_row, first_position = spans[sentence, 0], positions[sentence, 0]
         queries, count = spans[sentence, 1] - first_row, positions[sentence, 1] - first_position
-        space = count + KEYS_PER_DOT + LANES  # size of a query's weights, which are read in whole vectors
+        space = count + KEYS_PER_DOT + LANES  # space for a query's weights, which are read in whole vectors
         weights, totals = np.empty(queries * space, dtype=np.float32), np.empty(queries, dtype=np.float32)
         own_entries = np.empty(queries, dtype=np.intp)  # addresses
         for q in range(queries):

@@ -1,11 +1,11 @@
 """Dropout with random numbers that any thread can compute, starting at any position.
 
-The i-th 64 random bits are those of SplitMix64 (Steele, Lea and Flood 2014) after i steps: a hash of the seed and i, so
-the dropped elements do not depend on the number of threads. Sixteen bits determine whether an element is dropped. Masks
-are not stored, because recomputing a mask from its seed is faster than reading it.
+The i-th 64 random bits are the output of SplitMix64 (Steele, Lea and Flood 2014) after i steps. This is a hash of the
+seed and i, so the dropped elements do not depend on the number of threads. Sixteen bits determine whether an element is
+dropped. Masks are not stored, because recomputing a mask from its seed is faster than reading it.
 
-Arrays are contiguous, (N,) unless documented otherwise, and float32 or uint16 (the bits of bfloat16). All arrays of a
-call have the same type.
+Arrays are contiguous, have shape (N,) unless documented otherwise, and are float32 or uint16 (the bits of bfloat16).
+All arrays of a call have the same type.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 
-_CHUNK = 8192  # elements that are processed at a time; their random bits fit a cache
-_ROWS = 64  # gradients are summed over this many rows at a time, and then these partial sums are added
+_CHUNK = 8192  # number of elements that are processed at a time; their random bits fit a cache
+_ROWS = 64  # bias gradients are summed over this many rows at a time, before the partial sums are added
 _STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _ZERO = np.float32(0)
@@ -36,7 +36,7 @@ def dropout_add(x: Array, residual: Array, out: Array, seed: int, threshold: int
 
 
 def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, threshold: int) -> None:
-    """Write dropout of max(0, x + bias) to ``out``, for x and out (N, D) and ``bias`` (D,) in float32."""
+    """Write the dropout of max(0, x + bias) to ``out``, for x and out (N, D) and ``bias`` (D,) in float32."""
     _bias_relu_dropout(x, bias, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
@@ -57,7 +57,7 @@ def _scale(threshold: int) -> np.float32:
 
 @jit_inline
 def _random_bits(first: int, count: int, seed: Any) -> Array:
-    """Return 16 random bits for each of ``count`` elements, starting at word number ``first``."""
+    """Return 16 random bits for each of ``count`` elements, starting at the 64-bit word with index ``first``."""
     words = np.empty(-(-count // 4), dtype=np.uint64)
     for i in range(len(words)):
         word = seed + np.uint64(first + i + 1) * _STEP
@@ -96,7 +96,7 @@ def _bias_relu_dropout(x: Array, bias: Array, out: Array, seed: Any, threshold: 
         if threshold == 0:
             for i in range(width):
                 number = to_float32(own_x[i]) + bias[i]
-                # NaN is not below zero and is kept, so damaged values stay visible.
+                # NaN is not below zero and is kept, so that damaged weights are detected.
                 own_out[i] = cast_like(_ZERO if number <= _ZERO else number, own_out[i])  # noqa: FURB136
         else:
             first = row * width  # the index of the row's first 16 bits

@@ -1,4 +1,4 @@
-"""Exponentials for compiled loops. Compilers vectorize them, unlike calls of the C library's functions."""
+"""Exponentials for compiled loops. Compilers vectorize them, unlike calls to the C library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXPONENT_BIAS, _MANTISSA_BITS = 127, 23
 
 
 def emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
-    """Return :func:`exp2` of a float, or of each lane of a vector."""
+    """Emit :func:`exp2` of a float, or of each lane of a vector."""
     kind = x.type
     int_kind = INT32 if kind == FLOAT else INT_VECTOR
     least = constant(kind, _MIN_EXPONENT)
@@ -34,22 +34,22 @@ def emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
 
 
 exp2 = intrinsic(types.float32(types.float32))(emit_exp2)
-"""Return 2^x for x <= 0, with a relative error of 2e-7; 2^-126 for x < -126.
+"""Return 2^x for x <= 0 with a relative error of at most 2e-7, and 2^-126 for x < -126.
 
-x is split into an integer, which becomes the bits of the exponent, and a remainder of at most 1/2 in magnitude. The
-power of 2 of the remainder is computed as the Taylor series of exp(x log 2) up to x^6.
+x is split into an integer, which becomes the exponent bits, and a remainder of at most 1/2 in magnitude. Two to the
+power of the remainder is computed by the Taylor series of exp(x log 2) up to x^6.
 """
 
 
 def emit_exp_and_sum(
     builder: Builder, scores: ir.Value, num_vectors: ir.Value, unmasked: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
-    """Replace scores by exp(score - largest score), or by 0 if they are masked, and return the sum.
+    """Replace scores with exp(score - largest score), or with 0 if they are masked, and return the sum.
 
-    ``unmasked(i)`` returns the lanes of vector i that are not masked. Only these are considered for the largest score.
+    ``unmasked(i)`` returns the lanes of vector i that are not masked. The largest score is taken only over these lanes.
     """
     lowest, zeros = constant(INT_VECTOR, int(MIN_INT32)), constant(FLOAT_VECTOR, 0.0)
-    highest, total = builder.variable(lowest), builder.variable(zeros)
+    highest, total = builder.local_variable(lowest), builder.local_variable(zeros)
     maximum = f"llvm.smax.v{LANES}i32"
     with builder.loop(num_vectors) as i:
         ordered = builder.select(unmasked(i), emit_ordered_int(builder, builder.read(scores, INT_VECTOR, i)), lowest)
@@ -67,9 +67,9 @@ def emit_exp_and_sum(
 
 @intrinsic(types.float32(types.uintp, types.intp))
 def exp_and_sum(builder: Builder, scores: ir.Value, count: ir.Value) -> ir.Value:
-    """Replace ``count`` scores at an address by exp(score - largest score), and return their sum.
+    """Replace ``count`` scores at an address with exp(score - largest score), and return their sum.
 
-    There must be space for LANES more scores, which become zeros. If all scores are -inf, the sum is NaN.
+    There must be space for LANES more scores, which are set to zero. If all scores are -inf, the sum is NaN.
     """
     num_vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
     return emit_exp_and_sum(builder, scores, num_vectors, lambda i: builder.lane_mask(count, i))
@@ -79,9 +79,9 @@ def exp_and_sum(builder: Builder, scores: ir.Value, count: ir.Value) -> ir.Value
 def sum_of_exponentials(builder: Builder, scores: ir.Value, count: ir.Value, largest: ir.Value) -> ir.Value:
     """Return the sum of exp(score - ``largest``) over ``count`` scores at an address.
 
-    The sum has the same order wherever it is inlined, so equal scores give equal bits.
+    Terms are added in the same order wherever the function is inlined, so equal scores give bitwise equal sums.
     """
-    total, base = builder.variable(constant(FLOAT_VECTOR, 0.0)), builder.broadcast(largest)
+    total, base = builder.local_variable(constant(FLOAT_VECTOR, 0.0)), builder.broadcast(largest)
     scale, zeros = constant(FLOAT_VECTOR, float(LOG2_E)), constant(FLOAT_VECTOR, 0.0)
     num_full = builder.sdiv(count, INT64(LANES))
     with builder.loop(num_full) as i:

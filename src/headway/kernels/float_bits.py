@@ -1,7 +1,7 @@
 """Floating-point numbers as integers with the same bits, and bfloat16 as the upper half of a float32.
 
-Compilers do not vectorize a search for the largest float, because its result with two different NaN would be
-ambiguous. They do vectorize a search for the largest integer.
+Compilers do not vectorize a search for the largest float, because its result would be ambiguous with two different
+NaNs. They do vectorize a search for the largest integer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba import types
 
 from headway.kernels.llvm import FLOAT, INT16, INT32, INT_VECTOR, LANES, Builder, constant, intrinsic
 
-ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign; as integers they are ordered by magnitude, with NaN largest
+ABS_MASK = np.int32(0x7FFFFFFF)  # all bits except the sign; as integers, they sort by magnitude, with NaN largest
 MIN_INT32 = np.int32(-(2**31))  # the initial value of a search for the largest integer
 INT16_VECTOR = ir.VectorType(INT16, LANES)  # the bits of a vector of bfloat16
 _SIGN = 31  # the position of the sign bit
@@ -33,7 +33,7 @@ def float_to_bits(builder: Builder, x: ir.Value) -> ir.Value:
 
 
 def emit_ordered_int(builder: Builder, bits: ir.Value) -> ir.Value:
-    """Return :func:`ordered_int` of the bits of a float, or of a vector of floats."""
+    """Emit :func:`ordered_int` of the bits of a float, or of each lane of a vector."""
     negative = builder.ashr(bits, constant(bits.type, _SIGN))
     return builder.xor(bits, builder.and_(negative, constant(bits.type, int(ABS_MASK))))
 
@@ -43,7 +43,7 @@ ordered_int = intrinsic(types.int32(types.int32))(emit_ordered_int)
 
 
 def emit_read_float32(builder: Builder, address: ir.Value, stored: ir.Type, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """Return element ``index`` of an array at ``address`` as ``kind``: one float32 or a vector.
+    """Emit a read of element ``index`` of an array at ``address`` as ``kind``: one float32 or a vector.
 
     ``stored`` is the type of one element: float32, or a 16-bit integer with the bits of a bfloat16.
     """
@@ -66,13 +66,13 @@ def to_float32(builder: Builder, x: ir.Value) -> ir.Value:
 def cast_like(builder: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
     """Convert ``x`` to the type of ``like``: float32, or the bits of the nearest bfloat16 (ties to even).
 
-    NaN stays NaN if its bits are the ones that processors produce.
+    NaN stays NaN if it has the bits that processors produce.
     """
     return emit_cast(builder, x, like.type)
 
 
 def emit_cast(builder: Builder, x: ir.Value, stored: ir.Type) -> ir.Value:
-    """Convert a float32, or each lane of a vector, like :func:`cast_like`. ``stored`` is the type of one element."""
+    """Emit :func:`cast_like` for a float32, or for each lane of a vector. ``stored`` is the type of one element."""
     if stored == FLOAT:
         return x
     narrow, wide = (INT16, INT32) if x.type == FLOAT else (INT16_VECTOR, INT_VECTOR)

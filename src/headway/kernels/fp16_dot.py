@@ -1,12 +1,13 @@
 """The innermost loops of decoding attention: dot products with float16 keys and weighted sums of float16 values.
 
-A compiler turns the loop of a dot product into one vector of partial sums, and adding its lanes takes longer than the
-products. :func:`dot_products` computes the scores of :data:`KEYS_PER_DOT` keys at once and adds the lanes of all of
-them in one tree of shuffles. :func:`weighted_sum` keeps up to eight vectors in registers while it reads all values.
+A compiler turns the loop of a dot product into one vector of partial sums, and adding this vector's lanes takes longer
+than the products. :func:`dot_products` computes the scores of :data:`KEYS_PER_DOT` keys at once and adds the lanes of
+all partial sums in one tree of shuffles. :func:`weighted_sum` keeps up to eight vectors in registers while it reads all
+values.
 
-Keys and values are float16, which halves the memory that must be read: the keys and values of only a few sentences
-exceed the caches. A beam's cache entries are scattered, so each loop prefetches the data that is needed next: the same
-entries of the next head. All sums are float32. Widths are multiples of the vector length.
+Keys and values are float16, which halves the memory traffic. Even the keys and values of a few sentences exceed the
+caches. A beam's cache entries are scattered in memory, so each loop prefetches the data that is needed next, which are
+the same entries of the next head. All sums are float32. Rows are padded to multiples of the vector length.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from numba import types
 
 from headway.kernels.llvm import CACHE_LINE, FLOAT, FLOAT_VECTOR, INT64, LANES, Builder, constant, intrinsic
 
-KEYS_PER_DOT = 8  # keys whose scores are computed at once
-_MAX_SUMS = 8  # vectors of a weighted sum that stay in registers
+KEYS_PER_DOT = 8  # number of keys whose scores are computed at once
+_MAX_SUMS = 8  # number of vectors of a weighted sum that stay in registers
 
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
 _ZEROS, _NAN, _TOO_LARGE = (constant(FLOAT_VECTOR, number) for number in (0.0, math.nan, 65520.0))
@@ -29,9 +30,10 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 
 @intrinsic(types.void(_COUNT, _ADDRESS, _ADDRESS))
 def to_float16(builder: Builder, count: ir.Value, x: ir.Value, out: ir.Value) -> None:
-    """Convert ``count`` float32 numbers at ``x`` to float16 at ``out``, followed by zeros up to a whole vector.
+    """Convert ``count`` float32 numbers at ``x`` to float16 at ``out``, padded with zeros to a whole vector.
 
-    Numbers that are too large become NaN: the score of an infinite key could be -inf, and would go unnoticed.
+    Numbers that are too large become NaN. If they became infinite, a score could be -inf, and the overflow would go
+    unnoticed.
     """
     with builder.loop(_vectors(builder, count)) as i:
         number = builder.read_masked(x, i, count)
@@ -50,15 +52,15 @@ def dot_products(
     prefetch_offset: ir.Value,
     out: ir.Value,
 ) -> None:
-    """Store the dot products of a query with KEYS_PER_DOT chosen rows.
+    """Store the dot products of a query and KEYS_PER_DOT chosen rows.
 
     ``query`` is the address of ``width`` float32 numbers, ``rows`` the address of the first row of float16 numbers,
-    ``stride`` the number of bytes from one row to the next, ``indices`` the address of the indices of the rows (int64),
-    and ``out`` the address of the products (float32). For the next call, the data ``prefetch_offset`` bytes after the
-    chosen rows is prefetched.
+    ``stride`` the number of bytes from one row to the next, ``indices`` the address of the row indices (int64), and
+    ``out`` the address of the products (float32). The data ``prefetch_offset`` bytes after the chosen rows is
+    prefetched for the next call.
     """
     starts = [builder.offset(rows, builder.read(indices, INT64, key), stride) for key in range(KEYS_PER_DOT)]
-    sums = [builder.variable(_ZEROS) for _ in starts]
+    sums = [builder.local_variable(_ZEROS) for _ in starts]
     with builder.loop(builder.sdiv(builder.add(stride, INT64(CACHE_LINE - 1)), INT64(CACHE_LINE))) as line:
         for start in starts:
             builder.prefetch(builder.offset(builder.add(start, prefetch_offset), line, CACHE_LINE))
@@ -84,15 +86,15 @@ def weighted_sum(
 ) -> None:
     """Store ``scale`` times the sum of ``num_rows`` chosen rows, each multiplied by its weight.
 
-    The first ``width`` elements of the sum are stored at the address ``out``. For the other arguments, see
-    :func:`dot_products`.
+    The first ``width`` elements of the sum are stored at address ``out``. See :func:`dot_products` for the other
+    arguments.
     """
-    done, vectors, factors = builder.variable(INT64(0)), _vectors(builder, width), builder.broadcast(scale)
+    done, vectors, factors = builder.local_variable(INT64(0)), _vectors(builder, width), builder.broadcast(scale)
     for size in (_MAX_SUMS, _MAX_SUMS // 2, 1):
         with builder.loop(builder.sdiv(builder.sub(vectors, builder.load(done)), INT64(size))):
             first = builder.load(done)
             places = [builder.add(first, INT64(vector)) for vector in range(size)]
-            sums = [builder.variable(_ZEROS) for _ in places]
+            sums = [builder.local_variable(_ZEROS) for _ in places]
             with builder.loop(num_rows) as i:
                 factor = builder.broadcast(builder.read(weights, FLOAT, i))
                 row = builder.offset(rows, builder.read(indices, INT64, i), stride)
@@ -111,7 +113,7 @@ def _vectors(builder: Builder, count: ir.Value) -> ir.Value:
 
 
 def _add_product(builder: Builder, total: ir.Value, factor: ir.Value, row: ir.Value) -> None:
-    """Add ``factor`` times a vector of a row to a variable, in one instruction."""
+    """Add ``factor`` times a vector of a row to a variable, in one fused instruction."""
     row = builder.fpext(row, FLOAT_VECTOR)
     total_and_product = builder.call_llvm(f"llvm.fma.v{LANES}f32", FLOAT_VECTOR, factor, row, builder.load(total))
     builder.store(total_and_product, total)
@@ -128,7 +130,7 @@ def _sum_lanes_of_eight(builder: Builder, vectors: list[ir.Value]) -> ir.Value:
 
     if LANES > KEYS_PER_DOT:
         vectors = [add_lanes(vector, vector, range(KEYS_PER_DOT), range(KEYS_PER_DOT, LANES)) for vector in vectors]
-    # Lanes are added within the halves of a register, as `vhaddps` does.
+    # Add lanes within the halves of a register, like `vhaddps`.
     even, odd = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
     while len(vectors) > 2:
         vectors = [add_lanes(a, b, even, odd) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]

@@ -1,4 +1,4 @@
-"""The activations of gated feed-forward layers (Shazeer 2020), gate(g) * x, and their gradients, each in one pass.
+"""The gates of gated feed-forward layers (Shazeer 2020), activation(g) * x, and their gradients, each in one pass.
 
     glu          sigmoid(g)
     reglu        max(0, g)
@@ -7,8 +7,8 @@
     geglu_tanh   g / 2 (1 + tanh(u)) u = sqrt(2 / pi) (g + 0.044715 g^3), as in T5; equal to g sigmoid(2 u)
     swiglu       g sigmoid(g)
 
-Arrays are contiguous (N,), float32 or uint16 (the bits of bfloat16), all of the same type. Results are computed in
-float32 and rounded once.
+Arrays are contiguous, have shape (N,), and are all float32 or all uint16 (the bits of bfloat16). Results are computed
+in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import Builder, constant, intrinsic
 
 KINDS = ("glu", "reglu", "geglu", "geglu_tanh", "swiglu")
-_CHUNK = 8192  # elements that a thread processes at a time
+_CHUNK = 8192  # number of elements that a thread processes at a time
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 _ERF_SCALE = 0.3275911
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
-Emitted = tuple[ir.Value, ir.Value]  # a function of one number, and its derivative
+ValueAndDerivative = tuple[ir.Value, ir.Value]  # the value of an activation and its derivative
 
 
 def apply_gate(kind: str, gate: Array, x: Array, out: Array) -> None:
-    """Write ``kind`` of ``gate`` times x to ``out``."""
+    """Apply the activation ``kind`` to ``gate``, multiply it by x, and write the result to ``out``."""
     _apply(KINDS.index(kind), gate, x, out)
 
 
@@ -49,31 +49,31 @@ def apply_gate_backward(
 
 
 def _emit_exp_negative(builder: Builder, x: ir.Value) -> ir.Value:
-    """Return exp(-x) for x >= 0."""
+    """Emit exp(-x) for x >= 0."""
     return emit_exp2(builder, builder.fmul(x, constant(x.type, -float(LOG2_E))))
 
 
 def emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
-    """Return 1 / (1 + exp(-g))."""
+    """Emit 1 / (1 + exp(-g))."""
     kind, one = g.type, constant(g.type, 1.0)
     power = _emit_exp_negative(builder, builder.call_float("fabs", g))
     is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
     return builder.fdiv(builder.select(is_negative, power, one), builder.fadd(one, power))
 
 
-def _emit_glu(builder: Builder, g: ir.Value) -> Emitted:
+def _emit_glu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     sigmoid = emit_sigmoid(builder, g)
     return sigmoid, builder.fmul(sigmoid, builder.fsub(constant(g.type, 1.0), sigmoid))
 
 
-def _emit_reglu(builder: Builder, g: ir.Value) -> Emitted:
+def _emit_reglu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
     zero, one = constant(g.type, 0.0), constant(g.type, 1.0)
     is_closed = builder.fcmp_ordered("<=", g, zero)  # NaN is kept
     return builder.select(is_closed, zero, g), builder.select(is_closed, zero, one)
 
 
-def emit_geglu(builder: Builder, g: ir.Value) -> Emitted:
-    """Return g Phi(g) and its derivative."""
+def emit_gelu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
+    """Emit GELU, g Phi(g), and its derivative."""
     kind, one = g.type, constant(g.type, 1.0)
     magnitude = builder.fmul(builder.call_float("fabs", g), constant(kind, 0.5**0.5))
     power = _emit_exp_negative(builder, builder.fmul(magnitude, magnitude))
@@ -88,8 +88,11 @@ def emit_geglu(builder: Builder, g: ir.Value) -> Emitted:
     return builder.fmul(g, below), builder.fadd(below, builder.fmul(g, density))
 
 
-def emit_geglu_tanh(builder: Builder, g: ir.Value) -> Emitted:
-    """Return g sigmoid(2 u), where u = sqrt(2 / pi) (g + 0.044715 g^3), and its derivative."""
+def emit_gelu_tanh(builder: Builder, g: ir.Value) -> ValueAndDerivative:
+    """Emit the tanh approximation of GELU and its derivative.
+
+    The approximation is g sigmoid(2 u) with u = sqrt(2 / pi) (g + 0.044715 g^3).
+    """
     kind, square = g.type, builder.fmul(g, g)
     slope = builder.fadd(builder.fmul(square, constant(kind, _CUBIC)), constant(kind, _LINEAR))
     inner_slope = builder.fadd(builder.fmul(square, constant(kind, 3 * _CUBIC)), constant(kind, _LINEAR))
@@ -99,15 +102,15 @@ def emit_geglu_tanh(builder: Builder, g: ir.Value) -> Emitted:
     return value, builder.fadd(sigmoid, builder.fmul(value, rest))
 
 
-def emit_swiglu(builder: Builder, g: ir.Value) -> Emitted:
-    """Return g sigmoid(g) and its derivative."""
+def emit_silu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
+    """Emit SiLU, g sigmoid(g), and its derivative."""
     sigmoid, one = emit_sigmoid(builder, g), constant(g.type, 1.0)
     slope = builder.fadd(one, builder.fmul(g, builder.fsub(one, sigmoid)))
     return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
 
 
-def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, Any]:
-    """Return the functions that compute ``count`` elements and their gradients. They take addresses."""
+def _functions(emit_gate: Callable[[Builder, ir.Value], ValueAndDerivative]) -> tuple[Any, Any]:
+    """Return two functions of addresses: one computes ``count`` elements, the other their gradients."""
 
     @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 3, types.intp))
     def forward(builder: Builder, like: ir.Value, gate: ir.Value, x: ir.Value, out: ir.Value, count: ir.Value) -> None:
@@ -142,9 +145,9 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, 
 
 _glu, _glu_backward = _functions(_emit_glu)
 _reglu, _reglu_backward = _functions(_emit_reglu)
-_geglu, _geglu_backward = _functions(emit_geglu)
-_geglu_tanh, _geglu_tanh_backward = _functions(emit_geglu_tanh)
-_swiglu, _swiglu_backward = _functions(emit_swiglu)
+_geglu, _geglu_backward = _functions(emit_gelu)
+_geglu_tanh, _geglu_tanh_backward = _functions(emit_gelu_tanh)
+_swiglu, _swiglu_backward = _functions(emit_silu)
 
 
 @jit_serial_and_parallel

@@ -1,7 +1,7 @@
-"""The two layouts of attention heads: side by side, as a projection computes them, or one head after the other.
+"""Convert between the two layouts of attention heads: merged, as in a projection's output, or split by head.
 
-P parts (queries, keys, values) with H heads of width K, of B sentences with T positions, are (B, T, P * H * K) when
-merged and (P, B * H, T, K) when split. Arrays are float32 or uint16 (the bits of bfloat16).
+P parts (queries, keys, values) with H heads of width K, for B sentences with T positions, have shape (B, T, P * H * K)
+when merged and (P, B * H, T, K) when split. Arrays are float32 or uint16 (the bits of bfloat16).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headway.kernels.jit import Array, jit_serial_and_parallel
 
 
 def split_heads(merged: Array, bias: Array, split: Array) -> None:
-    """Add ``bias`` (P * H * K,) in float32 to all positions of ``merged`` and write the result to ``split``."""
+    """Add ``bias`` (P * H * K,) in float32 to each position of ``merged``, and write the result to ``split``."""
     _split(merged, bias, split)
 
 

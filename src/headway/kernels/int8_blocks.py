@@ -1,20 +1,20 @@
-"""The blocks of a Transformer in 8-bit integers, all blocks of a stack as one compiled function, for a single thread.
+"""Compiled functions that apply all blocks of a Transformer stack in 8-bit integers, on a single thread.
 
-Between large kernels, the interpreter's code and data are no longer in the processor's caches,
-so each call of a kernel from Python takes several times as long as when it is repeated. The functions here give the
-same bits as their kernels called one after the other.
+Large kernels displace the interpreter's code and data from the processor's caches, so calling a kernel from Python
+takes several times as long as calling it repeatedly. The functions in this module return bitwise the same results as
+calling their kernels separately.
 
-Dimensions: L blocks of S sub-layers, R rows of width D. The blocks are given by the following arrays.
+Dimensions: L blocks of S sub-layers, R rows of width D. The following arrays define the blocks.
 
     layers (L, 2 S, 7)   the parameters of the first and the last linear layer of each sub-layer
                          (:class:`~headway.kernels.int8_linear.QuantizedLinear`)
     norms                weights (L, S, D), biases (L, S, D) and epsilons (L, S) of the norms before the sub-layers,
-                         then those of the norms after them. D is 0 where there are none.
-    sizes                heads of queries, heads of keys and values, widths of all queries, all keys and all values,
+                         followed by the same arrays for the norms after them. D is 0 if there are no norms.
+    sizes                numbers of query heads and of key and value heads, total widths of queries, keys and values,
                          and the width of the output
     keys, values         the cache of all blocks (L, P * H, C, K2) and (L, P * H, C, U2)
 
-All other arrays are those of :mod:`headway.kernels.decode_attention`.
+All other arrays are documented in :mod:`headway.kernels.decode_attention`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def decoder_blocks(
     memory_entries: Array,
     memory_positions: Array,
 ) -> Array:
-    """Return the output of the blocks of a translation model for one new token of each row.
+    """Apply the decoder blocks of a translation model to each row's new token, and return their output.
 
-    The keys and values of a row are written to its entry ``newest`` (R,) of the cache.
+    The key and value of each row are written to the row's cache entry in ``newest`` (R,).
     """
     for block in range(len(layers)):
         stored_keys, stored_values = keys[block], values[block]
@@ -83,10 +83,10 @@ def self_attention_blocks(
     entries: Array,
     positions: Array,
 ) -> Array:
-    """Return the output of blocks without cross-attention: those of a language model, or of an encoder.
+    """Apply blocks without cross-attention (of a language model or an encoder), and return their output.
 
-    The arguments are those of :func:`decoder_blocks`. Queries are multiplied by ``query_scale``. If ``keys`` and
-    ``values`` have L = 1, all blocks use the same memory for them.
+    See :func:`decoder_blocks` for the arguments. Queries are multiplied by ``query_scale``. If ``keys`` and ``values``
+    have L = 1, all blocks overwrite the same memory.
     """
     for block in range(len(layers)):
         place = min(block, len(keys) - 1)
@@ -100,7 +100,7 @@ def self_attention_blocks(
 
 @jit_internal
 def _first_layer(x: Array, layers: Array, norms: Any, block: int, number: int) -> Array:
-    """Return the output of the first linear layer of a sub-layer, after the norm before it."""
+    """Apply the norm before a sub-layer, and return the output of the sub-layer's first linear layer."""
     weights, biases, epsilons = norms[0], norms[1], norms[2]
     no_residual, nothing = np.empty((0, 0), np.float32), np.empty(0, np.float32)
     if weights.shape[2]:
@@ -111,7 +111,7 @@ def _first_layer(x: Array, layers: Array, norms: Any, block: int, number: int) -
 
 @jit_internal
 def _last_layer(x: Array, residual: Array, layers: Array, norms: Any, block: int, number: int) -> Array:
-    """Return the output of the last linear layer of a sub-layer, with the residual connection and the norm after it."""
+    """Apply a sub-layer's last linear layer, then the residual connection and the norm after it."""
     weights, biases, epsilons = norms[3], norms[4], norms[5]
     norm = weights[block, number], biases[block, number], epsilons[block, number]
     return linear_serial(x, layers[block, 2 * number + 1], residual, norm[0], norm[1], norm[2])
@@ -130,7 +130,7 @@ def _self_attention(
     entries: Array,
     positions: Array,
 ) -> Array:
-    """Scale the queries, write the keys and values to the cache, and return the attention over it."""
+    """Scale the queries, write the keys and values to the cache, and return the attention over the cache."""
     widths, scale = sizes[2], np.float32(query_scale)
     if query_scale != 1:
         for row in range(len(rows)):
@@ -151,7 +151,7 @@ def _attend(
     entries: Array,
     positions: Array,
 ) -> Array:
-    """Return the attention of the queries in ``rows``."""
+    """Return the attention outputs of the queries in ``rows``."""
     heads, kv_heads, widths, output_width = sizes
     out = np.empty((len(rows), output_width), np.float32)
     _attend_serial(rows, heads, kv_heads, widths[0] // heads, keys, values, slots, spans, entries, positions, out)

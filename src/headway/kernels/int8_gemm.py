@@ -1,39 +1,38 @@
 """Products of 8-bit weights and 8-bit inputs, in tiles that fit the processor's registers.
 
-These are the innermost loops of an integer matrix product, written as vector operations of LLVM because compilers do
-not generate them from plain loops:
+These are the innermost loops of an integer matrix product, written as LLVM vector operations because compilers do not
+generate them from plain loops. For a few rows r and one block of outputs n, they compute
 
     out[r, n] = sum over k of q[r, k] * w[n, k]
 
-for a few rows r and one block of outputs n. The processor multiplies unsigned bytes with signed bytes, so rows are
-stored as u = q + 128 (:data:`INPUT_OFFSET`), and sums start at -128 * sum over k of w[n, k], computed in advance.
+The processor multiplies unsigned bytes by signed bytes, so rows are stored as u = q + 128 (:data:`INPUT_OFFSET`), and
+sums start at -128 * sum over k of w[n, k], which is computed in advance.
 
 Weights are packed so that the data of one instruction is adjacent (:func:`pack_weight`): for each block of
 :data:`BLOCK` outputs and each group of four neighboring k, the weights of all outputs. A vector of weights is
-multiplied with four inputs of a row, which are broadcast to all lanes. ``vpdpbusd`` adds the four products of each
-output to its 32-bit sum. On processors without it, ``pmaddubsw`` adds two products in 16 bits, another instruction adds
-two of these sums, and only then ``pmaddwd`` widens the result to 32 bits. This is half the work of 16-bit inputs, of
-which ``pmaddwd`` multiplies only two at a time.
+multiplied by four inputs of a row, which are broadcast to all lanes. ``vpdpbusd`` adds the four products of each output
+to the output's 32-bit sum. On processors without ``vpdpbusd``, ``pmaddubsw`` adds two products in 16 bits, another
+instruction adds two of these sums, and only then ``pmaddwd`` widens the result to 32 bits. 16-bit inputs would take
+twice the work, because ``pmaddwd`` multiplies only two of them at a time.
 
-With arbitrary weights, sums in 16 bits would overflow. :func:`quantize_weight` chooses the scale of each output so that
-the four products that are added in 16 bits cannot overflow for any input: 255 times the sum of their positive weights,
-and of their negative ones, is at most 2^15 - 1 in magnitude. For weights distributed as in a trained layer this costs
-less than one bit of the eight on average. ``vpdpbusd`` would not need it, but this way all processors compute the same
-integers.
+With arbitrary weights, 16-bit sums would overflow. :func:`quantize_weight` chooses the scale of each output so that the
+four products that are added in 16 bits cannot overflow for any input: 255 times the sum of their positive weights, and
+255 times the sum of their negative weights, is at most 2^15 - 1 in magnitude. For weights distributed as in a trained
+layer, this costs less than one of the eight bits on average. ``vpdpbusd`` does not need this restriction, but it makes
+all processors compute the same integers.
 
 Sums stay in registers until all inputs of a row are processed. Then they are converted to floating point, scaled and
 shifted before they are stored. Three rows by two vectors of outputs fill the 16 registers of AVX2 and keep the two
-multiplication units 90 % busy (Zen 3: 39 of 43 products per cycle). Vectors have 256 bits, or 512 bits with AVX-512,
-which reaches the same utilization with eight rows by two vectors (Zen 5: 880 GFLOP/s per thread).
+multiplication units 90 % busy (Zen 3: 39 of 43 products per cycle). Vectors have 256 bits, or 512 bits with AVX-512.
+Eight rows by two vectors reach the same utilization with AVX-512 (Zen 5: 880 GFLOP/s per thread).
 
 While a block is multiplied, the weights of the next block are prefetched, because the weights of a whole model exceed
 the caches. Each tile prefetches one cache line per group, so that the lines arrive as fast as they are needed.
-Prefetching all of them at the start of a block would exceed the processor's queue: with 32 rows, products would take a
+Prefetching all lines at the start of a block would exceed the processor's queue: with 32 rows, products would take a
 third longer. If there are fewer tiles than cache lines per group, products wait for memory, so the first tile
-prefetches all lines. With four rows, this reduces the time of all products of a model to 67 to 75 % of the time with
-one line per group.
+prefetches all lines. With four rows, the products of a model then take 67 to 75 % of the time with one line per group.
 
-On processors with AMX, one instruction, ``tdpbusd``, multiplies 16 rows of 64 inputs with the weights of 16 outputs,
+On processors with AMX, one instruction, ``tdpbusd``, multiplies 16 rows of 64 inputs by the weights of 16 outputs,
 which are packed in the same way. AMX has eight registers, called tiles, of 16 rows of 64 bytes. Four hold the sums of
 32 rows and a block of 32 outputs, two hold inputs and two hold weights. Sums of integers are exact, so all processors
 compute the same outputs.
@@ -56,7 +55,7 @@ from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import (
     BYTE,
     CACHE_LINE,
-    FEATURES,
+    CPU_FEATURES,
     FLOAT,
     FLOAT_VECTOR,
     INT16,
@@ -71,18 +70,18 @@ from headway.kernels.llvm import (
     intrinsic,
 )
 
-_HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
-HAS_AMX = LANES == 16 and "amx-int8" in FEATURES
-_VECTORS = 2  # vectors of sums side by side
+_HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in CPU_FEATURES
+HAS_AMX = LANES == 16 and "amx-int8" in CPU_FEATURES
+_VECTORS = 2  # number of adjacent vectors of sums
 BLOCK = _VECTORS * LANES  # number of outputs per block
 
 INPUT_OFFSET = np.int32(128)
 MAX_LEVEL = 127  # the largest magnitude of a quantized weight or input
 TINY_SCALE = np.float32(1e-30)  # keeps the scale of a row of zeros positive
 _FOUR = 4  # number of inputs per 32-bit lane
-_FOURS = 2  # number of lanes per group; a 16-bit sum adds two products from each lane
+_FOURS = 2  # number of 32-bit lanes per group; a 16-bit sum adds two products from each lane
 _GROUP = _FOURS * _FOUR  # number of inputs per group
-_MAX_SUM = (2**15 - 1) // 255  # the largest sum of the weights of one sign in a 16-bit sum
+_MAX_SUM = (2**15 - 1) // 255  # the largest allowed sum of weights with the same sign in a 16-bit sum
 
 _BYTES, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
 _PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[LANES]
@@ -91,9 +90,9 @@ _VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.51
 
 
 def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
-    """Quantize weights to integers with one scale per output, chosen so that no sum in 16 bits overflows.
+    """Quantize weights to integers with one scale per output, chosen so that no 16-bit sum overflows.
 
-    If rounding would make the sum of a group too large, its weights are rounded towards zero. If a weight is NaN or
+    If rounding would make a sum too large, its weights are rounded towards zero instead. If a weight is NaN or
     infinite, the scale of its output is not finite, and the integers are undefined.
     """
     padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUP)))
@@ -111,10 +110,10 @@ def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], 
 
 
 def _largest_sums(groups: Array) -> Array:
-    """Return the largest sums (2, N, groups) of weights of one sign that are added in 16 bits.
+    """Return the largest sums (2, N, groups), over both signs, of weights with the same sign that are added in 16 bits.
 
-    ``groups`` (2, 2, 2, N, groups) contains weights, indexed by four, pair, position in the pair, output and group. A
-    16-bit sum adds one pair of each four.
+    ``groups`` (2, 2, 2, N, groups) contains weights, indexed by lane, pair, position in the pair, output and group. A
+    16-bit sum adds one pair from each lane.
     """
 
     def add_pairs(x: Array) -> Array:
@@ -128,8 +127,8 @@ def _largest_sums(groups: Array) -> Array:
 def empty_aligned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     """Return an uninitialized array that is aligned to a cache line.
 
-    NumPy aligns arrays to 16 bytes. Then each access to 64 bytes needs two cache lines: with unaligned inputs AMX is
-    half as fast, and with unaligned outputs products take up to 15 % longer.
+    NumPy aligns arrays to only 16 bytes, so an access to 64 bytes may need two cache lines. With unaligned inputs, AMX
+    is half as fast; with unaligned outputs, products take up to 15 % longer.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + CACHE_LINE - 1, dtype=np.uint8)
@@ -138,7 +137,7 @@ def empty_aligned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def pack_weight(weight: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
-    """Pack weights for :func:`multiply_block`. Return them and the initial accumulators, both padded with zeros."""
+    """Pack weights for :func:`multiply_block`. Return packed weights and initial accumulators, padded with zeros."""
     outputs, inputs = weight.shape
     filled = np.pad(weight, ((0, -outputs % BLOCK), (0, -inputs % _GROUP)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
@@ -177,9 +176,9 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 
 
 def _tile(rows: int, lines: int) -> _Tile:
-    """Return the loop over all inputs for ``rows`` rows and one block, which prefetches ``lines`` lines per group.
+    """Return the loop over all inputs for ``rows`` rows and one block. It prefetches ``lines`` cache lines per group.
 
-    The lines start at the address ``ahead``. For the other arguments, see :func:`multiply_block`.
+    The cache lines start at address ``ahead``. See :func:`multiply_block` for the other arguments.
     """
 
     @intrinsic(types.void(*(_ADDRESS,) * 3, _COUNT, _COUNT, *(_ADDRESS,) * 4, types.float32, _ADDRESS, _COUNT))
@@ -200,7 +199,7 @@ def _tile(rows: int, lines: int) -> _Tile:
     ) -> None:
         starts = [builder.offset(inputs, row, inputs_stride) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
-        sums = {place: builder.variable(builder.read(accumulator_init, INT_VECTOR, place[1])) for place in places}
+        sums = {place: builder.local_variable(builder.read(accumulator_init, INT_VECTOR, place[1])) for place in places}
         with builder.loop(groups) as group:
             fours = [builder.offset(INT64(four), group, _FOURS) for four in range(_FOURS)]
             for line in range(lines):
@@ -225,7 +224,7 @@ def _tile(rows: int, lines: int) -> _Tile:
 
 
 def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
-    """Return ``total`` plus the products of a group of inputs ``x``, broadcast to all lanes, with the weights ``w``."""
+    """Return ``total`` plus the products of a group of inputs ``x``, broadcast to all lanes, and the weights ``w``."""
     if _HAS_VPDPBUSD:
         for inputs, weights in zip(x, w, strict=True):
             total = builder.call_llvm(_VPDPBUSD, INT_VECTOR, total, inputs, builder.bitcast(weights, INT_VECTOR))
@@ -238,7 +237,7 @@ def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: S
 def _emit_output(
     builder: Builder, total: ir.Value, scale: ir.Value, input_scale: ir.Value, bias: ir.Value, minimum: ir.Value
 ) -> ir.Value:
-    """Return the outputs for a vector of integer sums: scaled, shifted by the bias, and at least ``minimum``."""
+    """Scale a vector of integer sums, add the bias, and clamp the result to at least ``minimum``."""
     scaled = builder.fmul(builder.sitofp(total, FLOAT_VECTOR), scale)
     y = builder.call_float("fma", scaled, input_scale, bias)
     return builder.select(builder.fcmp_ordered("<", y, minimum), minimum, y)  # keeps NaN
@@ -251,9 +250,8 @@ _AmxTile = Callable[[int, int, int, int, int, int, int, int, int, int, int, np.f
 def _amx_tile(row_tiles: int) -> _AmxTile:
     """Return the loop over all inputs for one or two AMX tiles of rows (``row_tiles``) and one block.
 
-    Inputs are multiplied in ``steps`` of TILE_BYTES, and in each of them ``lines`` cache lines are prefetched. The
-    second tile of rows starts ``second`` rows after the first, and may overlap it. For the other arguments, see
-    :func:`_tile`.
+    Inputs are multiplied in ``steps`` steps of TILE_BYTES bytes, and each step prefetches ``lines`` cache lines. The
+    second tile starts ``second`` rows after the first, and may overlap it. See :func:`_tile` for the other arguments.
     """
 
     @intrinsic(types.void(*_AMX_TILE_ARGUMENTS, types.float32, _ADDRESS, _COUNT))
@@ -314,7 +312,7 @@ def _amx_tile(row_tiles: int) -> _AmxTile:
 
 # AVX-512 has 32 registers, and vpdpbusd needs no registers for 16-bit sums.
 _MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # number of rows per tile
-_LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
+_LINES = _GROUP * BLOCK // CACHE_LINE  # number of cache lines that contain a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
@@ -340,10 +338,10 @@ def multiply_block(
 
     out = max(minimum, (inputs - INPUT_OFFSET) @ weights[block]^T * scales * input_scales + bias)
 
-    Arrays are given by their addresses: packed ``weights`` and ``accumulator_init``, ``scales`` and ``bias``
+    Arrays are passed as addresses: packed ``weights`` and ``accumulator_init``, ``scales`` and ``bias``
     (blocks * BLOCK,) in float32, ``inputs`` (R, ``width``) in bytes, ``input_scales`` (R,) in float32, and ``out`` with
-    ``out_stride`` bytes from one row to the next. ``width`` is the number of inputs of the packed weights, which are
-    padded with zeros, so the inputs beyond those of the layer may have any value.
+    ``out_stride`` bytes from one row to the next. ``width`` is the number of inputs including padding. The weights of
+    the padding are zero, so the padding may contain any values.
     """
     groups = width // _GROUP
     panel, place = weights + block * BLOCK * width, 4 * BLOCK * block

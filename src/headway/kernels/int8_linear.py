@@ -6,10 +6,10 @@ row: x[r] ~ q[r] * s_x[r], s_x[r] = max |x[r]| / 127. The layer computes
 
     y[r, n] = s_x[r] * s_w[n] * sum over k of q[r, k] * w[n, k] + b[n]
 
-with an exact integer sum. If a whole batch had one scale, as in ``torch.ao.quantization.quantize_dynamic``, the result
-of a row would depend on the other rows.
+with an exact integer sum. With one scale for the whole batch, as in ``torch.ao.quantization.quantize_dynamic``, the
+result of a row would depend on the other rows.
 
-The activation, residual connection and norm are applied while the rows of a product are in the cache.
+The activation, residual connection and norm are applied while the product's rows are still in the cache.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from headway.kernels.llvm import CACHE_LINE, TILE_ROWS
 from headway.kernels.reductions import row_sum, sum_squared_deviations
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
-# Number of inputs that are multiplied at a time, small enough for the second-level cache. AMX is faster with more.
+# Number of inputs to multiply at a time. They fit the second-level cache. AMX is faster with more inputs.
 _CHUNK = 1 << 19 if HAS_AMX else 1 << 17
 
-MIN_PARALLEL = 1 << 16  # minimum number of inputs: quantizing fewer takes hardly longer than starting threads
-_MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
+MIN_PARALLEL = 1 << 16  # minimum number of inputs for threads; quantizing fewer takes about as long as starting threads
+_MEMORY_THREADS = 8  # number of threads that suffices to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
 
@@ -61,7 +61,7 @@ class LayerNormParams(NamedTuple):
     epsilon: float
 
     def __call__(self, x: Float32[Array, "R D"]) -> Float32[Array, "R D"]:
-        """Return the norm of each row."""
+        """Normalize each row."""
         return layer_norm(x, self)
 
 
@@ -69,10 +69,10 @@ NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0)
 
 
 class PackedLinear(NamedTuple):
-    """The arrays of a linear layer in integers, padded to whole blocks of outputs.
+    """The arrays of a linear layer in 8-bit integers, padded to whole blocks of outputs.
 
     Attributes:
-        weight: The integers as :func:`headway.kernels.int8_gemm.pack_weight` packs them.
+        weight: Integer weights, packed by :func:`headway.kernels.int8_gemm.pack_weight`.
         accumulator_init: The initial accumulator of each output.
         scale: The scale of each output.
         bias: The bias of each output.
@@ -87,19 +87,19 @@ class PackedLinear(NamedTuple):
 def pack_linear(
     levels: Int8[Array, "N K"], scale: Float32[Array, " N"], bias: Float32[Array, " N"] | None
 ) -> PackedLinear:
-    """Pack a layer whose weight has been quantized (:func:`headway.kernels.int8_gemm.quantize_weight`)."""
+    """Pack a layer whose weight is already quantized (:func:`headway.kernels.int8_gemm.quantize_weight`)."""
     padding = (0, -len(scale) % BLOCK)
     bias = np.zeros(len(scale), np.float32) if bias is None else bias
     return PackedLinear(*pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding))
 
 
 class QuantizedLinear:
-    """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
+    """y = x W^T + b with W (N, K) in 8-bit integers, optionally followed by ReLU or by a residual connection and norm.
 
-    ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
-    to whole blocks, which ``packed`` contains. ``width`` is the number of inputs including padding. ``parameters``
-    contains the addresses, the width, the number of outputs, and 1 for ReLU or else 0. The addresses are valid while
-    the layer exists. ``norm`` has empty arrays if there is no norm.
+    ``packed`` contains the packed weights, initial accumulators, scales and bias, all padded to whole blocks, and
+    ``addresses`` contains the addresses of these arrays. ``padded_in_features`` is the number of inputs including
+    padding. ``kernel_parameters`` contains the addresses, the width, the number of outputs, and 1 for ReLU or else 0.
+    The addresses are valid as long as the layer exists. ``norm`` contains empty arrays if there is no norm.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class QuantizedLinear:
         self._prepare(pack_linear(*quantize_weight(weight), bias), weight.shape, relu=relu, norm=norm)
 
     @classmethod
-    def of_packed(
+    def from_packed(
         cls, packed: PackedLinear, shape: tuple[int, int], *, relu: bool = False, norm: LayerNormParams | None = None
     ) -> QuantizedLinear:
-        """Return the layer of a weight with this ``shape`` (N, K), which has been quantized and packed before."""
+        """Return a layer with an already quantized and packed weight of this ``shape`` (N, K)."""
         layer = cls.__new__(cls)
         layer._prepare(packed, shape, relu=relu, norm=norm)
         return layer
@@ -126,18 +126,20 @@ class QuantizedLinear:
     ) -> None:
         self.packed, (self.out_features, self.in_features) = packed, shape
         self.addresses = tuple(array.ctypes.data for array in packed)
-        self.width = 4 * packed.weight.shape[1]
-        self.parameters = np.array([*self.addresses, self.width, self.out_features, int(relu)], dtype=np.int64)
+        self.padded_in_features = 4 * packed.weight.shape[1]
+        self.kernel_parameters = np.array(
+            [*self.addresses, self.padded_in_features, self.out_features, int(relu)], dtype=np.int64
+        )
         self.norm = norm or NO_NORM
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
     ) -> Float32[Array, "R N"]:
-        """Return the output of the layer. ``residual`` is added before the norm."""
+        """Apply the layer to x. ``residual`` is added before the norm."""
         if x.shape[1] != self.in_features:
             raise ValueError(f"inputs have {x.shape[1]} features, but the layer expects {self.in_features}")
         norm, residual = self.norm, _NO_RESIDUAL if residual is None else residual
-        return _linear(x, self.parameters, residual, *norm)
+        return _linear(x, self.kernel_parameters, residual, *norm)
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
@@ -148,9 +150,9 @@ def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array
 
 
 def quantize_rows(x: Float32[Array, "R K"], width: int) -> tuple[UInt8[Array, "R K2"], Float32[Array, " R"]]:
-    """Return the rows as integers from -127 to 127, plus INPUT_OFFSET, and their scales.
+    """Quantize the rows to integers from -127 to 127. Return the integers plus INPUT_OFFSET, and the rows' scales.
 
-    The integers have ``width`` columns. The contents of columns from K on are undefined.
+    The integers have ``width`` columns. Columns from K on are undefined.
     """
     empty = empty_aligned if len(x) >= TILE_ROWS else np.empty
     levels, scales = empty((len(x), width), np.uint8), np.empty(len(x), dtype=np.float32)
@@ -161,10 +163,10 @@ def quantize_rows(x: Float32[Array, "R K"], width: int) -> tuple[UInt8[Array, "R
 
 @jit_serial_and_parallel
 def _quantize(x: Array, levels: Array, scales: Array) -> None:
-    """Quantize the rows of x, as :func:`quantize_rows` documents.
+    """Quantize the rows of x, as documented in :func:`quantize_rows`.
 
-    The largest magnitude is found by comparing the bits of the floats as integers: without the sign they are ordered by
-    magnitude, with NaN largest. So the scale of a row that contains NaN is NaN, and so are all its results.
+    The largest magnitude is found by comparing the floats' bits as integers. Without the sign bit, they are ordered by
+    magnitude, with NaN largest. The scale of a row that contains NaN is therefore NaN, and so are all its results.
     """
     for r in numba.prange(len(x)):
         largest = np.int32(0)
@@ -178,7 +180,7 @@ def _quantize(x: Array, levels: Array, scales: Array) -> None:
 
 
 def _multiply_blocks(levels: Array, input_scales: Array, layer: Array, out: Array, last: Array) -> None:
-    """Write the product of quantized rows and a packed weight to ``out``: scaled, plus the bias, and after any ReLU.
+    """Multiply quantized rows by a packed weight, scale, add the bias, apply ReLU if requested, and write to ``out``.
 
     ``layer`` contains the parameters of a :class:`QuantizedLinear`. The last block is written to ``last`` if it is not
     full.
@@ -189,7 +191,7 @@ def _multiply_blocks(levels: Array, input_scales: Array, layer: Array, out: Arra
     minimum = np.float32(0) if layer[6] else np.float32(-np.inf)
     q, s, y, rest = levels.ctypes.data, input_scales.ctypes.data, out.ctypes.data, last.ctypes.data
     for index in numba.prange(-(-outputs // BLOCK)):
-        # The parallel form has an unsigned index, for which multiply_block would be compiled again.
+        # The parallel form has an unsigned index. Without conversion, multiply_block would be compiled again for it.
         block: Any = np.intp(index)
         place, stride = (y + 4 * block * BLOCK, 4 * outputs) if block < whole else (rest, 4 * BLOCK)
         multiply_block(weights, accumulator_init, scales, bias, block, q, width, s, rows, minimum, place, stride)
@@ -203,10 +205,10 @@ _quantize_serial, _quantize_in_parallel = _quantize.serial, _quantize.parallel
 def linear_serial(
     x: Array, layer: Array, residual: Array, norm_weight: Array, norm_bias: Array, epsilon: float
 ) -> Array:
-    """Return the output of a layer with these parameters (:class:`QuantizedLinear`) for the rows of x.
+    """Apply a layer with these parameters (:class:`QuantizedLinear`) to the rows of x, and return the output.
 
-    As many rows are processed at a time as fit in the cache. The residual and the norm are skipped if their arrays are
-    empty. Memory is allocated here because that takes several times as long in Python.
+    Rows are processed in parts that fit in the cache. The residual and the norm are skipped if their arrays are empty.
+    Memory is allocated here, because allocation takes several times as long in Python.
     """
     out, rows = _aligned_floats(len(x), layer[5]), _rows_at_a_time(x)
     levels, scales, last = _aligned_bytes(rows, layer[4]), np.empty(rows, np.float32), _last_block(rows, layer[5])
@@ -223,7 +225,7 @@ def linear_serial(
 def _linear_in_parallel(
     x: Array, layer: Array, residual: Array, norm_weight: Array, norm_bias: Array, epsilon: float
 ) -> Array:
-    """Return the same as :func:`linear_serial`, with threads."""
+    """Return the same as :func:`linear_serial`, but use several threads."""
     out, rows = _aligned_floats(len(x), layer[5]), _rows_at_a_time(x)
     levels, scales, last = _aligned_bytes(rows, layer[4]), np.empty(rows, np.float32), _last_block(rows, layer[5])
     for first in range(0, len(x), rows):
@@ -243,7 +245,7 @@ _linear = SerialAndParallel(linear_serial, _linear_in_parallel, _MEMORY_THREADS)
 
 @jit_internal
 def _rows_at_a_time(x: Array) -> int:
-    """Return the number of rows whose inputs fit in the cache. All parts have about the same number of rows."""
+    """Return the number of rows per part, such that their inputs fit in the cache and all parts are about equal."""
     parts = max(-(-x.size // _CHUNK), 1)
     return max(-(-len(x) // parts), 1)
 
@@ -266,7 +268,7 @@ def _aligned_floats(rows: int, width: int) -> Array:
 
 @jit_internal
 def _last_block(rows: int, outputs: int) -> Array:
-    """Return an array for the last block of outputs, without rows if that block is full."""
+    """Return an array for the last block of outputs. It has no rows if the block is full."""
     return np.empty((rows if outputs % BLOCK else 0, BLOCK), np.float32)
 
 
@@ -276,7 +278,7 @@ def _copy_last_block(last: Array, out: Array) -> None:
     first = out.shape[1] - partial
     if partial:
         for r in range(len(out)):
-            for column in range(partial):  # assigning a slice would take seconds to compile
+            for column in range(partial):  # a slice assignment would take seconds to compile
                 out[r, first + column] = last[r, column]
 
 

@@ -1,4 +1,4 @@
-"""Numba compilation: the decorators of all kernels, and the threads that they run on."""
+"""Numba compilation: the decorators of all kernels, and the choice between serial and parallel execution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numba
 import numpy.typing as npt
 
 from headway.errors import HeadwayError
-from headway.kernels.code_cache import VERSION, report_lost, use_code_cache
+from headway.kernels.code_cache import VERSION, use_code_cache, warn_feature_lost
 from headway.kernels.processor import FEATURES_VARIABLE
 from headway.kernels.threads import host_threads
 
@@ -25,8 +25,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Array = npt.NDArray[Any]
 
-# The compiler may reorder sums and fuse products with sums, because it would vectorize no loop otherwise. NaN and
-# infinities keep their meaning, so that damaged weights are noticed. No kernel is called through a C function pointer.
+# The compiler may reorder sums and fuse products with sums, because it would not vectorize loops otherwise. NaN and
+# infinities keep their meaning, so that damaged weights are detected. No kernel is called through a C function pointer.
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "fastmath": {"reassoc", "contract", "nsz"},
@@ -34,7 +34,7 @@ _OPTIONS: dict[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 _EXACT: dict[str, Any] = {"fastmath": {"nsz"}}
-# Only loops over `numba.prange` use threads, because starting threads for an array copy takes longer than the copy.
+# Only loops over `numba.prange` use threads, because starting threads to copy an array takes longer than the copy.
 _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
     ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
 )
@@ -51,33 +51,33 @@ def jit(function: FunctionT) -> FunctionT:
 
 
 def jit_inline(function: FunctionT) -> FunctionT:
-    """Like :func:`jit`, but inlined into the caller: for inner loops, where passing arrays takes as long as the work.
+    """Like :func:`jit`, but inlined into the caller, for inner loops in which passing arrays takes as long as the work.
 
-    Such a function cannot be called from Python.
+    The compiled function cannot be called from Python.
     """
     return _compile(function, "inline", {"forceinline": True, "no_cpython_wrapper": True})
 
 
 def jit_internal(function: FunctionT) -> FunctionT:
-    """Like :func:`jit`, for a function that only compiled code calls. It cannot be called from Python."""
+    """Like :func:`jit`, for a function that is called only from compiled code. It cannot be called from Python."""
     return _compile(function, "internal", {"no_cpython_wrapper": True})
 
 
 def jit_exact(function: FunctionT) -> FunctionT:
     """Like :func:`jit`, but the compiler neither reorders sums nor fuses products with sums.
 
-    Its results are then the same bits in every caller. See :func:`jit_serial_and_parallel`.
+    The function's results are then bitwise the same in every caller. See :func:`jit_serial_and_parallel`.
     """
     return _compile(function, "serial", _EXACT)
 
 
 def jit_parallel(function: FunctionT) -> FunctionT:
-    """Like :func:`jit`, but the loops over ``numba.prange`` are divided among Numba's threads."""
+    """Like :func:`jit`, but loops over ``numba.prange`` are divided among Numba's threads."""
     return _compile(function, "parallel", {"parallel": _ONLY_PRANGE})
 
 
 def uses_one_thread() -> bool:
-    """Return whether kernels that the current thread calls use no other threads."""
+    """Return whether kernels called from the current thread use only this thread."""
     return _MAX_THREADS < 2 or host_threads.get() < 2
 
 
@@ -85,8 +85,8 @@ class SerialAndParallel(Generic[P, R]):
     """The serial and the parallel form of a function, each compiled when it is first called.
 
     A call runs the parallel form if threads are available. It uses as many threads as the library that calls the
-    kernels (:class:`headway.kernels.HostThreads`), but at most ``max_threads``; None means no limit. Only one kernel at
-    a time uses threads: if several threads already decode at once, more threads would not help.
+    kernels (:class:`headway.kernels.HostThreads`), but at most ``max_threads``. None means no limit. Only one kernel
+    uses threads at a time, because more threads do not help if several threads already decode at once.
     """
 
     def __init__(self, serial: Callable[P, R], parallel: Callable[P, R], max_threads: int | None = None) -> None:
@@ -97,7 +97,7 @@ class SerialAndParallel(Generic[P, R]):
         if _both_forms:
             self.serial(*arguments, **keywords)
             return self.parallel(*arguments, **keywords)
-        if _MAX_THREADS < 2:  # asking the host takes longer than a small kernel
+        if _MAX_THREADS < 2:  # querying the host library takes longer than a small kernel
             return self.serial(*arguments, **keywords)
         threads = min(host_threads.get(), self.max_threads or _MAX_THREADS, _MAX_THREADS)
         if threads < 2 or not _lock.acquire(blocking=False):
@@ -115,7 +115,7 @@ class SerialAndParallel(Generic[P, R]):
 
 @contextlib.contextmanager
 def run_serial_and_parallel() -> Iterator[None]:
-    """Run both forms of each kernel inside the block, so that both are compiled."""
+    """Inside this context, run both forms of each kernel, so that both are compiled."""
     global _both_forms
     _both_forms = True
     try:
@@ -125,7 +125,7 @@ def run_serial_and_parallel() -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """Use one thread in a forked process, because OpenMP aborts if the parent process has used OpenMP."""
+    """Use one thread in a forked process, because OpenMP aborts if the parent process has already used it."""
     global _MAX_THREADS, _lock
     _MAX_THREADS, _lock = 1, threading.Lock()
 
@@ -136,16 +136,16 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 @functools.cache
 def _threads_start_fast() -> bool:
-    """Return whether Numba uses OpenMP or TBB. Its own thread pool takes 200 microseconds to start a loop.
+    """Return whether Numba uses OpenMP or TBB. Numba's own thread pool takes 200 microseconds to start a loop.
 
-    Starting OpenMP also changes the number of threads of a host library that uses OpenMP, so the number is restored.
+    Starting OpenMP also changes the number of threads of a host library that uses OpenMP, so this number is restored.
     """
     before = host_threads.get()
     try:
         numba.get_num_threads()  # starts the threads
         layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
     except Exception as error:  # NUMBA_THREADING_LAYER may name a library that is not installed
-        report_lost("kernels use one thread", error)
+        warn_feature_lost("kernels use one thread", error)
         return False
     finally:
         host_threads.set(before)
@@ -153,12 +153,12 @@ def _threads_start_fast() -> bool:
 
 
 def jit_serial_and_parallel(function: Callable[P, R]) -> SerialAndParallel[P, R]:
-    """Compile ``function`` with and without threads, so that both forms give the same bits in every process.
+    """Compile ``function`` with and without threads, such that both forms return bitwise equal results.
 
-    Neither form reorders sums or fuses products with sums: the compiler does so in one form of a loop but not in
-    another, and code compiled in this process may differ from code loaded from the cache. Loops that sum a row use
-    :mod:`headway.kernels.reductions`. Other compiled functions that they call must not compute with floating-point
-    numbers, except by instructions written with :mod:`headway.kernels.llvm`.
+    Neither form reorders sums or fuses products with sums. Otherwise, the compiler could do so in one form of a loop
+    but not in the other, and code compiled in this process could differ from code loaded from the cache. Loops that sum
+    a row use :mod:`headway.kernels.reductions`. Other compiled functions that ``function`` calls must not compute with
+    floating-point numbers, except by instructions written with :mod:`headway.kernels.llvm`.
     """
     parallel = _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | _EXACT)
     return SerialAndParallel(jit_exact(function), parallel)
@@ -174,15 +174,15 @@ def _compile(function: FunctionT, form: str, options: dict[str, Any]) -> Functio
     try:
         dispatcher._compile_for_args = _compile_whole(dispatcher._compile_for_args, function)
     except AttributeError as error:
-        report_lost("Ctrl-C may be lost while kernels are compiled", error)
+        warn_feature_lost("Ctrl-C may be lost while kernels are compiled", error)
     return cast(FunctionT, dispatcher)
 
 
 def _compile_whole(compile_for_args: Callable[P, R], function: Callable[..., Any]) -> Callable[P, R]:
-    """Make a compilation end before a signal is handled, and report its failure as a :class:`HeadwayError`.
+    """Postpone interrupts until a compilation ends, and report its failure as a :class:`HeadwayError`.
 
-    An exception that a signal handler raises inside the compiler could be lost in a callback, or leave a function half
-    compiled.
+    An exception that a signal handler raises inside the compiler could be lost in a callback, or leave a function only
+    partly compiled.
     """
 
     @functools.wraps(compile_for_args)
@@ -202,7 +202,7 @@ def _compile_whole(compile_for_args: Callable[P, R], function: Callable[..., Any
 
 @contextlib.contextmanager
 def _interrupts_postponed() -> Iterator[None]:
-    """Delay the handler of SIGINT (Ctrl-C) until the end of the block."""
+    """Delay the SIGINT handler (Ctrl-C) until the context ends."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

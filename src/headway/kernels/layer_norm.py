@@ -1,6 +1,6 @@
 """Layer normalization (Ba et al. 2016) and its gradients, each in one pass over rows that fit a cache.
 
-If it is not ``centered``, no mean is subtracted: RMSNorm (Zhang and Sennrich 2019), for a bias of zero.
+If ``centered`` is False, no mean is subtracted. With a bias of zero, this is RMSNorm (Zhang and Sennrich 2019).
 
 Rows are float32 or uint16 (the bits of bfloat16). Weights, means, deviations and all sums are float32.
 """
@@ -16,7 +16,7 @@ from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.reductions import dot_product, row_sum, sum_squared_deviations, weighted_deviation_dot
 
-_CHUNK = 64  # rows that are processed at a time
+_CHUNK = 64  # number of rows that are processed at a time
 
 
 def layer_norm_forward(
@@ -32,7 +32,7 @@ def layer_norm_forward(
 def layer_norm_backward(
     gradient: Array, x: Array, weight: Array, moments: Array, out: Array, *, centered: bool = True
 ) -> tuple[Array, Array]:
-    """Write the gradient with respect to x (N, D) to ``out``. Return the gradients of weight (D,) and bias (D,)."""
+    """Write the gradient of x (N, D) to ``out``, and return the gradients of weight (D,) and bias (D,)."""
     sums = np.empty((-(-len(x) // _CHUNK), 2, x.shape[1]), dtype=np.float32)
     _layer_norm_backward(gradient, x, weight, moments, out, sums, centered)
     weight_gradient, bias_gradient = sums.sum(0)

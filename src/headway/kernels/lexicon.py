@@ -6,15 +6,15 @@ from headway.kernels.jit import Array, jit_exact
 
 
 @jit_exact
-def expected_counts(occurrences: Array, choices: Array, probabilities: Array, counts: Array) -> None:
-    """Add the expected count of each pair of tokens to ``counts``: the expectation step.
+def add_expected_counts(occurrences: Array, choices: Array, probabilities: Array, counts: Array) -> None:
+    """Perform the expectation step: add the expected count of each token pair to ``counts``.
 
     Args:
-        occurrences: The index of each pair of a target token and a source token of its sentence, int32 (P,), those of
-            one target token after another.
-        choices: The number of source tokens of each target token, int64 (N,).
-        probabilities: The probability of each distinct pair, float64 (K,).
-        counts: Expected counts, float64 (K,).
+        occurrences: Indices of the distinct pairs of each target token and the source tokens of its sentence, int32
+            (P,), in the order of the target tokens.
+        choices: Number of source tokens that each target token is paired with, int64 (N,).
+        probabilities: Probability of each distinct pair, float64 (K,).
+        counts: Expected count of each distinct pair, float64 (K,).
     """
     start = 0
     for token in range(len(choices)):
@@ -29,7 +29,7 @@ def expected_counts(occurrences: Array, choices: Array, probabilities: Array, co
 
 
 @jit_exact
-def mean_gains(
+def compute_mean_gains(
     sources: Array,
     source_starts: Array,
     targets: Array,
@@ -44,16 +44,16 @@ def mean_gains(
     """Compute, for each target token, the mean gain over the source tokens of its sentence and the empty word.
 
     Args:
-        sources: The source tokens of all sentences, int32.
-        source_starts: Where each sentence begins in ``sources``, and the end of the last, int64 (N + 1,).
-        targets: The target tokens of all sentences, int32.
-        target_starts: Where each sentence begins in ``targets``, and the end of the last, int64 (N + 1,).
-        row_starts: Where the row of each source token begins in ``row_tokens``, and the end of the last, int64.
-        row_tokens: The target tokens that each source token generates, ascending within a row, int32 (K,).
-        gains: The gain of each of these pairs, float32 (K,).
-        unseen_gains: The gain of all other target tokens, for each source token, float32.
-        empty_word: The source token that represents the empty word.
-        out: The results, float32, as long as ``targets``.
+        sources: Source tokens of all sentences, int32.
+        source_starts: Start of each sentence in ``sources``, followed by the end of the last sentence, int64 (N + 1,).
+        targets: Target tokens of all sentences, int32.
+        target_starts: Start of each sentence in ``targets``, followed by the end of the last sentence, int64 (N + 1,).
+        row_starts: Start of each source token's row in ``row_tokens``, followed by the end of the last row, int64.
+        row_tokens: Target tokens that each source token generates, ascending within a row, int32 (K,).
+        gains: Gain of each pair in ``row_tokens``, float32 (K,).
+        unseen_gains: Gain of all other target tokens, for each source token, float32.
+        empty_word: Source token that represents the empty word.
+        out: Output array for the mean gains, float32, with the length of ``targets``.
     """
     for sentence in range(len(source_starts) - 1):
         first, last = source_starts[sentence], source_starts[sentence + 1]

@@ -1,8 +1,7 @@
 """Functions written as LLVM instructions, which compiled kernels call like any other function.
 
-Most kernels are Python that Numba compiles. If a loop must consist of certain vector instructions in certain registers,
-a Python function emits these instructions instead (:func:`intrinsic`). Such functions take addresses, counts and
-numbers.
+Most kernels are Python functions that Numba compiles. If a loop must use specific vector instructions and registers, a
+Python function emits these instructions instead (:func:`intrinsic`). Such functions take addresses, counts and numbers.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from numba import extending
 from headway.kernels.processor import cpu_features
 
 BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
-FEATURES = cpu_features()
-LANES = 16 if "avx512bw" in FEATURES else 8  # 32-bit numbers in a vector
-CACHE_LINE = 64  # bytes
+CPU_FEATURES = cpu_features()
+LANES = 16 if "avx512bw" in CPU_FEATURES else 8  # number of 32-bit numbers in a vector
+CACHE_LINE = 64  # size in bytes
 TILE_ROWS, TILE_BYTES = 16, 64  # size of an AMX tile register
 FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
 def intrinsic(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator for functions that emit instructions: compiled code can then call them.
+    """Decorate a function that emits instructions, so that compiled code can call it.
 
-    The function takes a :class:`Builder` and the LLVM values of the arguments, and returns the value of the result, or
-    None. ``signature`` is the signature in Numba's types, or a function that returns it for the types of the arguments.
+    The decorated function takes a :class:`Builder` and the arguments as LLVM values, and returns the result's value, or
+    None. ``signature`` is the signature in Numba's types, or a function that maps the argument types to the signature.
     """
 
     def decorate(emit: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +54,7 @@ def constant(kind: ir.Type, value: int | float) -> ir.Value:
 
 
 def llvm_function(builder: ir.IRBuilder, name: str, result_type: ir.Type, *arguments: ir.Type) -> Any:
-    """Return the declaration of one of LLVM's functions or of an instruction of the processor."""
+    """Return the declaration of an LLVM function or processor instruction."""
     declared = builder.module.globals.get(name)
     if declared is None:
         return ir.Function(builder.module, ir.FunctionType(result_type, arguments), name)
@@ -63,14 +62,14 @@ def llvm_function(builder: ir.IRBuilder, name: str, result_type: ir.Type, *argum
 
 
 class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
-    """llvmlite's instruction builder, with the operations that kernels consist of. Addresses are integers."""
+    """llvmlite's instruction builder, extended by the operations that kernels use. Addresses are integers."""
 
     def read(self, address: ir.Value, kind: ir.Type, index: ir.Value | int = 0) -> ir.Value:
         """Return element ``index`` of the array of ``kind`` at ``address``."""
         return self.load(self._pointer(address, kind, index), align=1)
 
     def lane_mask(self, array_length: ir.Value, index: ir.Value) -> ir.Value:
-        """Return a mask of the lanes of vector ``index`` that are inside an array of ``array_length`` elements."""
+        """Return a mask of the lanes of vector ``index`` that lie inside an array of ``array_length`` elements."""
         left = self.trunc(self.sub(array_length, self.mul(index, INT64(LANES))), INT32)
         return self.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), self.broadcast(left))
 
@@ -81,12 +80,12 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return self.call_llvm(name, FLOAT_VECTOR, pointer, INT32(1), mask, zeros)
 
     def write_masked(self, value: ir.Value, address: ir.Value, index: ir.Value, array_length: ir.Value) -> None:
-        """Store ``value`` as vector ``index`` of ``array_length`` float32 numbers, except lanes beyond their end."""
+        """Store ``value`` as vector ``index`` of an array of ``array_length`` float32 numbers, except past its end."""
         pointer, mask = self._pointer(address, FLOAT_VECTOR, index), self.lane_mask(array_length, index)
         self.call_llvm(f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32", ir.VoidType(), value, pointer, INT32(1), mask)
 
     def write(self, value: ir.Value, address: ir.Value, index: ir.Value | int = 0) -> None:
-        """Store ``value`` as element ``index`` of the array of its type at ``address``."""
+        """Store ``value`` as element ``index`` of the array at ``address``."""
         self.store(value, self._pointer(address, value.type, index), align=1)
 
     def _pointer(self, address: ir.Value, kind: ir.Type, index: ir.Value | int) -> ir.Value:
@@ -100,7 +99,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
 
     @contextlib.contextmanager
     def loop(self, count: ir.Value) -> Iterator[ir.Value]:
-        """Emit the instructions of the block as a loop with ``count`` iterations. The yielded value is the index."""
+        """Emit the instructions inside this context as a loop with ``count`` iterations. Yields the loop index."""
         before, test = self.block, self.append_basic_block("loop.test")
         body, end = self.append_basic_block("loop.body"), self.append_basic_block("loop.end")
         self.branch(test)
@@ -114,7 +113,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.branch(test)
         self.position_at_end(end)
 
-    def variable(self, initial: ir.Value) -> ir.Value:
+    def local_variable(self, initial: ir.Value) -> ir.Value:
         """Return a pointer to a new local variable, which LLVM keeps in a register."""
         with self.goto_entry_block():
             pointer = self.alloca(initial.type)
@@ -126,19 +125,19 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.store(self.fadd(self.load(variable), value), variable)
 
     def call_llvm(self, name: str, result_type: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Call one of LLVM's functions or an instruction of the processor."""
+        """Call an LLVM function or processor instruction."""
         function = llvm_function(self, name, result_type, *(argument.type for argument in arguments))
         return self.call(function, list(arguments))
 
     def call_float(self, name: str, *arguments: ir.Value) -> ir.Value:
-        """Call LLVM's function ``name`` for float32 numbers, or for vectors of them, whichever the arguments are."""
+        """Call the LLVM function ``name`` with float32 numbers or vectors, depending on the arguments."""
         kind = arguments[0].type
         return self.call_llvm(f"llvm.{name}.{'f32' if kind == FLOAT else f'v{LANES}f32'}", kind, *arguments)
 
     def for_elements(self, count: ir.Value, emit: Callable[[ir.Type, ir.Value], None]) -> None:
-        """Emit a loop over the vectors of an array of ``count`` numbers, and one over those that fill no vector.
+        """Emit a loop over the vectors of an array of ``count`` numbers, and a loop over the remaining numbers.
 
-        ``emit`` receives the type, a vector or one float32, and the index of the vector or of the number.
+        ``emit`` receives the type (a vector or one float32) and the index of the vector or number.
         """
         vectors = self.udiv(count, INT64(LANES))
         whole = self.mul(vectors, INT64(LANES))
@@ -153,11 +152,11 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return self.shuffle_vector(self.insert_element(undefined, value, INT32(0)), undefined, constant(INT_VECTOR, 0))
 
     def shuffle(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
-        """Return a vector of the given lanes of ``a`` and ``b``. The lanes of ``b`` are numbered after all of ``a``."""
+        """Return a vector of the given lanes of ``a`` and ``b``. The indices of ``b`` follow the indices of ``a``."""
         return self.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
 
     def sum_lanes(self, vector: ir.Value) -> ir.Value:
-        """Return the sum of all lanes: the two halves are added, then the halves of the result, and so on."""
+        """Return the sum of all lanes. The two halves are added, then the halves of the result, and so on."""
         lanes = LANES
         while lanes > 1:
             lanes //= 2
@@ -182,7 +181,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.call_llvm("llvm.x86.ldtilecfg", ir.VoidType(), self.inttoptr(place, BYTE.as_pointer()))
 
     def load_tile(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
-        """Load the rows of a tile, which are ``stride`` bytes apart. With a stride of 0, all rows are the same."""
+        """Load the rows of a tile, which are ``stride`` bytes apart. With a stride of 0, all rows are equal."""
         pointer = self.inttoptr(address, BYTE.as_pointer())
         self.call_llvm("llvm.x86.tileloadd64", ir.VoidType(), BYTE(tile), pointer, stride)
 
@@ -200,15 +199,15 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.call_llvm("llvm.x86.tdpbusd", ir.VoidType(), BYTE(sums), BYTE(unsigned), BYTE(signed))
 
     def release_tiles(self) -> None:
-        """Reset the tile registers, so that the operating system need not save them when it switches threads."""
+        """Reset the tile registers, so that the operating system does not save them when it switches threads."""
         self.call_llvm("llvm.x86.tilerelease", ir.VoidType())
 
     def prefetch(self, address: ir.Value) -> None:
-        """Load the cache line at ``address`` into the second-level cache; any address is allowed."""
+        """Load the cache line at ``address`` into the second-level cache. Any address is allowed."""
         pointer = self.inttoptr(address, BYTE.as_pointer())
         self.call_llvm("llvm.prefetch.p0i8", ir.VoidType(), pointer, INT32(0), INT32(2), INT32(1))
 
     def prefetch_lines(self, address: ir.Value, count: ir.Value) -> None:
-        """Load ``count`` cache lines, starting at ``address``, into the second-level cache; any address is allowed."""
+        """Load ``count`` cache lines, starting at ``address``, into the second-level cache. Any address is allowed."""
         with self.loop(count) as line:
             self.prefetch(self.offset(address, line, CACHE_LINE))

@@ -1,4 +1,4 @@
-"""A small kernel that tests whether the features of Numba and llvmlite that kernels need work."""
+"""A small kernel that tests whether the Numba and llvmlite features that kernels need work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.kernels.reductions import row_sum
 
 
 def run() -> None:
-    """Run the kernel. Raises an exception if that fails, or if the result is wrong."""
+    """Run the kernel. Raises an exception if it fails or returns a wrong result."""
     x = np.arange(1, 2 * LANES, dtype=np.float32)
     actual, expected = _scaled_sum(x, 0.5), float(x.sum()) / 2
     if actual != expected:

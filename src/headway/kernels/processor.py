@@ -1,8 +1,8 @@
-"""The features of the processor that kernels may use.
+"""The processor features that kernels may use.
 
-The processor's features determine which kernels run. ``HEADWAY_CPU_FEATURES`` restricts the features, for tests and to
-compare kernels on one machine. Its value is ``none`` or a comma-separated list of features, each of which includes the
-features that it builds on. A feature that the processor lacks stays off.
+The processor's features determine which kernels run. ``HEADWAY_CPU_FEATURES`` restricts these features for tests, or to
+compare kernels on one machine. Its value is ``none`` or a comma-separated list of features. Each feature also enables
+the features that it builds on. A feature that the processor lacks stays disabled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.errors import ConfigError
 FEATURES_VARIABLE = "HEADWAY_CPU_FEATURES"
 
 _AMX_INT8 = "amx-int8"
-# For each feature: the processor flags that it requires, by LLVM's names, and the features that it builds on.
+# Maps each feature to the processor flags that it requires (LLVM's names) and the features that it builds on.
 _FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "avx2": (("avx2", "f16c", "fma"), ()),  # virtual machines may hide f16c and fma
     "avxvnni": (("avxvnni",), ("avx2",)),
@@ -42,9 +42,9 @@ def cpu_features() -> frozenset[str]:
 
 
 def _request_amx_permission() -> bool:
-    """Ask Linux for permission to use the AMX tile registers, and return whether it is granted.
+    """Request permission from Linux to use the AMX tile registers, and return whether it is granted.
 
-    Without it, the first instruction that uses them ends the process. Forked processes inherit the permission.
+    Without this permission, the first AMX instruction terminates the process. Forked processes inherit the permission.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,8 +1,8 @@
 """Sums over the elements of a row, in a fixed order.
 
 A compiler that may reorder sums vectorizes a loop, but may choose a different number of vectors each time it compiles
-the loop: with or without threads, in a process that compiles or in one that loads cached code. Here each lane of one
-vector has its own sum, a tree of shuffles adds the lanes, and the elements that fill no vector are added last.
+the loop. Results could then depend on whether the code uses threads or comes from the cache. Here, each lane of one
+vector has its own sum, a tree of shuffles adds the lanes, and elements that do not fill a vector are added last.
 
 Functions take the address of a row and, to determine its type, one element (``like``): float32, or uint16 with the bits
 of a bfloat16. Sums are float32.
@@ -25,10 +25,10 @@ _Broadcast = Callable[[ir.Value], ir.Value]
 def _emit_sum(builder: Builder, count: ir.Value, term: Callable[[_Read, _Broadcast], ir.Value]) -> ir.Value:
     """Return the sum of ``count`` terms.
 
-    ``term`` returns one term, or a vector of terms. Its arguments are two functions: one reads an element, or a vector
-    of elements, and the other returns a number, or a vector that repeats it.
+    ``term`` returns one term or a vector of terms. Its arguments are two functions. One reads an element or a vector of
+    elements. The other returns a number, or a vector with the number in all lanes.
     """
-    total, rest = (builder.variable(constant(kind, 0.0)) for kind in (FLOAT_VECTOR, FLOAT))
+    total, rest = (builder.local_variable(constant(kind, 0.0)) for kind in (FLOAT_VECTOR, FLOAT))
 
     def emit(kind: ir.Type, index: ir.Value) -> None:
         def read(x: ir.Value, stored: ir.Type) -> ir.Value:
@@ -72,7 +72,10 @@ def dot_product(
 def weighted_deviation_dot(
     builder: Builder, x: ir.Value, like: ir.Value, weight: ir.Value, y: ir.Value, count: ir.Value, mean: ir.Value
 ) -> ir.Value:
-    """Return the sum of x * weight * (y - mean) over ``count`` elements; ``weight`` is float32, y has the type of x."""
+    """Return the sum of x * weight * (y - mean) over ``count`` elements.
+
+    ``weight`` is float32, and y has the type of x.
+    """
 
     def term(read: _Read, broadcast: _Broadcast) -> ir.Value:
         weighted = builder.fmul(read(x, like.type), read(weight, FLOAT))

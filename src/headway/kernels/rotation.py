@@ -1,4 +1,4 @@
-"""Rotate queries and keys to their positions (Su et al. 2021, "RoFormer"), in place in a projection's output."""
+"""Rotate the queries and keys in a projection's output to their positions (Su et al. 2021, "RoFormer")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from headway.kernels.llvm import FLOAT_VECTOR, INT64, LANES, Builder, intrinsic
 def rotate_heads(x: Array, cosine: Array, sine: Array, num_heads: int, out: Array) -> None:
     """Write x (B, T, P) to ``out``, with each pair of units in the first ``num_heads`` heads rotated.
 
-    x and out are contiguous, and float32 or uint16 (the bits of bfloat16). ``cosine`` and ``sine`` (T, K) are float32.
+    x and out are contiguous and either float32 or uint16 (the bits of bfloat16). ``cosine`` and ``sine`` (T, K) are
+    float32.
     Unit k of a head becomes x[k] * cosine[k] + x[other unit of the pair] * sine[k]. P must be at least ``num_heads`` K.
     """
     _rotate(x, cosine, sine, num_heads, out)

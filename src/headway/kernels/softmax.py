@@ -1,10 +1,10 @@
-"""The softmax of attention over the positions that a mask allows, the cross-entropy of logits, and their gradients.
+"""The masked softmax of attention, the cross-entropy of logits, and their gradients.
 
 Arrays are float32 or uint16 (the bits of bfloat16).
 
-A mask is a boolean array (B or 1, T or 1, S) in which True means "may attend". A causal mask whose queries attend only
-to the latest keys, such as those of their own document, can instead be an integer array (B, T): the first key of each
-query. Its last key is at its own position.
+A mask is a boolean array (B or 1, T or 1, S) in which True means "may attend". A causal mask that excludes early keys,
+such as those of other documents, can instead be an integer array (B, T) with the first key of each query. The last key
+is at the query's own position.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from headway.kernels.llvm import LANES
 from headway.kernels.reductions import dot_product
 
 _MINUS_INFINITY = np.float32(-np.inf)
-_CHUNK = 64  # rows that are processed at a time
+_CHUNK = 64  # number of rows that are processed at a time
 
 
 def masked_softmax_(scores: Array, mask: Array, scale: float = 1.0) -> None:
-    """Replace contiguous scores (B, H, T, S) by softmax(``scale`` * scores) over S.
+    """Replace contiguous scores (B, H, T, S) with softmax(``scale`` * scores) over S.
 
-    Weights are 0 where ``mask`` is closed, even in rows in which no position is open.
+    Weights are 0 at masked positions, even in rows in which all positions are masked.
     """
     _softmax(scores, mask, np.float32(scale))
 
 
 def softmax_backward_(gradient: Array, weights: Array, scale: float) -> None:
-    """Replace the gradient (N, S) with respect to the weights by the gradient with respect to the scores."""
+    """Replace the gradient (N, S) of the weights with the gradient of the scores."""
     _softmax_backward(gradient, weights, np.float32(scale))
 
 
@@ -45,7 +45,7 @@ def _softmax(scores: Array, mask: Array, factor: Any) -> None:
         powers = np.empty(length + LANES, dtype=np.float32)
         flags = np.empty(length, dtype=np.bool_)
         for query in range(queries):
-            is_open, own_query = open_keys(mask, row // heads, query, flags), own_head[query]
+            is_open, own_query = allowed_keys(mask, row // heads, query, flags), own_head[query]
             for key in range(length):
                 powers[key] = to_float32(own_query[key]) * factor if is_open[key] else _MINUS_INFINITY
             total = exp_and_sum(powers.ctypes.data, length)
@@ -56,8 +56,8 @@ def _softmax(scores: Array, mask: Array, factor: Any) -> None:
 
 
 @jit_inline
-def open_keys(mask: Array, sentence: int, query: int, flags: Array) -> Array:
-    """Return which keys a query may attend to. The result may be ``flags``, whose old values are lost."""
+def allowed_keys(mask: Array, sentence: int, query: int, flags: Array) -> Array:
+    """Return a mask of the keys that a query may attend to. It may be stored in ``flags``, which is overwritten."""
     if mask.ndim == 3:
         own_sentence: Array = mask[0]
         if len(mask) > 1:
@@ -83,11 +83,11 @@ def _softmax_backward(gradient: Array, weights: Array, scale: Any) -> None:
 
 
 def cross_entropy_(logits: Array, targets: Array, smoothing: float) -> float:
-    """Return the sum of log sum exp z - (1 - smoothing) z_t over rows z with target t, and replace z by its gradient.
+    """Return the sum of log sum exp z - (1 - smoothing) z_t over rows z with target t, and replace z with its gradient.
 
-    The logits of a batch are the largest tensor of a training step. Here each row is read once in its own precision,
-    converted to float32 probabilities in a cache, and written once. ``logits`` (R, V) are contiguous, and float32 or
-    uint16 (the bits of bfloat16). ``targets`` are (R,).
+    The logits of a batch are the largest tensor of a training step. Here, each row is read once in its own precision,
+    converted to float32 probabilities in a cache, and written once. ``logits`` (R, V) is contiguous and either float32
+    or uint16 (the bits of bfloat16). ``targets`` has shape (R,).
     """
     losses = np.empty(len(logits), dtype=np.float64)
     _cross_entropy(logits, targets, np.float32(1 - smoothing), losses)

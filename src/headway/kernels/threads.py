@@ -1,4 +1,4 @@
-"""The threads of the library that calls the kernels."""
+"""The number of threads of the library that calls the kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class HostThreads:
     """Functions that return and set the number of threads of the library that calls the kernels.
 
-    :mod:`headway.engine` sets both fields to PyTorch's functions. Without it, kernels use one thread.
+    :mod:`headway.engine` sets both fields to functions for PyTorch. Otherwise, kernels use one thread.
     """
 
     get: Callable[[], int] = lambda: 1

@@ -2,7 +2,7 @@
 
 Logits are computed for one chunk of the vocabulary at a time, and summed and ranked while they are in the cache. The
 normalizer is a running sum of exponentials relative to the largest logit so far. A logit that exceeds the smallest of
-the top k so far is inserted among them. Ties are broken by the lower token id.
+the current top k is inserted into them. In a tie, the lower token id comes first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headway.kernels.int8_gemm import BLOCK, multiply_block
 from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import CACHE_LINE, Builder, intrinsic
 
-_CHUNK = max(128, BLOCK)  # tokens whose logits are computed at a time; 128 KiB for 256 rows
-_MAX_PREFETCHED_LINES = 16  # for each row, while its logits are ranked
+_CHUNK = max(128, BLOCK)  # number of tokens whose logits are computed at a time (128 KiB for 256 rows)
+_MAX_PREFETCHED_LINES = 16  # maximum number of cache lines to prefetch while a row's logits are ranked
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)
 
@@ -44,11 +44,11 @@ def topk_projection(
 ) -> None:
     """Find each row's top k tokens under a packed output projection, and their log-probabilities, best first.
 
-    ``quantized_rows`` (R, K) have the scales ``input_scales`` (R,). ``layer_addresses`` are the addresses of the
-    weight's arrays (:class:`~headway.kernels.int8_linear.QuantizedLinear`). The results are written to
-    ``out_log_probs`` and ``out_tokens`` (R, k), and the log-probabilities of ``eos`` to ``out_eos_log_probs`` (R,).
-    ``banned`` tokens are never chosen but keep their share of the probability. If fewer than k tokens are left, the
-    rest have log-probability -inf. If a logit is NaN, so are all results of its row.
+    ``quantized_rows`` (R, K) have the scales ``input_scales`` (R,). ``layer_addresses`` contains the addresses of the
+    layer's arrays (:class:`~headway.kernels.int8_linear.QuantizedLinear`). The results are written to ``out_log_probs``
+    and ``out_tokens`` (R, k), and the log-probabilities of ``eos`` to ``out_eos_log_probs`` (R,). ``banned`` tokens are
+    never chosen but keep their share of the probability. If fewer than k tokens are left, the remaining entries have
+    log-probability -inf. If a logit is NaN, all results of its row are NaN.
     """
     weights, accumulator_init, scales, bias = layer_addresses
     rows, width = quantized_rows.shape
@@ -57,8 +57,8 @@ def topk_projection(
     for row in range(rows):
         largest[row], totals[row], out_eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
     inputs, own_scales, out = quantized_rows.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
-    # The weights of the next chunk are prefetched while the logits of this one are ranked, because ranking reads no
-    # weights. multiply_block has already prefetched the chunk's first block.
+    # The weights of the next chunk are prefetched while the logits of the current chunk are ranked, because ranking
+    # reads no weights. multiply_block has already prefetched the first block of the next chunk.
     lines = min(-(-(_CHUNK - BLOCK) * width // CACHE_LINE // max(rows, 1)), _MAX_PREFETCHED_LINES)
     for start in range(0, vocab_size, _CHUNK):
         size = min(_CHUNK, vocab_size - start)
@@ -96,8 +96,8 @@ def topk_projection_per_sentence(
 ) -> None:
     """Like :func:`topk_projection`, but each sentence has its own tokens and weights.
 
-    ``slot_tokens`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros. The arrays of
-    ``layers`` (P, blocks, ...) are in the same order. ``slots`` (B,) is the slot of each sentence. The rows of a
+    ``slot_tokens`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros. The arrays in
+    ``layers`` (P, blocks, ...) are in the same order. ``slots`` (B,) contains the slot of each sentence. The rows of a
     sentence are adjacent.
     """
     weights, accumulator_init, scales, bias = layers
@@ -133,7 +133,7 @@ def topk_projection_per_sentence(
 def topk_logits(
     logits: Array, banned: Array, eos: int, out_log_probs: Array, out_tokens: Array, out_eos_log_probs: Array
 ) -> None:
-    """Like :func:`topk_projection`, for given logits (R, V)."""
+    """Like :func:`topk_projection`, but takes logits (R, V)."""
     rows, vocab_size = logits.shape
     for row in range(rows):
         largest, total = _LEAST, np.float32(0)
@@ -159,9 +159,9 @@ def _add_chunk(
 ) -> tuple[np.float32, np.float32]:
     """Update a row's top k and its sum of exponentials with the logits in columns ``first`` to ``end``.
 
-    Column c contains the logit of token ``offset`` + c. Return the largest logit so far and the sum of exponentials
-    relative to it. The top k so far are in ``tokens``, and their logits in ``log_probs``. Both are initialized when the
-    first token is added.
+    Column c contains the logit of token ``offset`` + c. Returns the largest logit so far and the sum of exponentials
+    relative to it. ``tokens`` contains the current top k, and ``log_probs`` contains their logits. Both are initialized
+    when the first token is added.
     """
     last = log_probs.shape[1] - 1
     if first + offset == 0:
@@ -194,7 +194,7 @@ def _add_chunk(
 
 @jit_internal
 def _normalize(row: int, largest: np.float32, total: np.float32, log_probs: Array, eos_log_probs: Array) -> None:
-    """Convert logits to log-probabilities, which are at most 0 even after rounding."""
+    """Convert logits to log-probabilities that are at most 0 even after rounding."""
     normalizer = largest + np.log(total)
     for c in range(log_probs.shape[1]):
         difference = log_probs[row, c] - normalizer

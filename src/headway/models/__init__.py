@@ -1,6 +1,6 @@
-"""Model architectures, one per file with its configuration, as modules of PyTorch that can be used on their own.
+"""Model architectures as PyTorch modules that can be used on their own, one per file with its configuration.
 
-:mod:`headway.models.registry` lists the architectures and lets other packages add theirs. A model has one of four
+:mod:`headway.models.registry` lists the architectures, and other packages can register more. A model has one of four
 capabilities, each with a base class in :mod:`headway.models.base`.
 """
 

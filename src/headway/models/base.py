@@ -1,7 +1,8 @@
 """Base classes of the configurations and models of all architectures: the interface that the rest of Headway uses.
 
-:mod:`headway.models.registry` lists the architectures. A model has one of the four capabilities of
-:mod:`headway.kinds`, each with a base class here. An architecture of another package derives its classes from these.
+:mod:`headway.models.registry` lists the architectures. A model has one of the four capabilities in
+:mod:`headway.kinds`, each with a base class in this module. Architectures in other packages derive their classes from
+these base classes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 class ArchitectureConfig(Config):
     """Base class of the configurations of all architectures.
 
-    Each has the fields ``kind``, with a single literal value, and ``d_model``, on which the learning rate may depend.
-    Configurations of models that continue, fill or label also have ``max_length``, the maximum length of a text in
-    tokens, and those of classifiers ``pad_to_max_length`` and ``pooling``.
+    Each configuration has the fields ``kind``, with a single literal value, and ``d_model``, on which the learning rate
+    may depend. Configurations of models that continue, fill or label also have ``max_length``, the maximum length of a
+    text in tokens. Configurations of classifiers also have ``pad_to_max_length`` and ``pooling``.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named settings, such as the sizes of published models
@@ -33,7 +34,7 @@ class ArchitectureConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        """Replace ``preset = "base"`` with the options of this preset. Other given keys take precedence."""
+        """Replace a key such as ``preset = "base"`` with the preset's options. Other given keys take precedence."""
         return apply_preset(data, cls.presets) if isinstance(data, dict) and cls.presets else data
 
     @classmethod
@@ -49,22 +50,23 @@ class ArchitectureConfig(Config):
 
         @property
         def kind(self) -> str:
-            """The architecture."""
+            """Name of the architecture."""
 
         @property
         def d_model(self) -> int:
-            """Width of the model."""
+            """Width of the model's states, in units."""
 
 
 class Model(nn.Module):
     """Base class of the models of all architectures.
 
     Attributes:
-        config: The configuration.
-        int8_weights: The weights, if the model folder stores them in 8-bit integers, or None
+        config: The model's configuration.
+        int8_weights: The stored weights if the model folder contains 8-bit integers, otherwise None
             (:mod:`headway.engine.int8_weights`).
         projection: The layer that computes the logits.
-        hidden: Method that returns the states from which the projection computes logits, if the model predicts tokens.
+        hidden: In models that predict tokens, the method that returns the states from which the projection computes
+            logits.
     """
 
     config: Any
@@ -74,19 +76,19 @@ class Model(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Maximum length of a sequence in tokens, EOS included. None means no limit."""
+        """Maximum length of a sequence in tokens, including EOS. None means no limit."""
         raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """The device that the weights are on."""
         weights = self.projection.weight if self.int8_weights is None else self.int8_weights
         device: torch.device = weights.device
         return device
 
 
 class _SearchedModel(Model):
-    """Base class of the models that a search decodes. See :class:`headway.decode.protocol.SearchModel`."""
+    """Base class of models that can be searched. See :class:`headway.decode.protocol.SearchModel`."""
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> Any:
         """Encode the sources and begin decoding, with ``beams`` rows per source."""
@@ -106,7 +108,7 @@ class _SearchedModel(Model):
 
 
 class TranslationModel(_SearchedModel):
-    """Base class of models that translate: encoder and decoder of any kind."""
+    """Base class of models that translate, with an encoder and a decoder of any kind."""
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return the states from which :attr:`projection` computes the logits of the token after each target token."""
@@ -118,7 +120,7 @@ class ContinuationModel(_SearchedModel):
 
     @property
     def carries_state(self) -> bool:
-        """Whether the model reads texts of any length, and replaces the tokens before a block by a state."""
+        """Whether the model processes texts of any length block by block, and carries a state between blocks."""
         return False
 
     def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
@@ -129,17 +131,17 @@ class ContinuationModel(_SearchedModel):
 class ClassificationModel(Model):
     """Base class of models that label texts. ``forward`` returns the logits (B, C) of sources (B, S) that end with EOS.
 
-    :meth:`embed_source` and :meth:`logits_from` are for explanations, which need gradients with respect to the vectors
-    that the model reads.
+    :meth:`embed_source` and :meth:`logits_from` are used for explanations, which need gradients with respect to the
+    model's input vectors.
     """
 
     @property
     def max_length(self) -> int:
-        """Maximum length of a text in tokens, EOS included."""
+        """Maximum length of a text in tokens, including EOS."""
         raise NotImplementedError
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
-        """Return the vectors that the model reads, before element-wise dropout."""
+        """Return the model's input vectors, before element-wise dropout."""
         raise NotImplementedError
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
@@ -161,5 +163,5 @@ class FillingModel(Model):
     head: Any
 
     def hidden(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        """Return the state of each position, which :attr:`head` reads."""
+        """Return the state of each position, which is the input of :attr:`head`."""
         raise NotImplementedError

@@ -4,11 +4,11 @@
 
 The reference classifier can be built in two versions, because its description and its code differ. Both have one block
 of width 256 (d_ff 512, 8 heads), pad or truncate texts to exactly 60 tokens (``max_length = 60``,
-``pad_to_max_length``), have no mask (``masked = false``), and predict from the last position (``pooling = "last"``),
+``pad_to_max_length``), use no mask (``masked = false``), and predict from the last position (``pooling = "last"``),
 which is padding in every shorter text. The description has neither residual connections nor layer normalization
-(``residual = false``, ``norm = "none"``); the code has both (``norm = "pre"``). For new models, masking padding and
-pooling over all positions, as by default, is the better choice. Without blocks (``encoder_layers = 0``), the model is a
-linear classifier of pooled embeddings (with ``pooling = "mean"``, the model of Joulin et al. 2017).
+(``residual = false``, ``norm = "none"``); the code has both (``norm = "pre"``). For new models, the defaults are a
+better choice: they mask padding and pool over all positions. Without blocks (``encoder_layers = 0``), the model is a
+linear classifier on pooled embeddings. With ``pooling = "mean"``, this is the model of Joulin et al. 2017.
 
 Dimensions: B batch, S source positions, D model, C classes.
 """
@@ -55,11 +55,12 @@ class ClassifierConfig(BlockConfig, ArchitectureConfig):
         0, ge=0, description="Width of a residual convolution before the first block, in positions; odd, or 0 for none."
     )
     pooling: PoolingKind = Field(
-        "mean", description="Method of pooling all positions into one vector. first: a begin symbol before the text."
+        "mean",
+        description="Method of pooling all positions into one vector. first: uses a begin symbol before the text.",
     )
     masked: bool = Field(True, description="Whether attention and pooling ignore padding.")
     max_length: int = Field(
-        256, ge=2, description="Maximum text length in tokens, with the end symbol; longer texts are truncated."
+        256, ge=2, description="Maximum text length in tokens, including the end symbol; longer texts are truncated."
     )
     pad_to_max_length: bool = Field(False, description="Whether shorter texts are padded to exactly max_length.")
 
@@ -69,19 +70,19 @@ class ClassifierConfig(BlockConfig, ArchitectureConfig):
             raise ValueError(f"convolution = {self.convolution} has no center; choose an odd width, such as 3, or 0")
         if not self.masked and not self.pad_to_max_length:
             raise ValueError(
-                "masked = false: padding would count, so a text's label would depend on the other texts in its batch; "
-                "set pad_to_max_length = true, which pads all texts to the same length"
+                "masked = false: padding is not ignored, so a text's label would depend on the other texts in its "
+                "batch; set pad_to_max_length = true, which pads all texts to the same length"
             )
         if self.decoder_window is not None:
             raise ValueError(
-                f"decoder_window = {self.decoder_window} has no effect: a classifier has no decoder; leave it out, or "
+                f"decoder_window = {self.decoder_window} has no effect: a classifier has no decoder; remove it, or "
                 "set encoder_window"
             )
         return self
 
 
 class EncoderClassifier(ClassificationModel):
-    """Computes the logits of the classes from the tokens of a text. Sources end with EOS; padding is on the right."""
+    """A classifier that maps the tokens of a text to class logits. Sources end with EOS. Padding is on the right."""
 
     pad, bos = 0, 1  # PAD and BOS of headway.text.base
 
@@ -107,13 +108,11 @@ class EncoderClassifier(ClassificationModel):
 
     @property
     def max_length(self) -> int:
-        """The maximum length of a text in tokens, including EOS."""
+        """Maximum length of a text in tokens, including EOS."""
         return self.config.max_length
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
-        """Return the tokens that the encoder reads: ``source`` padded as configured, and BOS first if the pooling is
-        "first".
-        """
+        """Return the encoder's input tokens: ``source``, padded as configured, after BOS if the pooling is "first"."""
         check_integers("source", source, "batch", "length")
         if self.config.pad_to_max_length:
             source = F.pad(source, (0, self.max_length - source.size(1)), value=self.pad)  # a negative width truncates
@@ -135,10 +134,10 @@ class EncoderClassifier(ClassificationModel):
         return self.logits_from(self.embed_source(source), source)
 
     def _pooled(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B P"]:
-        """Encode and pool.
+        """Encode the input vectors and pool them.
 
-        If the pooling reads a single position, the last block computes only this position, from all keys and values,
-        unless whole blocks are dropped. Observers of its attention then see (B, H, 1, S) weights.
+        If the pooling uses a single position, the last block computes only this position, from all keys and values,
+        unless whole blocks are dropped. Observers of its attention then receive (B, H, 1, S) weights.
         """
         if self.convolution is not None:
             x = self.convolution(x, mask)
@@ -159,16 +158,16 @@ class EncoderClassifier(ClassificationModel):
         return read.squeeze(1)
 
     def _mask(self, tokens: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
-        """Return True for tokens and False for padding, or None if padding is not masked."""
+        """Return a mask that is True at tokens and False at padding, or None if padding is not masked."""
         return tokens != self.pad if self.config.masked else None
 
 
 def _one_position(
     block: EncoderBlock, y: Float[Tensor, "B 1 D"], x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B 1 S"] | None
 ) -> Float[Tensor, "B 1 D"]:
-    """Return the output of ``block`` at one position, whose input is ``y``. ``x`` is the input at all positions."""
+    """Return the output of ``block`` at one position with input ``y``. ``x`` contains the inputs at all positions."""
     attention, around = block.attention, block.attention_residual
-    kv = attention.keys_values(around.norm(x) if isinstance(around, PreNorm) else x)
-    y = around(y, lambda y: attention.attend(attention.queries(y), kv, mask))
+    kv = attention.project_memory(around.norm(x) if isinstance(around, PreNorm) else x)
+    y = around(y, lambda y: attention.attend(attention.project_queries(y), kv, mask))
     transformed: Tensor = block.feed_forward_residual(y, block.feed_forward)
     return transformed

@@ -1,13 +1,13 @@
-"""The decoder-only Transformer: a language model that predicts each token from those before it.
+"""The decoder-only Transformer: a language model that predicts each token from the tokens before it.
 
-A stack of causal blocks, each self-attention and feed-forward, between a token embedding and an output projection
-(Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"). The defaults are those of GPT-2
-(Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): pre-norm with a final norm,
-learned positions, GELU, and one matrix for embedding and output projection. Options select the architecture of Llama
+The model is a stack of causal blocks (self-attention and feed-forward) between a token embedding and an output
+projection (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"). The defaults are those
+of GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): pre-norm with a
+final norm, learned positions, GELU, and tied embedding and output projection. Options select the architecture of Llama
 (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, grouped-query attention and no biases.
 
-A text begins with BOS, so that its first token is predicted, too, and ends with EOS. To a search the model's source is
-the prompt: :meth:`DecoderOnly.start` reads its tokens at once, and the first step reads the token after them.
+A text begins with BOS, so that its first token is also predicted, and ends with EOS. In a search, the model's source is
+the prompt. :meth:`DecoderOnly.start` processes all of its tokens at once, and the first step takes the next token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt2-medium": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "decoder_layers": 24, "max_length": 1024},
     "gpt2-large": {"d_model": 1280, "num_heads": 20, "d_ff": 5120, "decoder_layers": 36, "max_length": 1024},
     "gpt2-xl": {"d_model": 1600, "num_heads": 25, "d_ff": 6400, "decoder_layers": 48, "max_length": 1024},
-    # Grattafiori et al. 2024, "The Llama 3 Herd of Models"; the sizes are those of the published weights.
+    # Grattafiori et al. 2024, "The Llama 3 Herd of Models". The sizes match the published weights.
     "llama3.2-1b": {
         "norm_kind": "rms",
         "bias": "none",
@@ -58,12 +58,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "rotary_scaling": {"kind": "llama3", "factor": 32.0, "original_length": 8192},
     },
 }
-# Presets that version 0.1.0 removed: their weights, gradients and moments in float32 need more than 80 GB.
+# Presets that version 0.1.0 removed, because their weights, gradients and moments in float32 need more than 80 GB.
 _TOO_LARGE_PRESETS = ("llama2-7b", "llama2-13b", "llama3-8b")
 
 
 class DecoderOnlyConfig(LanguageModelConfig):
-    """The sizes and options of a decoder-only language model. The defaults are those of GPT-2, in a small size."""
+    """The sizes and options of a decoder-only language model. The defaults are a small version of GPT-2."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
@@ -71,10 +71,12 @@ class DecoderOnlyConfig(LanguageModelConfig):
     norm: NormPlacement = "pre"
     decoder_layers: int = Field(6, ge=1, description="Number of blocks.")
     max_length: int = Field(
-        256, ge=2, description="Context length in tokens: the length of training blocks, and of learned positions."
+        256,
+        ge=2,
+        description="Context length in tokens: the length of training blocks and number of learned positions.",
     )
     parallel: bool = Field(
-        False, description="Whether both sub-layers of a block read the block's input (GPT-J); needs norm = 'pre'."
+        False, description="Whether both sub-layers of a block take the block's input (GPT-J); needs norm = 'pre'."
     )
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
 
@@ -85,9 +87,9 @@ class DecoderOnlyConfig(LanguageModelConfig):
             return data
         if data.get("preset") in _TOO_LARGE_PRESETS:
             raise ValueError(
-                f"preset = {data['preset']!r}: version 0.1.0 removed it, because weights, gradients and moments need "
-                "more than 80 GB of memory, and training needs all of them on one device; the largest presets are "
-                "'llama3.2-1b' and 'gpt2-xl'. Published weights of this size can be imported (headway import)"
+                f"preset = {data['preset']!r}: version 0.1.0 removed this preset, because its weights, gradients and "
+                "moments need more than 80 GB of memory on one device; the largest presets are 'llama3.2-1b' and "
+                "'gpt2-xl'. Published weights of this size can be imported (headway import)"
             )
         return apply_preset(data, PRESETS)
 
@@ -95,8 +97,8 @@ class DecoderOnlyConfig(LanguageModelConfig):
     def _fits_together(self) -> DecoderOnlyConfig:
         if self.encoder_window is not None:
             raise ValueError(
-                f"encoder_window = {self.encoder_window} has no effect: a decoder-only model has no encoder; leave it "
-                "out, or set decoder_window"
+                f"encoder_window = {self.encoder_window} has no effect: a decoder-only model has no encoder; remove "
+                "it, or set decoder_window"
             )
         if self.parallel and (self.norm != "pre" or not self.residual):
             raise ValueError("parallel = true needs norm = 'pre' and residual = true")
@@ -111,11 +113,11 @@ class PrefixState:
 
 
 class DecoderOnly(ContinuationModel):
-    """Maps tokens to the logits of the token after each of them.
+    """A model that maps tokens to the logits of each next token.
 
-    Weights are initialized as in GPT-2: from a normal distribution with standard deviation 0.02, which is divided by
-    sqrt(2 N) in the layers that end a sub-layer, because the residual path adds up 2 N of them (Radford et al. 2019,
-    section 2.3).
+    Weights are initialized as in GPT-2: from a normal distribution with standard deviation 0.02. In the last layer of
+    each sub-layer, the deviation is divided by sqrt(2 N), because the residual path adds the outputs of 2 N sub-layers
+    (Radford et al. 2019, section 2.3).
     """
 
     pad = 0
@@ -126,7 +128,7 @@ class DecoderOnly(ContinuationModel):
 
     def __init__(self, config: DecoderOnlyConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()
-        assert output_size in (None, vocab_size), "a language model predicts the tokens that it reads"
+        assert output_size in (None, vocab_size), "a language model has one vocabulary for inputs and outputs"
         self.config = config
         self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
         self.positions = make_positions(config.positions, config.d_model, config.max_length)
@@ -137,13 +139,13 @@ class DecoderOnly(ContinuationModel):
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with BOS; None means no limit."""
+        """Maximum sequence length that the positions support, in tokens including BOS. None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
 
     def embed(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
         """Return the input of the first block, before dropout: embeddings with positions.
 
-        ``positions`` are those of the tokens if they do not count from 0 in each row.
+        Pass the tokens' ``positions`` if they do not count from 0 in each row.
         """
         embedded: Tensor = self.embedding(tokens)
         if positions is None:
@@ -154,7 +156,7 @@ class DecoderOnly(ContinuationModel):
         return positioned
 
     def embed_next(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
-        """Return the same as :meth:`embed` for one token of each row. The positions must be reserved."""
+        """Return the same as :meth:`embed` for one token per row. Call ``positions.reserve`` first."""
         embedded = self.embedding(tokens.unsqueeze(1)).squeeze(1)
         positioned: Tensor = self.positions.add_at(embedded, positions)
         return positioned
@@ -164,10 +166,10 @@ class DecoderOnly(ContinuationModel):
     ) -> Float[Tensor, "B T D"]:
         """Return the hidden states from which :attr:`projection` computes logits.
 
-        Padding belongs on the right, where no other position attends to it. With ``documents``, rows contain several
-        documents, and each token attends only to the earlier ones of its own document. With ``reset_positions``, the
-        positions of each document count from 0. Rotary positions are not changed, because the attention weights of
-        dot-product and cosine scores depend only on the distances within a document.
+        Padding must be on the right, where no other position attends to it. With ``documents``, rows contain several
+        documents, and each token attends only to its own document. With ``reset_positions``, the positions of each
+        document count from 0. Rotary positions are not reset, because with dot-product and cosine scores, attention
+        weights depend only on the distances within a document.
         """
         if documents is None:
             return self.encode(self.embed(tokens), tokens)
@@ -182,19 +184,19 @@ class DecoderOnly(ContinuationModel):
         return states
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Return the logits of the token that follows each position."""
+        """Return the logits of the next token after each position."""
         logits: Tensor = self.projection(self.hidden(tokens))
         return logits
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
-        """Read the sources, the beginnings of the sequences, and begin decoding with ``beams`` rows for each."""
+        """Process the prompts (``sources``) and begin decoding, with ``beams`` rows for each prompt."""
         stored = self._prefill(sources)
-        state = PrefixState(self.decoder.cache(stored))
+        state = PrefixState(self.decoder.make_cache(stored))
         self._admit(state, sources, stored, beams)
         return state
 
     def admit(self, state: PrefixState, sources: Sequence[Sequence[int]]) -> None:
-        """Read more sources and append them to ``state``, with the same number of rows per source."""
+        """Process more prompts and append them to ``state``, with the same number of rows per prompt."""
         self._admit(state, sources, self._prefill(sources), state.prefix_kv.beams)
 
     def _prefill(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
@@ -209,7 +211,7 @@ class DecoderOnly(ContinuationModel):
             state.prefix_kv.write(layer, keys_values.keys, keys_values.values)
 
     def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""
+        """Append one token to each row and predict the next. ``Step.attention`` is None, because there is no source."""
         prefix_kv = state.prefix_kv
         self.positions.reserve(prefix_kv.current_max_length + 1)
         x = self.embed_next(tokens, prefix_kv.lengths.repeat_interleave(prefix_kv.beams))
@@ -219,5 +221,5 @@ class DecoderOnly(ContinuationModel):
     def reorder_rows(
         self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.prefix_kv.select(rows, sequences)

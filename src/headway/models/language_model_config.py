@@ -1,4 +1,4 @@
-"""The options and the weight initialization that decoder-only and masked language models share."""
+"""The options and weight initialization shared by decoder-only and masked language models."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class LanguageModelConfig(BlockConfig, ArchitectureConfig):
     positions: PositionKind = "learned"
     scale_embedding: bool = Field(False, description="Whether embeddings are multiplied by sqrt(d_model).")
     tie: Literal["target", "none"] = Field(
-        "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
+        "target", description="Whether embedding and output projection share their weight (target) or not (none)."
     )
 
 
 def initialize_weights(model: nn.Module, scaled_blocks: Iterable[nn.Module]) -> None:
-    """Draw the weights as GPT-2 and BERT do: normal with standard deviation 0.02; biases are zero.
+    """Initialize weights as in GPT-2 and BERT, normally with standard deviation 0.02, and biases to zero.
 
-    In ``scaled_blocks``, the last matrix of each sub-layer has a standard deviation that is smaller by the square root
-    of the number of sub-layers, because their outputs are added up (Radford et al. 2019, section 2.3).
+    In ``scaled_blocks``, the standard deviation of each sub-layer's last matrix is divided by the square root of the
+    number of sub-layers, because their outputs are added (Radford et al. 2019, section 2.3).
     """
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | TokenEmbedding):

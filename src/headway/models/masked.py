@@ -1,18 +1,18 @@
-"""The masked language model: an encoder that predicts tokens that were hidden from it, from the text on both sides.
+"""The masked language model: an encoder that predicts hidden tokens from the text on both sides.
 
     embeddings (+ positions, + segments) -> norm -> encoder blocks -> head -> output projection
 
-The defaults are the form of BERT (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
-Language Understanding", section 3 and appendix A) in a small size: post-norm, learned positions, GELU, and one matrix
-for embedding and output projection. The preset ``modernbert-base`` has the form of ModernBERT (Warner et al. 2024,
-"Smarter, Better, Faster, Longer", section 2.1): pre-norm, rotary positions, GeGLU, no biases, and blocks that attend
-to all positions alternating with blocks that attend to a window around each position. If embeddings are normed and
-blocks are pre-norm, the attention of the first block has no norm of its own, as in ModernBERT.
+The defaults are a small version of BERT (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
+Language Understanding", section 3 and appendix A): post-norm, learned positions, GELU, and tied embedding and output
+projection. The preset ``modernbert-base`` has the architecture of ModernBERT (Warner et al. 2024, "Smarter, Better,
+Faster, Longer", section 2.1): pre-norm, rotary positions, GeGLU, no biases, and blocks that attend to all positions
+alternating with blocks that attend to a window around each position. If embeddings are normalized and blocks are
+pre-norm, the first block has no norm before its attention, as in ModernBERT.
 
-Training predicts only the hidden positions: :meth:`MaskedTransformer.hidden` returns the states of all positions, and
-the head (a dense layer, its activation and a norm) and the projection then compute logits from some of them.
+Training predicts only hidden tokens: :meth:`MaskedTransformer.hidden` returns the states of all positions, and the head
+(a dense layer, its activation and a norm) and the projection then compute logits only from some of these states.
 
-A text begins with BOS, BERT's [CLS], and ends with EOS, BERT's [SEP].
+A text begins with BOS (BERT's [CLS]) and ends with EOS (BERT's [SEP]).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class MaskedConfig(LanguageModelConfig):
-    """The sizes and options of a masked language model. The defaults are the form of BERT, in a small size."""
+    """The sizes and options of a masked language model. The defaults are a small version of BERT."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
@@ -77,27 +77,27 @@ class MaskedConfig(LanguageModelConfig):
     global_every: int | None = Field(
         None,
         ge=1,
-        description="With encoder_window: the first block and every n-th after it attend to all positions. Default: "
-        "every block attends within the window.",
+        description="With encoder_window: the first block and every n-th block after it attend to all positions. "
+        "Default: every block attends only within the window.",
     )
     local_rotary_base: float | None = Field(
         None, gt=1, description="With global_every: rotary_base of the blocks with a window. Default: rotary_base."
     )
     max_length: int = Field(
-        256, ge=2, description="Maximum length in tokens, with BOS and EOS: of training blocks and learned positions."
+        256, ge=2, description="Length of training blocks and of learned positions, in tokens including BOS and EOS."
     )
     num_segments: int = Field(
-        0, ge=0, description="Number of learned segment embeddings, such as 2 for pairs of texts; 0 for none."
+        0, ge=0, description="Number of learned segment embeddings, such as 2 for pairs of texts. 0 means none."
     )
-    embedding_norm: bool = Field(True, description="Whether the sum of the embeddings is normed.")
+    embedding_norm: bool = Field(True, description="Whether the sum of the embeddings is normalized.")
     output_bias: bool = Field(True, description="Whether each token's logit has a bias.")
 
     @model_validator(mode="after")
     def _fits_an_encoder(self) -> MaskedConfig:
         if self.decoder_window is not None:
             raise ValueError(
-                f"decoder_window = {self.decoder_window} has no effect: a masked language model has no decoder; leave "
-                "it out, or set encoder_window"
+                f"decoder_window = {self.decoder_window} has no effect: a masked language model has no decoder; remove "
+                "it, or set encoder_window"
             )
         if self.global_every is not None and self.encoder_window is None:
             raise ValueError(
@@ -107,21 +107,21 @@ class MaskedConfig(LanguageModelConfig):
         if self.local_rotary_base is not None and (self.global_every is None or self.positions != "rotary"):
             raise ValueError(
                 f"local_rotary_base = {self.local_rotary_base:g} has no effect without global_every and positions = "
-                "'rotary'; leave it out, or set rotary_base"
+                "'rotary'; remove it, or set rotary_base"
             )
         if self.max_length < 3:
             raise ValueError(f"max_length = {self.max_length}: no token fits between BOS and EOS; expected at least 3")
         return self
 
     def block_config(self, layer: int) -> BlockConfig:
-        """Return the options of block ``layer``, counted from 0: it attends to all positions, or within the window."""
+        """Return the options of the block with index ``layer``, which attends to all positions or within the window."""
         if self.global_every is not None and layer % self.global_every == 0:
             return self.model_copy(update={"encoder_window": None})
         return self.model_copy(update={"rotary_base": self.local_rotary_base or self.rotary_base})
 
 
 class PredictionHead(nn.Module):
-    """A dense layer, an activation and a norm, between the encoder and the output projection (BERT's transform)."""
+    """A dense layer, an activation and a norm between the encoder and the output projection (BERT's transform)."""
 
     def __init__(self, config: MaskedConfig) -> None:
         super().__init__()
@@ -136,10 +136,10 @@ class PredictionHead(nn.Module):
 
 
 class MaskedTransformer(FillingModel):
-    """Maps tokens, some of which are hidden, to the logits of the original token at each position.
+    """A model that maps tokens, some of which are hidden, to the logits of the original token at each position.
 
-    Weights are initialized from a normal distribution with standard deviation 0.02, as in BERT. In pre-norm models the
-    deviation is divided by sqrt(2 N) in the layers that end a sub-layer, as in ModernBERT (Shoeybi et al. 2019,
+    Weights are initialized from a normal distribution with standard deviation 0.02, as in BERT. In pre-norm models, the
+    deviation is divided by sqrt(2 N) in the last layer of each sub-layer, as in ModernBERT (Shoeybi et al. 2019,
     "Megatron-LM").
     """
 
@@ -151,7 +151,7 @@ class MaskedTransformer(FillingModel):
 
     def __init__(self, config: MaskedConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()
-        assert output_size in (None, vocab_size), "a masked language model predicts the tokens that it reads"
+        assert output_size in (None, vocab_size), "a masked language model has one vocabulary for inputs and outputs"
         self.config = config
         self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
         self.segment_embedding = nn.Embedding(config.num_segments, config.d_model) if config.num_segments else None
@@ -167,13 +167,13 @@ class MaskedTransformer(FillingModel):
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with BOS and EOS; None means no limit."""
+        """Maximum sequence length that the positions support, in tokens including BOS and EOS. None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
 
     def embed(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
-        """Return the input of the encoder, before dropout: the sum of the embeddings, normed.
+        """Return the encoder's input, before dropout: the normalized sum of the embeddings.
 
-        ``segments`` are zero unless given.
+        ``segments`` defaults to segment 0 at all positions.
         """
         if segments is not None:
             check_integers("segments", segments, *tokens.shape)
@@ -184,12 +184,12 @@ class MaskedTransformer(FillingModel):
         return normed
 
     def encode(self, embedded: Float[Tensor, "B S D"], tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        """Return the state of each position, given the output of :meth:`embed`. Padding is on the right."""
+        """Return the state of each position, given the output of :meth:`embed`. Padding must be on the right."""
         states: Tensor = self.encoder(self.embedding_dropout(embedded), padding_mask(tokens, self.pad))
         return states
 
     def hidden(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
-        """Return the state of each position, which :attr:`head` reads."""
+        """Return the state of each position, which is the input of :attr:`head`."""
         states: Tensor = self.encode(self.embed(tokens, segments), tokens)
         return states
 

@@ -3,18 +3,18 @@
     h^0_t = E y_t                       h^n_t = layer_n(h^n_{t-1}, h^{n-1}_t)        p(y_{t+1}) = softmax(W h^N_t + b)
 
 This is the deep recurrent network of Graves 2013 ("Generating Sequences With Recurrent Neural Networks", section 2),
-without his connections from the input to each layer and from each layer to the output. The regularization is that of
-AWD-LSTM (Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"):
+without its connections from the input to each layer and from each layer to the output. Regularization follows AWD-LSTM
+(Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"):
 
     weight_drop        elements of the state-to-state matrices, once for a whole block      section 2
     dropout            variational: one mask for all positions of a block                   section 4.2
     word_type_dropout  all occurrences of a word type in a batch                            section 4.3
 
-Not included are its optimizer (NT-ASGD), its random block lengths, and its activation regularization.
+AWD-LSTM's optimizer (NT-ASGD), random block lengths and activation regularization are not included.
 
-The state, which summarizes the text so far, is carried from one block of a text to the next (``carry_state``): see
-:meth:`RecurrentLM.continue_from`. Gradients end where a block begins (truncated backpropagation through time). To a
-search the model's source is the prompt, as in :mod:`headway.models.decoder_only`.
+The state, which summarizes the text so far, is carried from one block of a text to the next (``carry_state``); see
+:meth:`RecurrentLM.continue_from`. Gradients are truncated at the beginning of a block (truncated backpropagation
+through time). In a search, the model's source is the prompt, as in :mod:`headway.models.decoder_only`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class RecurrentLMConfig(ArchitectureConfig):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     kind: Literal["recurrent_lm"] = Field("recurrent_lm", description="The architecture.")
-    cell: Cell = Field("lstm", description="Cells of all layers.")
-    d_model: int = Field(512, ge=1, description="Width of the states.")
+    cell: Cell = Field("lstm", description="Type of the cells in all layers: gru or lstm.")
+    d_model: int = Field(512, ge=1, description="Width of the states, in units.")
     d_embedding: int | None = Field(
         None,
         ge=1,
@@ -66,14 +66,14 @@ class RecurrentLMConfig(ArchitectureConfig):
     max_length: int = Field(
         128,
         ge=2,
-        description="Length of training blocks in tokens, over which gradients are propagated. It limits neither the "
-        "context nor the length of texts.",
+        description="Length of training blocks in tokens, over which gradients are propagated. The length of texts and "
+        "the context are not limited.",
     )
     carry_state: bool = Field(
         True,
-        description="Whether each block continues from the state after the block before it, in training and "
-        "evaluation. Batches are then contiguous: row i of a batch continues row i of the batch before. If false, each "
-        "block begins with no context, and blocks are in random order.",
+        description="Whether each block continues from the state after the previous block, in training and "
+        "evaluation. Batches are then contiguous: row i of a batch continues row i of the previous batch. If false, "
+        "each block begins without context, and blocks are in random order.",
     )
     dropout: float = Field(
         0.2,
@@ -82,40 +82,40 @@ class RecurrentLMConfig(ArchitectureConfig):
         description="Dropout probability on the outputs between layers, with one mask for all positions of a block.",
     )
     input_dropout: float | None = Field(
-        None, ge=0, lt=1, description="The same on embeddings. Default: the value of dropout."
+        None, ge=0, lt=1, description="Dropout probability on embeddings. Default: the value of dropout."
     )
     output_dropout: float | None = Field(
-        None, ge=0, lt=1, description="The same on outputs of the last layer. Default: the value of dropout."
+        None, ge=0, lt=1, description="Dropout probability on the last layer's outputs. Default: the value of dropout."
     )
     word_type_dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Probability of dropping the embedding of a vocabulary entry wherever it occurs in a batch.",
+        description="Probability of dropping a vocabulary entry's embedding at all its occurrences in a batch.",
     )
     weight_drop: float = Field(
         0.0, ge=0, lt=1, description="Probability of dropping each element of the state-to-state matrices for a block."
     )
     output_bias: bool = Field(True, description="Whether each token's logit has a bias.")
     tie: Literal["target", "none"] = Field(
-        "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
+        "target", description="Whether embedding and output projection share their weight (target) or not (none)."
     )
 
 
 @dataclass
 class SearchState:
-    """The state between decoding steps: the state of each row, and the number of rows of each sequence."""
+    """The state between decoding steps: each row's layer states, and the number of rows per sequence."""
 
     layers: TextState
     beams: int
 
 
 class RecurrentLM(ContinuationModel):
-    """Maps tokens to the logits of the token after each of them.
+    """A model that maps tokens to the logits of each next token.
 
-    Embeddings have unit variance, an untied projection is Xavier-uniform, and the initialization of the layers is
-    documented in :class:`~headway.nn.recurrent.RecurrentLayer`. With the smaller uniform ranges of Merity et al.,
-    training on characters starts much more slowly.
+    Embeddings are initialized with unit variance, and an untied projection Xavier-uniformly. The initialization of the
+    layers is documented in :class:`~headway.nn.recurrent.RecurrentLayer`. With the smaller uniform ranges of Merity et
+    al., training on characters is much slower at the beginning.
     """
 
     pad = 0
@@ -125,7 +125,7 @@ class RecurrentLM(ContinuationModel):
 
     def __init__(self, config: RecurrentLMConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()
-        assert output_size in (None, vocab_size), "a language model predicts the tokens that it reads"
+        assert output_size in (None, vocab_size), "a language model has one vocabulary for inputs and outputs"
         self.config = config
         d_embedding = config.d_embedding or config.d_model
         d_output = d_embedding if config.tie == "target" else config.d_model
@@ -150,15 +150,15 @@ class RecurrentLM(ContinuationModel):
 
     @property
     def carries_state(self) -> bool:
-        """Whether the model was trained to continue from the state after the text before a block."""
+        """Whether the model was trained to continue each block from the state after the previous text."""
         return self.config.carry_state
 
     def initial_state(self, rows: int) -> TextState:
-        """Return the state of ``rows`` texts before their first token: zeros."""
+        """Return the state of ``rows`` texts before their first token, which is zero."""
         return tuple(layer.initial_state(self.embedding.weight.new_empty(rows, 1, 1)) for layer in self._layers)
 
     def continue_from(self, state: TextState, tokens: Int[Tensor, "B T"]) -> tuple[Float[Tensor, "B T D"], TextState]:
-        """Read ``tokens`` after the text that led to ``state``.
+        """Process ``tokens``, which follow the text that led to ``state``.
 
         Returns the hidden states from which :attr:`projection` computes logits, and the state after the last token.
         """
@@ -169,24 +169,24 @@ class RecurrentLM(ContinuationModel):
         return self.output_dropout(x), tuple(after)
 
     def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the hidden states from which :attr:`projection` computes logits. The texts have no context.
+        """Return the hidden states from which :attr:`projection` computes logits, for texts without context.
 
-        Padding belongs on the right.
+        Padding must be on the right.
         """
         return self.continue_from(self.initial_state(len(tokens)), tokens)[0]
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Return the logits of the token that follows each position."""
+        """Return the logits of the next token after each position."""
         logits: Tensor = self.projection(self.hidden(tokens))
         return logits
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> SearchState:
-        """Read the sources, the beginnings of the sequences, and begin decoding with ``beams`` rows for each."""
+        """Process the prompts (``sources``) and begin decoding, with ``beams`` rows for each prompt."""
         rows = torch.arange(len(sources), device=self.device).repeat_interleave(beams)
         return SearchState(_select(self._read(sources), rows), beams)
 
     def admit(self, state: SearchState, sources: Sequence[Sequence[int]]) -> None:
-        """Read more sources and append them to ``state``, with the same number of rows per source."""
+        """Process more prompts and append them to ``state``, with the same number of rows per prompt."""
         more = self.start(sources, beams=state.beams).layers
         state.layers = tuple(
             tuple(torch.cat(parts) for parts in zip(*layers, strict=True))
@@ -194,14 +194,14 @@ class RecurrentLM(ContinuationModel):
         )
 
     def step(self, state: SearchState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next. ``Step.attention`` is None: there is no attention."""
+        """Append one token to each row and predict the next. ``Step.attention`` is None: the model has no attention."""
         hidden, state.layers = self.continue_from(state.layers, tokens.unsqueeze(1))
         return Step(self.projection(hidden.squeeze(1)))
 
     def reorder_rows(
         self, state: SearchState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         old = state.layers[0][0].size(0) // state.beams
         state.layers = _select(state.layers, rows)
         state.beams = len(rows) // max(old if sequences is None else len(sequences), 1)
@@ -218,9 +218,9 @@ class RecurrentLM(ContinuationModel):
         return embedded * F.embedding(tokens, mask)
 
     def _read(self, sources: Sequence[Sequence[int]]) -> TextState:
-        """Return the state after each of the sources, whose lengths may differ.
+        """Return the state after each source. The lengths of the sources may differ.
 
-        All sources that are long enough are read together, up to the end of the next shorter one.
+        Unfinished sources are processed together, up to the end of the shortest of them.
         """
         tokens, state = pad_sequences(sources, self.pad, self.device), self.initial_state(len(sources))
         begin = 0

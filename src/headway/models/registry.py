@@ -1,6 +1,6 @@
-"""The table of architectures: configuration, model class, and the properties that other packages need.
+"""The table of architectures, with each one's configuration class, model class, and properties that others need.
 
-To add an architecture, create a file in this package and add it to :data:`ARCHITECTURES`. Another package calls
+To add an architecture, create a file in this package and add an entry to :data:`ARCHITECTURES`. Other packages call
 :func:`register` (:mod:`headway.kinds`).
 """
 
@@ -21,14 +21,19 @@ from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig, body_weights, with_body
+from headway.models.sequence_classifier import (
+    SequenceClassifier,
+    SequenceClassifierConfig,
+    body_weights,
+    config_with_body,
+)
 from headway.models.transformer import (
     Transformer,
     TransformerConfig,
+    config_with_decoder,
+    config_with_encoder,
     decoder_weights,
     encoder_weights,
-    with_decoder,
-    with_encoder,
 )
 
 _REGISTER = "headway.models.registry.register"
@@ -36,22 +41,22 @@ ModelConfig = Annotated[
     ArchitectureConfig,
     ByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class, _REGISTER),
 ]
-"""The type of fields with the configuration of any architecture in the table."""
+"""The type of a field that contains the configuration of any architecture in the table."""
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """Describes how training for another task starts from a model.
+    """Describes how training a model of another architecture starts from an existing model.
 
     Attributes:
-        config: Function that returns the options that the other model must have, given the configuration of this one.
-            It raises :class:`ConfigError` if no model of the other architecture has these options.
-        weights: Function that returns the weights of the other model that are taken from this one, given all weights
-            of this one. Keys are names.
+        make_config: Function that maps the existing model's configuration to the options that the new model must have.
+            It raises :class:`ConfigError` if no model of the new architecture has these options.
+        convert_weights: Function that maps the existing model's weights, by name, to the initial weights of the new
+            model.
     """
 
-    config: Callable[[dict[str, Any]], dict[str, Any]]
-    weights: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    make_config: Callable[[dict[str, Any]], dict[str, Any]]
+    convert_weights: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -59,25 +64,28 @@ class Architecture:
     """The properties of an architecture that other packages need.
 
     Attributes:
-        config_class: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
-        model_class: The model class, called with the configuration, the source vocabulary size and the output size.
-        capability: What the models can be trained to do.
-        compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
-        blocks: Function that returns the blocks of a model from its input to its output. None if it has none.
-        cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
-            is empty if the model has none.
-        starts: For each other capability, how training of a model with this capability starts from this architecture.
-        decoder_start: How the decoder of an encoder-decoder starts from this model. None if it cannot.
+        config_class: The configuration class. Its ``kind`` is the key in :data:`ARCHITECTURES`.
+        model_class: The model class. It is called with the configuration, source vocabulary size and output size.
+        capability: The task that the models can be trained for.
+        is_compilable: Whether ``torch.compile`` is useful for the model. It would unroll a recurrent model's time
+            steps.
+        get_blocks: Function that returns a model's blocks in order, from input to output. None if the model has no
+            blocks.
+        get_cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The
+            list is empty if the model has no such layers.
+        training_starts: For each other capability, how a model with that capability starts training from this
+            architecture.
+        decoder_training_start: How an encoder-decoder's decoder starts training from this model. None if it cannot.
     """
 
     config_class: type[ArchitectureConfig]
     model_class: Callable[..., Model]
     capability: Capability
-    compilable: bool = True
-    blocks: Callable[[Model], list[nn.Module]] | None = None
-    cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
-    starts: Mapping[Capability, TrainingStart] = field(default_factory=dict)
-    decoder_start: TrainingStart | None = None
+    is_compilable: bool = True
+    get_blocks: Callable[[Model], list[nn.Module]] | None = None
+    get_cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
+    training_starts: Mapping[Capability, TrainingStart] = field(default_factory=dict)
+    decoder_training_start: TrainingStart | None = None
 
 
 def _transformer_blocks(model: Model) -> list[nn.Module]:
@@ -106,44 +114,46 @@ def _recurrent_attention(model: Model) -> list[nn.Module]:
     return [layer for name, layer in cast("RecurrentModel", model).decoder.named_children() if name == "attention"]
 
 
-_CLASSIFIER_START = TrainingStart(with_body, body_weights)
+_CLASSIFIER_START = TrainingStart(config_with_body, body_weights)
 
 _ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
         TransformerConfig,
         Transformer,
         "translates",
-        blocks=_transformer_blocks,
-        cross_attentions=_transformer_cross_attentions,
+        get_blocks=_transformer_blocks,
+        get_cross_attentions=_transformer_cross_attentions,
     ),
     "recurrent": Architecture(
         RecurrentConfig,
         RecurrentModel,
         "translates",
-        compilable=False,
-        cross_attentions=_recurrent_attention,
+        is_compilable=False,
+        get_cross_attentions=_recurrent_attention,
     ),
     "classifier": Architecture(ClassifierConfig, EncoderClassifier, "labels"),
     "decoder_only": Architecture(
         DecoderOnlyConfig,
         DecoderOnly,
         "continues",
-        blocks=_decoder_only_blocks,
-        starts={"labels": _CLASSIFIER_START},
-        decoder_start=TrainingStart(with_decoder, decoder_weights),
+        get_blocks=_decoder_only_blocks,
+        training_starts={"labels": _CLASSIFIER_START},
+        decoder_training_start=TrainingStart(config_with_decoder, decoder_weights),
     ),
-    "recurrent_lm": Architecture(RecurrentLMConfig, RecurrentLM, "continues", compilable=False),
+    "recurrent_lm": Architecture(RecurrentLMConfig, RecurrentLM, "continues", is_compilable=False),
     "masked": Architecture(
         MaskedConfig,
         MaskedTransformer,
         "fills",
-        blocks=_masked_blocks,
-        starts={
+        get_blocks=_masked_blocks,
+        training_starts={
             "labels": _CLASSIFIER_START,
-            "translates": TrainingStart(with_encoder, encoder_weights),
+            "translates": TrainingStart(config_with_encoder, encoder_weights),
         },
     ),
-    "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "labels", blocks=_body_blocks),
+    "sequence_classifier": Architecture(
+        SequenceClassifierConfig, SequenceClassifier, "labels", get_blocks=_body_blocks
+    ),
 }
 
 
@@ -151,34 +161,34 @@ ARCHITECTURES: Kinds[Architecture] = Kinds("model.kind", _ARCHITECTURES, lambda 
 
 
 def register(architecture: Architecture) -> None:
-    """Add an architecture, which recipes and model folders can then have as ``model.kind``.
+    """Register an architecture, so that recipes and model folders can use it as ``model.kind``.
 
-    Its classes derive from those of :mod:`headway.models.base`, which say what they need.
+    Its classes must derive from the base classes in :mod:`headway.models.base`, which document the requirements.
 
     Raises:
-        ConfigError: The kind is registered already.
+        ConfigError: The kind is already registered.
     """
     ARCHITECTURES.register(architecture.config_class.model_fields["kind"].default, architecture)
 
 
 def architecture_of(config: ArchitectureConfig) -> Architecture:
-    """Return the table entry of a model configuration."""
+    """Return the architecture of a model configuration."""
     return ARCHITECTURES[config.kind]
 
 
 def blocks_of(model: Model) -> list[nn.Module]:
-    """Return the blocks of a model from its input to its output, or an empty list if it has none."""
-    blocks = architecture_of(model.config).blocks
+    """Return a model's blocks in order, from input to output, or an empty list if it has no blocks."""
+    blocks = architecture_of(model.config).get_blocks
     return [] if blocks is None else blocks(model)
 
 
-def architectures_that(capability: Capability) -> list[str]:
-    """Return the kinds of all architectures with a capability."""
+def architectures_with_capability(capability: Capability) -> list[str]:
+    """Return the kinds of all architectures with this capability."""
     return [kind for kind, architecture in ARCHITECTURES.items() if architecture.capability == capability]
 
 
 def parse_model_config(data: Any, origin: str) -> ArchitectureConfig:
-    """Validate a saved model configuration, whose ``kind`` selects the architecture.
+    """Parse and validate a saved model configuration. Its ``kind`` selects the architecture.
 
     Error messages name ``origin``.
     """
@@ -207,7 +217,7 @@ def build_model(config: SequenceClassifierConfig, source_vocab_size: int, output
 @overload
 def build_model(config: ArchitectureConfig, source_vocab_size: int, output_size: int) -> Model: ...
 def build_model(config: ArchitectureConfig, source_vocab_size: int, output_size: int) -> Model:
-    """Build a model with fresh weights drawn from PyTorch's current random state.
+    """Build a model with new weights, drawn with PyTorch's global random generator.
 
     ``output_size`` is the size of the target vocabulary, or the number of classes.
     """

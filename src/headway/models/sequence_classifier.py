@@ -2,12 +2,12 @@
 
     body (masked or decoder-only language model without its output) -> pooling -> (dense layer) -> projection
 
-The body reads BOS, the text and EOS, as in its pretraining. A masked body (Devlin et al. 2019, section 3.2) is usually
-pooled at BOS, "first", or by the mean of all positions; a decoder-only body (Radford et al. 2018, section 3.2) at EOS,
-"last", the only position that has attended to the whole text, or by the mean. Published models have a dense layer
-before the projection: BERT and RoBERTa with tanh, DistilBERT with ReLU, ModernBERT with GELU and a norm.
+The body's input is BOS, the text and EOS, as in pretraining. A masked body (Devlin et al. 2019, section 3.2) is usually
+pooled at BOS ("first") or by the mean of all positions. A decoder-only body (Radford et al. 2018, section 3.2) is
+pooled by the mean or at EOS ("last"), the only position that attends to the whole text. Published models have a dense
+layer before the projection: BERT and RoBERTa with tanh, DistilBERT with ReLU, ModernBERT with GELU and a norm.
 
-Training usually starts from a language model (``training.start_from``), whose weights become those of the body.
+Training usually starts from a language model (``training.start_from``), whose weights initialize the body.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu
 
 
 class SequenceClassifierConfig(ArchitectureConfig):
-    """The body and the options of a classifier on a language model."""
+    """The body and the options of a classifier that is based on a language model."""
 
     kind: Literal["sequence_classifier"] = Field("sequence_classifier", description="The architecture.")
     body: BodyConfig = Field(
         default_factory=MaskedConfig,
-        description="The language model's own keys, with its kind: masked or decoder_only. With training.start_from "
-        "they are taken from that model, and only keys to change, such as dropout, are given.",
+        description="Configuration of the language model, including its kind: masked or decoder_only. With "
+        "training.start_from, its keys are copied from that model; set only keys to change, such as dropout.",
     )
     pooling: PoolingKind = Field(
-        "mean", description="Method of pooling all positions, with BOS and EOS, into one vector. first: BOS. last: EOS."
+        "mean", description="Method of pooling all positions into one vector. first: uses BOS. last: uses EOS."
     )
     word_dropout: float = Field(
-        0.0, ge=0, lt=1, description="Probability of dropping the whole input vector of a token in training."
+        0.0, ge=0, lt=1, description="Probability of dropping a token's whole input vector in training."
     )
     pooled_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout probability on the pooled vector.")
     dense: Literal["none", "tanh", "relu", "gelu"] = Field(
-        "none", description="Activation of a dense layer before the projection, or none for no such layer."
+        "none", description="Activation of a dense layer before the projection. none: no dense layer."
     )
     dense_norm: bool = Field(False, description="Whether a norm follows the dense layer.")
 
@@ -58,35 +58,35 @@ class SequenceClassifierConfig(ArchitectureConfig):
     def _fits_together(self) -> SequenceClassifierConfig:
         if isinstance(self.body, DecoderOnlyConfig) and self.pooling == "first":
             raise ValueError(
-                "pooling = 'first' reads BOS, which sees no text in a decoder-only body; choose last or mean"
+                "pooling = 'first' uses BOS, which attends to no text in a decoder-only body; choose last or mean"
             )
         if self.dense_norm and self.dense == "none":
-            raise ValueError("dense_norm = true has no effect without a dense layer; set dense, or leave it out")
+            raise ValueError("dense_norm = true has no effect without a dense layer; set dense, or remove dense_norm")
         return self
 
     @property
     def d_model(self) -> int:
-        """The width of the body."""
+        """Width of the body, in units."""
         return self.body.d_model
 
     @property
     def max_length(self) -> int:
-        """The maximum length of a text in tokens, including EOS but not BOS."""
+        """Maximum length of a text in tokens, including EOS but not BOS."""
         return self.body.max_length - 1
 
     @property
     def masked(self) -> bool:
-        """Whether attention and pooling ignore padding: always."""
+        """Whether attention and pooling ignore padding. Always True."""
         return True
 
     @property
     def pad_to_max_length(self) -> bool:
-        """Whether texts are padded to one length: never."""
+        """Whether texts are padded to exactly ``max_length``. Always False."""
         return False
 
 
 class SequenceClassifier(ClassificationModel):
-    """Computes the logits of the classes from the tokens of a text. Sources end with EOS; padding is on the right."""
+    """A classifier that maps the tokens of a text to class logits. Sources end with EOS. Padding is on the right."""
 
     pad, bos = 0, 1  # PAD and BOS of headway.text.base
 
@@ -114,11 +114,11 @@ class SequenceClassifier(ClassificationModel):
 
     @property
     def max_length(self) -> int:
-        """The maximum length of a text in tokens, including EOS."""
+        """Maximum length of a text in tokens, including EOS."""
         return self.config.max_length
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
-        """Return the tokens that the body reads: BOS and ``source``."""
+        """Return the body's input tokens: BOS followed by ``source``."""
         check_integers("source", source, "batch", "length")
         return F.pad(source, (1, 0), value=self.bos)
 
@@ -142,11 +142,11 @@ class SequenceClassifier(ClassificationModel):
         return self.logits_from(self.embed_source(source), source)
 
 
-def with_body(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a classifier on a language model with the configuration ``body``."""
+def config_with_body(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a classifier that is based on a language model with the configuration ``body``."""
     return {"kind": "sequence_classifier", "body": body}
 
 
 def body_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a classifier's body, given those of the language model. The model's output is not used."""
+    """Return a language model's weights, without those of its output, renamed for a classifier's body."""
     return {f"body.{name}": weight for name, weight in weights.items() if not name.startswith(("head.", "projection."))}

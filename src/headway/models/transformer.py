@@ -1,16 +1,16 @@
 """The Transformer (Vaswani et al. 2017): an encoder, a decoder, and one output projection.
 
-Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, d_model ``d_model``, d_ff ``d_ff``, h
+Symbols in the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, d_model ``d_model``, d_ff ``d_ff``, h
 ``num_heads``, d_k ``d_key``, d_v ``d_value`` (per head), P_drop ``dropout``. Embeddings are multiplied by
 sqrt(d_model), positions are added, and dropout is applied to the sum (sections 3.4, 3.5, 5.4). By default, source
-embedding, target embedding and output projection share one matrix (section 3.4).
+embedding, target embedding and output projection share one weight (section 3.4).
 
 Options cover the paper's own variants and variants from later work: positions (learned, rotary, relative bias, none),
 ``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 
-The encoder can be that of a masked language model (:func:`with_encoder`; Rothe et al. 2020, "Leveraging Pre-trained
-Checkpoints for Sequence Generation Tasks", the model BERT2RND), and the decoder that of a decoder-only language model
-(:func:`with_decoder`; BERT2GPT there).
+The encoder can be initialized from a masked language model (:func:`config_with_encoder`; Rothe et al. 2020, "Leveraging
+Pre-trained Checkpoints for Sequence Generation Tasks", the model BERT2RND), and the decoder from a decoder-only
+language model (:func:`config_with_decoder`; the paper's BERT2GPT).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TransformerConfig(BlockConfig, ArchitectureConfig):
     decoder_layers: int = Field(6, ge=1, description="Number of decoder blocks.")
     max_length: int = Field(512, ge=2, description="Maximum sequence length in tokens, for learned positions only.")
     sinusoid_layout: Literal["interleaved", "halves"] = Field(
-        "interleaved", description="Sines on even and cosines on odd dimensions (paper), or all sines first."
+        "interleaved", description="Sines in even and cosines in odd dimensions (paper), or all sines first."
     )
     sinusoid_spacing: Literal["paper", "inclusive"] = Field(
         "paper",
@@ -84,8 +84,8 @@ class TransformerConfig(BlockConfig, ArchitectureConfig):
             if getattr(self, name) != type(self).model_fields[name].default:
                 needed = "learned" if name == "max_length" else "sinusoidal"
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} has no effect with positions = {self.positions!r}; leave it "
-                    f"out, or set positions to {needed!r}"
+                    f"{name} = {getattr(self, name)!r} has no effect with positions = {self.positions!r}; remove it, "
+                    f"or set positions to {needed!r}"
                 )
         return self
 
@@ -99,10 +99,10 @@ class TransformerState:
 
 
 class Transformer(TranslationModel):
-    """The Transformer. Computes the logits of each next target token from the source and the target so far.
+    """The Transformer, which predicts each next target token from the source and the target so far.
 
-    Sources end with EOS; targets start with BOS. Token 0 is padding on both sides. Weights have Xavier-uniform
-    initialization; embeddings are drawn from a normal distribution with standard deviation d_model^-0.5.
+    Sources end with EOS; targets start with BOS. Token 0 is padding on both sides. Weights are initialized
+    Xavier-uniformly, and embeddings from a normal distribution with standard deviation d_model^-0.5.
     """
 
     pad = 0
@@ -126,7 +126,7 @@ class Transformer(TranslationModel):
 
     @property
     def max_length(self) -> int | None:
-        """The maximum sequence length that the positions allow, in tokens with EOS. None means no limit."""
+        """Maximum sequence length that the positions support, in tokens including EOS. None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
 
     def embed_source(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
@@ -140,7 +140,7 @@ class Transformer(TranslationModel):
         return embedded
 
     def embed_target_at(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
-        """Return the same as :meth:`embed_target` for one token per row, each at its own position, counted from 0.
+        """Return the same as :meth:`embed_target` for one token per row, at the given positions, counted from 0.
 
         Call ``target_positions.reserve(largest position + 1)`` first.
         """
@@ -149,7 +149,7 @@ class Transformer(TranslationModel):
         return normed
 
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
-        """Return the memory: one vector for each source token."""
+        """Return the memory, which contains one vector for each source token."""
         check_integers("source", source, "batch", "length")
         check_mask("source_mask", source_mask, source.size(0), source.size(1), source.size(1))
         x = self.embedding_dropout(self.embed_source(source))
@@ -177,24 +177,24 @@ class Transformer(TranslationModel):
         return self.decode(target, self.encode(source, source_mask), source_mask)
 
     def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Return the logits of the token that follows each target position."""
+        """Return the logits of the next token after each target position."""
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TransformerState:
-        """Encode the sources and start decoding, with ``beams`` rows per source."""
+        """Encode the sources and begin decoding, with ``beams`` rows per source."""
         memory = self._memory(sources)
         state = TransformerState(*self.decoder.make_caches(memory))
         self._admit(state, sources, memory, beams)
         return state
 
     def admit(self, state: TransformerState, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
+        """Encode more sources and append them to ``state``, with the same number of rows per source."""
         self._admit(state, sources, self._memory(sources), state.prefix_kv.beams)
 
     def _memory(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
         source = pad_sequences(sources, self.pad, self.device)
-        return self.decoder.keys_values(self.encode(source, padding_mask(source, self.pad)))
+        return self.decoder.project_memory(self.encode(source, padding_mask(source, self.pad)))
 
     def _admit(
         self, state: TransformerState, sources: Sequence[Sequence[int]], memory: Sequence[KeysValues], beams: int
@@ -244,7 +244,7 @@ def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | RMSNorm | nn.Id
     return make_norm(config) if config.embedding_norm else nn.Identity()
 
 
-# Beginnings of the names of weights in a language model, and in the encoder or decoder side of a Transformer.
+# Maps prefixes of weight names in a language model to prefixes on the encoder or decoder side of a Transformer.
 _ENCODER_NAMES = {
     "embedding.": "source_embedding.",
     "positions.": "source_positions.",
@@ -259,13 +259,14 @@ _DECODER_NAMES = {
 }
 
 
-def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a Transformer whose encoder is that of a masked language model with the options ``masked``.
+def config_with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a Transformer whose encoder is initialized from a masked language model.
 
-    They are the options of the blocks, which encoder and decoder share, and those of the source embedding.
+    ``masked`` contains the language model's options. The result contains the block options, which encoder and decoder
+    share, and the options of the source embedding.
 
     Raises:
-        ConfigError: The encoder has an option that a Transformer's encoder does not have.
+        ConfigError: The language model has an option that a Transformer's encoder does not support.
     """
     normed_once = masked["embedding_norm"] and masked["norm"] == "pre"
     missing = {
@@ -277,16 +278,16 @@ def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
     }
     if unsupported := [option for option, present in missing.items() if present]:
         raise ConfigError(
-            f"training.start_from: the masked language model has {unsupported[0]}, which the encoder of a transformer "
-            "does not have; start from another model, or without start_from"
+            f"training.start_from: the masked language model has {unsupported[0]}, which a transformer's encoder does "
+            "not support; start from another model, or remove start_from"
         )
     return _required(masked, {"encoder_layers", "embedding_norm"}, without="decoder_window")
 
 
 def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of the source embedding and the encoder, given those of a masked language model.
+    """Return a masked language model's weights, renamed for the source embedding and the encoder.
 
-    The vector of segment 0, which is added to all embeddings of a single text, is added to the learned positions.
+    The vector of segment 0, which the model adds to all embeddings of a single text, is added to the learned positions.
     """
     weights = _renamed(masked, _ENCODER_NAMES)
     if (segments := masked.get("segment_embedding.weight")) is not None:
@@ -294,30 +295,33 @@ def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a Transformer whose decoder is that of a decoder-only model with the options ``causal``.
+def config_with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a Transformer whose decoder is initialized from a decoder-only model.
+
+    ``causal`` contains the decoder-only model's options.
 
     Raises:
-        ConfigError: The blocks have an option that a Transformer's decoder does not have.
+        ConfigError: The decoder-only model has an option that a Transformer's decoder does not support.
     """
     if causal["parallel"]:
         raise ConfigError(
-            "training.start_decoder_from: the language model has parallel = true, which the decoder of a transformer "
-            "does not have; start from another model, or leave the key out"
+            "training.start_decoder_from: the language model has parallel = true, which a transformer's decoder does "
+            "not support; start from another model, or remove start_decoder_from"
         )
     options = _required(causal, {"decoder_layers", "output_bias", "tie"}, without="encoder_window")
     return {**options, "embedding_norm": False}
 
 
 def decoder_weights(causal: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of the target embedding, the decoder without its attention to the source, and the projection,
-    given those of a decoder-only model.
+    """Return a decoder-only model's weights, renamed for the target embedding, decoder and output projection.
+
+    The weights of the decoder's attention to the source are not included.
     """
     return _renamed(causal, _DECODER_NAMES)
 
 
 def _required(model: dict[str, Any], own: set[str], *, without: str) -> dict[str, Any]:
-    """Return the options that a Transformer must have if one of its stacks is that of a language model."""
+    """Return the options that a Transformer must have if one of its stacks is initialized from a language model."""
     names = {*BlockConfig.model_fields, "scale_embedding", *own} - {without}
     required = {name: model.get(name) for name in sorted(names)}
     if model["positions"] == "learned":
@@ -329,7 +333,7 @@ def _required(model: dict[str, Any], own: set[str], *, without: str) -> dict[str
 
 
 def _renamed(weights: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
-    """Return the weights whose names begin with a key of ``names``, under names that begin with its value instead."""
+    """Return the weights whose names begin with a key of ``names``, with this prefix replaced by the key's value."""
     return {
         new + name.removeprefix(old): weight
         for old, new in names.items()

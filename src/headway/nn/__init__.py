@@ -1,9 +1,9 @@
-"""The layers of the paper in plain PyTorch, each usable on its own. :mod:`headway.engine` makes them fast.
+"""The layers of the paper in plain PyTorch, each usable on its own. :mod:`headway.engine` accelerates them.
 
 Masks are boolean and True means "may attend". Dimensions in all signatures: B batch, S source or key positions, T
 target or query positions, D model, H heads, K per head, F feed-forward, V vocabulary, R rows being decoded.
 
-A tensor of the wrong shape or type raises :class:`~headway.errors.ShapeError`, which names the argument.
+A tensor with the wrong shape or type raises :class:`~headway.errors.ShapeError`, which names the argument.
 """
 
 from headway.nn.attention import (

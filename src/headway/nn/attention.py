@@ -8,21 +8,21 @@ Symbols: d_model is ``d_model``, h ``num_heads``, d_k ``d_key``, d_v ``d_value``
 query positions, S key positions, H heads, K width of a query or key, U width of a value, D model.
 
 In self-attention, queries, keys and values come from one sequence. In the decoder's attention over the encoder, queries
-come from the decoder, keys and values from the encoder's output, the memory (section 3.2.3). Some expositions take
-queries and keys from the encoder; the paper does not, and neither do we.
+come from the decoder, and keys and values come from the encoder's output, the memory (section 3.2.3). Some expositions
+take queries and keys from the encoder; the paper does not, and neither do we.
 
-A query that may attend to no key yields zeros, not NaN.
+A query that may not attend to any key yields zeros, not NaN.
 
-Variants, all off by default: score functions other than the scaled product (:mod:`headway.nn.scores`), a hidden layer
-in the projections of queries and keys, rotary positions and biases by distance (:mod:`headway.nn.positions`), and
-restricted self-attention (section 4), which considers "only a neighborhood of size r in the input sequence centered
-around the respective output position". A window (before, after) is such a neighborhood of r = before + 1 + after
-positions.
+Variants, all disabled by default: score functions other than the scaled dot product (:mod:`headway.nn.scores`), a
+hidden layer in the projections of queries and keys, rotary positions and relative biases
+(:mod:`headway.nn.positions`), and restricted self-attention (section 4), which considers "only a neighborhood of size r
+in the input sequence centered around the respective output position". A window (before, after) is such a neighborhood
+of r = before + 1 + after positions.
 
-Attention weights can be observed or replaced while a model computes: each layer passes its weights through
+Attention weights can be observed or replaced during a model's forward pass. Each layer passes its weights through
 :func:`apply_observers`, which does nothing unless the calling thread is inside :func:`observe_attention` or
-:func:`record_attention`. Observers belong to one thread, so threads that share a model do not see each other's passes,
-as they would with module hooks.
+:func:`record_attention`. Observers belong to one thread. Unlike with module hooks, threads that share a model do not
+observe each other's passes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def attention_weights(
     """Return softmax(Q K^T / sqrt(d_k)) over the keys that ``mask`` allows.
 
     ``mask`` broadcasts to (..., T, S), and True means "may attend". ``score`` (:func:`~headway.nn.scores.make_score`)
-    replaces the scaled product. Each row sums to one, or to zero if the query may attend to no key.
+    replaces the scaled dot product. Each row sums to one, or to zero if the query may not attend to any key.
     """
     check_floats("query", query, ..., "queries", "width")
     check_floats("key", key, *query.shape[:-2], "keys", query.size(-1) if score is None else "width")
@@ -71,16 +71,16 @@ def attention_scores(
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
     bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T S"]:
-    """Return Q K^T / sqrt(d_k), or what ``score`` returns instead of it, plus ``bias``."""
+    """Return Q K^T / sqrt(d_k), or the result of ``score`` if given, plus ``bias``."""
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
     return scores if bias is None else scores + bias
 
 
 def masked_softmax(scores: Float[Tensor, "*b T S"], mask: Bool[Tensor, "..."] | None) -> Float[Tensor, "*b T S"]:
-    """Return the softmax over the keys that ``mask`` allows: masked keys have the score minus infinity."""
+    """Return the softmax over the keys that ``mask`` allows. Masked keys get a score of minus infinity."""
     if mask is None:
         return scores.softmax(-1)
-    # A row that is masked everywhere would become NaN: unmask it for the softmax, and multiply its weights by zero.
+    # A completely masked row would become NaN. So it is unmasked for the softmax, and its weights are set to zero.
     attends = mask.any(-1, keepdim=True)
     bias = torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask & attends, -math.inf)
     return (scores + bias).softmax(-1) * attends
@@ -92,8 +92,8 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "*b S U"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T U"]:
-    """Return softmax(Q K^T / sqrt(d_k)) V (equation 1): for each query, the mean of the values, weighted by how well
-    the query matches the keys.
+    """Return softmax(Q K^T / sqrt(d_k)) V (equation 1): for each query, the mean of the values, weighted by the
+    softmax of the query's scores with the keys.
 
     ``mask`` is boolean, broadcasts to (..., T, S), and True means "may attend".
     """
@@ -104,17 +104,17 @@ def scaled_dot_product_attention(
 
 @dataclass(frozen=True)
 class KeysValues:
-    """Projected keys and values of all heads: computed once for a memory, or kept between decoding steps.
+    """Projected keys and values of all heads, computed once for a memory or stored between decoding steps.
 
-    Keys are already rotated to their positions if positions are rotary, and prepared for the score function. The width
-    of prepared keys may differ from the width of queries (:meth:`headway.nn.scores.ScoreFunction.prepare`).
+    Keys are already rotated to their positions if positions are rotary, and prepared for the score function. Prepared
+    keys may be wider or narrower than queries (:meth:`headway.nn.scores.ScoreFunction.prepare`).
     """
 
     keys: Float[Tensor, "B H S K"]
     values: Float[Tensor, "B H S U"]
 
-    def for_queries(self, queries_per_key: int) -> KeysValues:
-        """Repeat each head for the neighboring heads of queries that share it."""
+    def repeat_for_queries(self, queries_per_key: int) -> KeysValues:
+        """Repeat each head for the neighboring query heads that share it."""
         if queries_per_key == 1:
             return self
         return KeysValues(*(x.repeat_interleave(queries_per_key, 1) for x in (self.keys, self.values)))
@@ -128,23 +128,23 @@ class MultiHeadAttention(nn.Module):
     Args:
         d_model: Width of inputs and outputs.
         num_heads: Number of heads.
-        num_kv_heads: Number of heads of keys and values. Each serves num_heads / num_kv_heads neighboring heads of
-            queries (grouped-query attention; Ainslie et al. 2023). Default: num_heads, as in the paper.
+        num_kv_heads: Number of key and value heads. num_heads / num_kv_heads neighboring query heads share each of them
+            (grouped-query attention; Ainslie et al. 2023). Default: num_heads, as in the paper.
         d_key: Width of a head's queries and keys. Default: d_model / num_heads, as in the paper.
         d_value: Width of a head's values. Default: d_model / num_heads.
-        dropout: Dropout probability on the attention weights. The paper has no dropout there.
+        dropout: Dropout probability on the attention weights. The paper does not apply dropout to them.
         bias: Whether the projections to queries, keys and values have a bias, as in most implementations. The paper's
-            projections have none.
+            projections have no bias.
         output_bias: Whether the output projection has a bias. Default: the same as ``bias``.
-        score: Score function. If it has weights, each head has its own.
-        qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
-            whose hidden layer is as wide as the queries of all heads.
-        qk_norm_epsilon: If given, the queries and the keys of each head pass through an RMSNorm (Henry et al. 2020; as
-            in Qwen3), which adds this to mean squares.
-        rotary: Rotates queries and keys of self-attention to their positions. Cross-attention is never rotary.
-        relative_bias: Added to the scores of self-attention. Cross-attention has no positions.
-        window: (before, after): the number of preceding and of following positions that a position may attend to in
-            self-attention, in addition to itself. None means all. Cross-attention is never restricted.
+        score: Name of the score function. If the function has weights, each head has its own.
+        qk_projection: "hidden" replaces the linear projections of queries and of keys with
+            W_2 max(0, W_1 x + b_1) + b_2. The hidden layer is as wide as the queries or keys of all heads.
+        qk_norm_epsilon: If given, the queries and keys of each head pass through an RMSNorm with this epsilon (Henry et
+            al. 2020; as in Qwen3).
+        rotary: Rotates the queries and keys of self-attention to their positions. Cross-attention is never rotary.
+        relative_bias: Adds biases to the scores of self-attention. Cross-attention has no positions.
+        window: Numbers (before, after) of preceding and following positions that a position may attend to in
+            self-attention, in addition to itself. None means all positions. Cross-attention is never restricted.
     """
 
     def __init__(
@@ -178,8 +178,8 @@ class MultiHeadAttention(nn.Module):
         self.d_key = d_key or d_model // num_heads
         self.d_value = d_value or d_model // num_heads
         self.widths = (num_heads * self.d_key, self.num_kv_heads * self.d_key, self.num_kv_heads * self.d_value)
-        # One matrix for queries, keys and values, so that self-attention needs only one product. The state dict stores
-        # the three parts under separate names.
+        # One matrix projects queries, keys and values, so that self-attention needs only one product. The state dict
+        # stores the three parts under separate names.
         self.projection = nn.Linear(d_model, sum(self.widths), bias=bias)
         self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias if output_bias is None else output_bias)
         self.score = None if score == "scaled_dot" else make_score(score, self.d_key, num_heads)
@@ -197,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize each matrix Xavier-uniform for its own shape (Glorot and Bengio 2010), and all biases to zero."""
+        """Initialize each matrix Xavier-uniformly for its own shape (Glorot and Bengio 2010), and biases to zero."""
         outer = [layer for layer in (self.output, self.query_outer, self.key_outer) if layer is not None]
         for weight in (*torch.split(self.projection.weight, list(self.widths)), *(layer.weight for layer in outer)):
             nn.init.xavier_uniform_(weight)
@@ -221,12 +221,12 @@ class MultiHeadAttention(nn.Module):
         self.check_arguments(x, memory, mask=mask)
         if memory is None:
             return self.attend_to_itself(*self.project(x), restrict_to_window(mask, self.window, x))
-        return self.attend(self.queries(x), self.keys_values(memory), mask)
+        return self.attend(self.project_queries(x), self.project_memory(memory), mask)
 
     def check_arguments(self, x: Tensor, memory: Tensor | None = None, **masks: Mask | None) -> None:
-        """Raise :class:`~headway.errors.ShapeError` if :meth:`forward` cannot read these arguments.
+        """Raise :class:`~headway.errors.ShapeError` if :meth:`forward` does not accept these arguments.
 
-        The key of the mask is its name in the message.
+        The keyword of the mask is its name in the message.
         """
         width = input_width(self.projection)
         check_floats("x", x, "batch", "length", width)
@@ -240,8 +240,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Tensor, "B H T K"], KeysValues]:
         """Return the queries, keys and values of one sequence.
 
-        The sequence begins at position 0, or row b at ``positions[b]``, as in a decoding step. In that case, call
-        ``rotary.reserve(largest position + 1)`` first if positions are rotary.
+        The sequence begins at position 0. If ``positions`` is given, as in a decoding step, row b begins at
+        ``positions[b]``; in this case, call ``rotary.reserve(largest position + 1)`` first if positions are rotary.
         """
         self.check_arguments(x)
         query, key, value = torch.split(self.projection(x), list(self.widths), dim=-1)
@@ -252,12 +252,12 @@ class MultiHeadAttention(nn.Module):
             )
         return query, KeysValues(self._prepared(key), _split_heads(value, self.num_kv_heads))
 
-    def queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
-        """Return the queries of x, for attention to a memory."""
+    def project_queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
+        """Return the queries of x for attention to a memory."""
         self.check_arguments(x)
         return self._query_heads(self._part(x, 0, self.widths[0]))
 
-    def keys_values(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
+    def project_memory(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
         """Return the keys and values of a memory."""
         check_floats("memory", memory, "batch", "length", input_width(self.projection))
         joined = self._part(memory, self.widths[0], sum(self.widths))
@@ -267,8 +267,8 @@ class MultiHeadAttention(nn.Module):
     def attend_to_itself(
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Call :meth:`attend` for the result of :meth:`project`, with the biases by distance if there are any."""
-        bias = None if self.relative_bias is None else self.relative_bias.of_sequence(query.size(2))
+        """Call :meth:`attend` with the results of :meth:`project`, and with the relative biases if there are any."""
+        bias = None if self.relative_bias is None else self.relative_bias.biases_for_length(query.size(2))
         return self.attend(query, kv, mask, bias)
 
     def attend(
@@ -284,7 +284,7 @@ class MultiHeadAttention(nn.Module):
         """
         check_mask("mask", mask, query.size(0), query.size(2), kv.keys.size(2))
         mask = None if mask is None else add_head_dim(mask, query)
-        kv = kv.for_queries(self.queries_per_key)
+        kv = kv.repeat_for_queries(self.queries_per_key)
         weights = apply_observers(self, masked_softmax(self.scores(query, kv.keys, bias), mask))
         return self.merge_heads(self.dropout(weights) @ kv.values)
 
@@ -294,7 +294,7 @@ class MultiHeadAttention(nn.Module):
         key: Float[Tensor, "B H S _"],
         bias: Float[Tensor, "*#B H T S"] | None = None,
     ) -> Float[Tensor, "B H T S"]:
-        """Return the scores of projected queries and prepared keys, before mask and softmax."""
+        """Return the scores of projected queries and prepared keys, before the mask and softmax."""
         return attention_scores(query, key, None if self.score is None else self.score.compare, bias)
 
     def merge_heads(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:
@@ -341,7 +341,7 @@ def restrict_to_window(mask: Mask | None, window: tuple[int, int] | None, x: Flo
 
 
 def add_head_dim(mask: Mask, query: Float[Tensor, "*b T K"]) -> Bool[Tensor, "..."]:
-    """Return a mask that broadcasts to (B, T, S) as a tensor with the additional head dimension H."""
+    """Convert a mask that broadcasts to (B, T, S) to a tensor with an additional head dimension."""
     if isinstance(mask, Causal):
         mask = mask.to_tensor(query.size(-2), query.device)
     elif isinstance(mask, DocumentMask):
@@ -391,10 +391,10 @@ _observers: dict[int, tuple[AttentionObserver, ...]] = {}
 
 @contextmanager
 def observe_attention(observer: AttentionObserver) -> Iterator[None]:
-    """Inside the context, call ``observer(layer, weights)`` whenever an attention layer computes in this thread.
+    """Inside this context, call ``observer(layer, weights)`` whenever an attention layer runs in this thread.
 
-    The weights are (B, H, T, S). If the observer returns a tensor, the layer uses it instead of its own weights.
-    Observers can be nested: an inner observer receives the weights that the outer observers return.
+    The weights have shape (B, H, T, S). If the observer returns a tensor, the layer uses this tensor instead of its own
+    weights. Observers can be nested: an inner observer receives the weights that the outer observers return.
     """
     thread = get_ident()
     outer = _observers.get(thread, ())
@@ -409,7 +409,7 @@ def observe_attention(observer: AttentionObserver) -> Iterator[None]:
 
 @contextmanager
 def record_attention(layer: nn.Module) -> Iterator[list[Float[Tensor, "B H T S"]]]:
-    """Append the weights of ``layer`` to the yielded list each time the layer computes in this thread."""
+    """Append the weights of ``layer`` to the yielded list each time the layer runs in this thread."""
     seen: list[Tensor] = []
 
     def record(module: nn.Module, weights: Tensor) -> None:
@@ -426,7 +426,7 @@ def attention_is_observed() -> bool:
 
 
 def apply_observers(layer: nn.Module, weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
-    """Pass ``weights`` to the observers of this thread, and return the weights that ``layer`` must use."""
+    """Pass ``weights`` to this thread's observers, and return the weights that ``layer`` must use."""
     if not _observers:
         return weights
     for observer in _observers.get(get_ident(), ()):

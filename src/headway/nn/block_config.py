@@ -1,4 +1,4 @@
-"""The configuration of encoder and decoder blocks, which the configs of all models with such blocks inherit."""
+"""The configuration of encoder and decoder blocks, inherited by the configs of all models with such blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SublayerDropout = Annotated[
 ]
 NormPlacement = Annotated[
     Norm,
-    Field(description="Place of the norm: after each residual connection (paper), before each sub-layer, or none."),
+    Field(description="Norm placement: after each residual connection (post; paper), before each sub-layer, or none."),
 ]
 NormKind = Annotated[
     Literal["layer", "rms"],
@@ -36,8 +36,8 @@ NormKind = Annotated[
 BiasKind = Annotated[
     Literal["all", "qkv", "none"],
     Field(
-        description="Biases in blocks: in all linear layers and layer norms, only in the projections to queries, keys "
-        "and values, or nowhere."
+        description="Which layers of a block have a bias: all linear layers and layer norms, only the projections to "
+        "queries, keys and values, or none."
     ),
 ]
 ActivationKind = Annotated[
@@ -47,9 +47,9 @@ ActivationKind = Annotated[
 PositionKind = Annotated[
     Positions,
     Field(
-        description="Encoding of positions: vectors added to embeddings (sinusoidal, learned), rotation of the queries "
-        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), a learned "
-        "number that is added to each score of self-attention and depends on the distance (relative_bias; T5), or none."
+        description="Position encoding: vectors added to embeddings (sinusoidal, learned), rotation of the queries and "
+        "keys of self-attention (rotary; dot-product and cosine scores then depend only on distances), learned biases "
+        "added to the scores of self-attention, one per bucket of distances (relative_bias; T5), or none."
     ),
 ]
 
@@ -60,15 +60,15 @@ _OPTIONS_OF_POSITIONS = {
 
 
 class BlockConfig(Config):
-    """The sizes and options of encoder and decoder blocks. The configs of models with such blocks inherit them."""
+    """The sizes and options of encoder and decoder blocks. Configs of models with such blocks inherit from it."""
 
     d_model: ModelWidth
     num_heads: NumHeads
     num_kv_heads: int | None = Field(
         None,
         ge=1,
-        description="Number of heads of keys and values, each shared by num_heads / num_kv_heads heads of queries "
-        "(grouped-query attention; 1: multi-query attention). Default: num_heads.",
+        description="Number of key and value heads, each shared by num_heads / num_kv_heads query heads (grouped-query "
+        "attention; 1 means multi-query attention). Default: num_heads.",
     )
     d_key: int | None = Field(
         None, ge=1, description="Width of a head's queries and keys. Default: d_model / num_heads."
@@ -84,15 +84,15 @@ class BlockConfig(Config):
     activation: ActivationKind = "relu"
     norm: NormPlacement = "post"
     norm_kind: NormKind = "layer"
-    norm_epsilon: float = Field(1e-5, gt=0, description="Added to the variance or mean square by norms.")
+    norm_epsilon: float = Field(1e-5, gt=0, description="Epsilon that norms add to the variance or mean square.")
     bias: BiasKind = "all"
     residual: bool = Field(
-        True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
+        True, description="Whether each sub-layer's output is added to its input (paper) or replaces the input."
     )
     score: Annotated[str, KindOf(lambda: SCORES, "headway.nn.register_score")] = Field(
         "scaled_dot",
-        description="Score of a query and a key: their dot product over sqrt(d_key) (paper), the dot product itself, a "
-        "bilinear form (general), one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",
+        description="Score of a query and a key: their dot product divided by sqrt(d_key) (paper), the dot product "
+        "itself, a bilinear form (general), a hidden layer with tanh (additive) or ReLU (feed_forward), or the cosine.",
     )
     qk_projection: Projection = Field(
         "linear", description="Projections of queries and keys: linear (paper), or with one hidden ReLU layer."
@@ -102,42 +102,42 @@ class BlockConfig(Config):
     )
     positions: PositionKind = "sinusoidal"
     rotary_base: float = Field(
-        10000.0, gt=1, description="Base of the wavelengths of rotary positions: unit pair i turns by base^(-2i/K)."
+        10000.0, gt=1, description="Base of rotary wavelengths: each position rotates unit pair i by base^(-2i/K)."
     )
     rotary_fraction: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Share of a head's units that rotary positions rotate; the others stay as they are.",
+        description="Share of a head's units that rotary positions rotate; the others stay unchanged.",
     )
     rotary_scaling: RotaryScaling | None = Field(
-        None, description="Change of the wavelengths of rotary positions for contexts longer than the trained ones."
+        None, description="Scaling of rotary wavelengths for contexts longer than those in training."
     )
     relative_buckets: int = Field(
         32,
         ge=4,
         le=1024,
         multiple_of=2,
-        description="Number of buckets of distances with a bias each, for relative_bias. Half of them contain one "
-        "distance. An encoder has half of them for each direction.",
+        description="For relative_bias: number of distance buckets, each with its own bias. Half of the buckets "
+        "contain one distance each. An encoder uses half of the buckets for each direction.",
     )
     relative_max_distance: int = Field(
         128,
         ge=3,
         le=1_000_000,
-        description="For relative_bias: the distance from which on all distances have one bucket.",
+        description="For relative_bias: this distance and all greater distances share one bucket.",
     )
     encoder_window: int | None = Field(
         None,
         ge=1,
-        description="Number of positions, r, that each encoder position attends to (restricted self-attention; paper, "
-        "section 4), centered on itself: r // 2 before and (r - 1) // 2 after it. Default: all positions.",
+        description="Number of positions r that each encoder position attends to (restricted self-attention; paper, "
+        "section 4): itself, r // 2 positions before it and (r - 1) // 2 after it. Default: all positions.",
     )
     decoder_window: int | None = Field(
         None,
         ge=1,
         description="Number of latest target positions, including itself, that each decoder position attends to. "
-        "Decoding stores no other positions. Default: all target positions up to itself.",
+        "Decoding stores only these positions. Default: all target positions up to itself.",
     )
 
     @model_validator(mode="after")
@@ -151,7 +151,7 @@ class BlockConfig(Config):
         if self.positions == "rotary" and width % 2:
             raise ValueError(
                 f"positions = 'rotary' rotates pairs of units, but the queries and keys of a head have {width} units; "
-                "set d_key to an even number (by default it is d_model / num_heads)"
+                "set d_key to an even number (default: d_model / num_heads)"
             )
         if self.positions == "rotary" and width * self.rotary_fraction % 2:
             raise ValueError(
@@ -165,7 +165,7 @@ class BlockConfig(Config):
         if self.num_kv_heads not in (None, self.num_heads) and self.score != "scaled_dot":
             raise ValueError(
                 f"num_kv_heads = {self.num_kv_heads} needs score = 'scaled_dot': other scores have weights for each "
-                "head; leave one of them out"
+                "head; remove one of them"
             )
         if self.positions == "relative_bias" and self.relative_max_distance <= self.relative_buckets // 2:
             raise ValueError(
@@ -175,7 +175,7 @@ class BlockConfig(Config):
         for name, positions in _OPTIONS_OF_POSITIONS.items():
             if self.positions != positions and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name} has no effect with positions = {self.positions!r}; leave it out, or set positions to "
+                    f"{name} has no effect with positions = {self.positions!r}; remove it, or set positions to "
                     f"{positions!r}"
                 )
         return self

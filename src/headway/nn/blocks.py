@@ -1,18 +1,18 @@
 """The blocks of the encoder and decoder stacks (Vaswani et al. 2017, figure 1, sections 3.1 and 3.3).
 
-An encoder block is self-attention, then feed-forward. A decoder block is masked self-attention, then attention over the
-encoder's memory (queries from the decoder, keys and values from the memory), then feed-forward. Some expositions put
-the decoder's sub-layers in another order; we follow the paper.
+An encoder block consists of self-attention, followed by feed-forward. A decoder block consists of masked
+self-attention, attention over the encoder's memory (queries from the decoder, keys and values from the memory), and
+feed-forward. Some expositions order the decoder's sub-layers differently; we follow the paper.
 
-Around each sub-layer there is a residual connection, dropout on the sub-layer's output and layer normalization, in one
+Each sub-layer is combined with a residual connection, dropout on the sub-layer's output and layer normalization, in one
 of two orders, or without the norm:
 
     post-norm   LayerNorm(x + Dropout(Sublayer(x)))     the paper, section 3.1 with 5.4
     pre-norm    x + Dropout(Sublayer(LayerNorm(x)))     Wang et al. 2019, Xiong et al. 2020; a norm follows the stack
     none        x + Dropout(Sublayer(x))
 
-RMSNorm (Zhang and Sennrich 2019) can take the place of LayerNorm. The residual connection, "x +", can also be left out,
-for experiments on its effect.
+RMSNorm (Zhang and Sennrich 2019) can replace LayerNorm. The residual connection, "x +", can also be omitted, for
+experiments on its effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headway.nn.positions import RelativeBias, RotaryPositions
 
 
 def gelu_tanh(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """Return the approximation of GELU by tanh (Hendrycks and Gimpel 2016, section 2), which GPT-2 uses."""
+    """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, section 2), which GPT-2 uses."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -57,7 +57,7 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _self_attention(config: BlockConfig, *, causal: bool, window: tuple[int, int] | None) -> MultiHeadAttention:
-    """Return a new sub-layer of self-attention."""
+    """Return a new self-attention sub-layer."""
     bias = None
     if config.positions == "relative_bias":
         bias = RelativeBias(
@@ -70,7 +70,7 @@ def _self_attention(config: BlockConfig, *, causal: bool, window: tuple[int, int
 
 
 def _attention(config: BlockConfig, **positions: Any) -> MultiHeadAttention:
-    """Return a new attention sub-layer. Attention to a memory has no ``positions``."""
+    """Return a new attention sub-layer. Cross-attention takes no ``positions``."""
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
@@ -110,7 +110,7 @@ def _residual(config: BlockConfig) -> PostNorm | PreNorm | NoNorm:
 
 
 def make_norm(config: BlockConfig) -> nn.LayerNorm | RMSNorm:
-    """Return a new norm of the configured kind over d_model units."""
+    """Return a new norm of the configured kind and width d_model."""
     if config.norm_kind == "rms":
         return RMSNorm(config.d_model, config.norm_epsilon)
     return nn.LayerNorm(config.d_model, config.norm_epsilon, bias=config.bias == "all")
@@ -119,8 +119,8 @@ def make_norm(config: BlockConfig) -> nn.LayerNorm | RMSNorm:
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 at each position separately (equation 2). GELU or SiLU can replace ReLU.
 
-    It equals two convolutions of kernel size 1 over the sequence. ``dropout`` is applied to the inner layer; the paper
-    has no dropout there.
+    This is equivalent to two convolutions with kernel size 1 over the sequence. ``dropout`` is applied to the inner
+    layer, unlike in the paper.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """(gate(x W_1 + b_1) * (x V + c)) W_2 + b_2, where gate is sigmoid, ReLU, GELU or SiLU (Shazeer 2020).
 
-    GELU can be its approximation by tanh, as in T5.
+    The tanh approximation of GELU, as in T5, is also available.
     """
 
     def __init__(
@@ -174,17 +174,17 @@ class GatedFeedForward(nn.Module):
         return transformed
 
     def apply_gate(self, gate: Float[Tensor, "*b F"], x: Float[Tensor, "*b F"]) -> Float[Tensor, "*b F"]:
-        """Return the activation of ``gate``, multiplied with x."""
+        """Return the activation of ``gate``, multiplied by x."""
         return self.activation(gate) * x
 
 
 def activation_function(kind: Activation) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a plain feed-forward layer, or the gate of a gated one."""
+    """Return the activation function of this name, for a plain or gated feed-forward layer."""
     return (_ACTIVATIONS | _GATES)[kind]
 
 
 def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
-    """Return a linear layer with Xavier-uniform weights, and a bias of zero if there is one."""
+    """Return a linear layer with Xavier-uniform weights and, if ``bias`` is True, a bias of zeros."""
     layer = nn.Linear(in_features, out_features, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
@@ -210,13 +210,13 @@ class _NormedResidual(nn.Module):
 
     @property
     def width(self) -> Size:
-        """The width that the norm expects. A norm of another class, or without weights, may expect any."""
+        """The width that the norm expects, or a word if the norm may expect any width."""
         weight = self.norm.weight if isinstance(self.norm, nn.LayerNorm | RMSNorm) else None
         return "width" if weight is None else weight.size(-1)
 
 
 class PostNorm(_NormedResidual):
-    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; without "x +" if ``residual`` is False."""
+    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection. ``residual`` = False omits "x +"."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply ``sublayer`` to x, then dropout, the residual connection and the norm."""
@@ -227,7 +227,7 @@ class PostNorm(_NormedResidual):
 
 
 class PreNorm(_NormedResidual):
-    """x + Dropout(Sublayer(LayerNorm(x))): the residual path is not normalized. No "x +" if ``residual`` is False."""
+    """x + Dropout(Sublayer(LayerNorm(x))), with an unnormalized residual path. ``residual`` = False omits "x +"."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply the norm, ``sublayer`` and dropout to x, then the residual connection."""
@@ -237,7 +237,7 @@ class PreNorm(_NormedResidual):
 
 
 class NoNorm(nn.Module):
-    """x + Dropout(Sublayer(x)), without "x +" if ``residual`` is False."""
+    """x + Dropout(Sublayer(x)). ``residual`` = False omits "x +"."""
 
     def __init__(self, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class NoNorm(nn.Module):
 
 
 class _SelfAttentionBlock(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, followed by feed-forward."""
 
     def __init__(self, config: BlockConfig, *, causal: bool, window: tuple[int, int] | None) -> None:
         super().__init__()
@@ -266,14 +266,14 @@ class _SelfAttentionBlock(nn.Module):
         return self._run(x, partial(self.attention, mask=mask))
 
     def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``attend``, the sub-layer of self-attention, and the feed-forward sub-layer."""
+        """Apply ``attend``, which computes self-attention, and the feed-forward layer, with residual connections."""
         x = self.attention_residual(x, attend)
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
 
 class EncoderBlock(_SelfAttentionBlock):
-    """Self-attention, then feed-forward (section 3.1)."""
+    """Self-attention, followed by feed-forward (section 3.1)."""
 
     def __init__(self, config: BlockConfig) -> None:
         size = config.encoder_window
@@ -281,11 +281,12 @@ class EncoderBlock(_SelfAttentionBlock):
 
 
 class CausalBlock(_SelfAttentionBlock):
-    """Causal self-attention, then feed-forward: a decoder block without a memory, for language models.
+    """Causal self-attention, followed by feed-forward: a decoder block without a memory, for language models.
 
-    (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.1, following Liu et
-    al. 2018.) The mask passed to :meth:`forward` must be causal. If ``parallel``, both sub-layers read the block's
-    input (Wang and Komatsuzaki 2021, "GPT-J-6B"; as in GPT-NeoX): x + Attention(Norm(x)) + FeedForward(Norm(x)).
+    The block was introduced by Liu et al. 2018 and Radford et al. 2018 ("Improving Language Understanding by Generative
+    Pre-Training", section 3.1). The mask passed to :meth:`forward` must be causal. If ``parallel``, both sub-layers
+    take the block's input (Wang and Komatsuzaki 2021, "GPT-J-6B"; as in GPT-NeoX):
+    x + Attention(Norm(x)) + FeedForward(Norm(x)).
     """
 
     def __init__(self, config: BlockConfig, *, parallel: bool = False) -> None:
@@ -305,7 +306,7 @@ class CausalBlock(_SelfAttentionBlock):
     def prefill(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | Causal
     ) -> tuple[Float[Tensor, "B T D"], KeysValues]:
-        """Apply the block to whole prompts; return its output, and the keys and values that a cache stores."""
+        """Apply the block to whole prompts. Return its output, and the keys and values to store in a cache."""
         stored: list[KeysValues] = []
 
         def attend(x: Tensor) -> Tensor:
@@ -316,9 +317,10 @@ class CausalBlock(_SelfAttentionBlock):
         return self._run(x, attend), stored[0]
 
     def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, layer: int) -> Float[Tensor, "B W D"]:
-        """Compute one more position of each beam; the earlier ones are in ``prefix_kv``, which has advanced already.
+        """Compute one more position of each beam.
 
-        The beams of a sequence are query positions of one batch entry.
+        ``prefix_kv`` contains the earlier positions and has already been advanced. The beams of a sequence are the
+        query positions of one batch entry.
         """
         return self._run(x, partial(_attend_to_prefix, self.attention, prefix_kv, layer))
 
@@ -330,7 +332,7 @@ def _causal_window(config: BlockConfig) -> tuple[int, int] | None:
 def _attend_to_prefix(
     attention: MultiHeadAttention, prefix_kv: KVCache, layer: int, x: Float[Tensor, "B W D"]
 ) -> Float[Tensor, "B W D"]:
-    """Add the newest position of each beam to ``prefix_kv``, and attend from it to all positions of the beam."""
+    """Add each beam's newest position to ``prefix_kv``, and attend from this position to all positions of the beam."""
     if attention.rotary is not None:
         attention.rotary.reserve(prefix_kv.current_max_length)
     query, new = attention.project(x, prefix_kv.lengths - 1)
@@ -344,7 +346,7 @@ def _attend_to_prefix(
 
 
 class DecoderBlock(nn.Module):
-    """Masked self-attention, attention over the memory, then feed-forward (section 3.1)."""
+    """Masked self-attention, attention over the memory, and feed-forward (section 3.1)."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -361,7 +363,7 @@ class DecoderBlock(nn.Module):
         mask: Bool[Tensor, "#B T T"] | Causal,
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Apply the block to all target positions at once. ``mask`` is causal."""
+        """Apply the block to all target positions at once. ``mask`` must be causal."""
         self.attention.check_arguments(x, mask=mask)
         self.cross_attention.check_arguments(x, memory, memory_mask=memory_mask)
         x = self.attention_residual(x, partial(self.attention, mask=mask))
@@ -372,13 +374,14 @@ class DecoderBlock(nn.Module):
     def step(
         self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, memory_kv: KVCache, layer: int
     ) -> Float[Tensor, "B W D"]:
-        """Decode one more position of each beam. ``prefix_kv`` contains the earlier positions and has already advanced.
+        """Decode one more position of each beam.
 
-        The beams of a sequence are the query positions of one batch entry.
+        ``prefix_kv`` contains the earlier positions and has already been advanced. The beams of a sequence are the
+        query positions of one batch entry.
         """
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            query = self.cross_attention.queries(x)
+            query = self.cross_attention.project_queries(x)
             keys, values = (torch.unflatten(stored, 0, (len(x), -1)) for stored in memory_kv.entries(layer))
             return self.cross_attention.attend(query, KeysValues(keys, values), memory_kv.mask)
 
@@ -389,9 +392,9 @@ class DecoderBlock(nn.Module):
 
 
 class _Stack(nn.Module):
-    """Blocks applied one after the other. A norm follows pre-norm blocks, because their outputs are not normalized.
+    """Blocks applied in order. A final norm follows pre-norm blocks, because their outputs are not normalized.
 
-    All blocks have the relative bias of the first one.
+    All blocks share the relative bias of the first block.
     """
 
     def __init__(self, blocks: Sequence[_SelfAttentionBlock | DecoderBlock], config: BlockConfig) -> None:
@@ -405,8 +408,8 @@ class _Stack(nn.Module):
     def run(self, x: Float[Tensor, "B T D"], *context: Tensor | Causal | DocumentMask | None) -> Float[Tensor, "B T D"]:
         """Call each block with x and ``context``. Training may skip whole blocks (LayerDrop; Fan et al. 2020).
 
-        Random numbers come from the CPU generator, so that they depend only on the step's seed and never wait for a
-        GPU.
+        Random numbers come from the CPU generator, so that they depend only on the step's seed and do not synchronize
+        with a GPU.
         """
         drops = self.training and self.layer_dropout > 0
         for block in self.blocks:
@@ -419,8 +422,7 @@ class _Stack(nn.Module):
 class EncoderStack(_Stack):
     """N encoder blocks (6 in the paper), with a final norm if the blocks are pre-norm.
 
-    ``block_config`` returns the options of a block, counted from 0. By default, all blocks use the options of
-    ``config``.
+    ``block_config`` maps a block's index to the block's config. By default, all blocks use ``config``.
     """
 
     def __init__(
@@ -430,7 +432,7 @@ class EncoderStack(_Stack):
         super().__init__(list(map(EncoderBlock, configs)), config)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
-        """Return the memory: one vector for each position."""
+        """Return the memory, which contains one vector for each position."""
         return self.run(x, mask)
 
 
@@ -451,12 +453,12 @@ class DecoderStack(_Stack):
         """Return the hidden states from which the output projection predicts each next token."""
         return self.run(x, memory, mask, memory_mask)
 
-    def keys_values(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
+    def project_memory(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
         """Return the keys and values of the memory for each block."""
-        return [block.cross_attention.keys_values(memory) for block in self._blocks()]
+        return [block.cross_attention.project_memory(memory) for block in self._blocks()]
 
     def make_caches(self, keys_values: list[KeysValues]) -> tuple[KVCache, KVCache]:
-        """Return two empty caches for :meth:`step`: one for prefixes, one for memories shaped like ``keys_values``."""
+        """Return two empty caches for :meth:`step`: one for prefixes, and one for memories like ``keys_values``."""
         return _cache_for(keys_values, self.window), _cache_for(keys_values)
 
     def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, memory_kv: KVCache) -> Float[Tensor, "B W D"]:
@@ -472,7 +474,7 @@ class DecoderStack(_Stack):
 
 
 class CausalStack(_Stack):
-    """N causal blocks, with a final norm if the blocks are pre-norm: the body of a decoder-only language model."""
+    """The body of a decoder-only language model: N causal blocks, with a final norm if the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, config: BlockConfig, *, parallel: bool = False) -> None:
         super().__init__([CausalBlock(config, parallel=parallel) for _ in range(num_layers)], config)
@@ -481,7 +483,10 @@ class CausalStack(_Stack):
     def forward(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | Causal | DocumentMask
     ) -> Float[Tensor, "B T D"]:
-        """Return the hidden states from which the output projection predicts each next token. ``mask`` is causal."""
+        """Return the hidden states from which the output projection predicts each next token.
+
+        ``mask`` must be causal.
+        """
         return self.run(x, mask)
 
     def prefill(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | Causal) -> list[KeysValues]:
@@ -492,12 +497,12 @@ class CausalStack(_Stack):
             stored.append(kv)
         return stored
 
-    def cache(self, stored: Sequence[KeysValues]) -> KVCache:
-        """Return an empty cache for keys and values like those of :meth:`prefill`."""
+    def make_cache(self, stored: Sequence[KeysValues]) -> KVCache:
+        """Return an empty cache for keys and values shaped like the results of :meth:`prefill`."""
         return _cache_for(stored, self.window)
 
     def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache) -> Float[Tensor, "B W D"]:
-        """Return the hidden states of one more position of each beam, and add the position to ``prefix_kv``."""
+        """Append one more position of each beam to ``prefix_kv``, and return the hidden states of these positions."""
         prefix_kv.advance()
         for layer, block in enumerate(self._blocks()):
             x = block.step(x, prefix_kv, layer)

@@ -1,16 +1,17 @@
 """The key/value cache of step-by-step decoding.
 
 Without a cache, a decoder that predicts one token at a time would recompute the keys and values of the whole prefix,
-and of the encoder's memory, at every step. They do not change, so a :class:`KVCache` stores them. One cache contains
-the prefixes, which grow by one position per step; another one contains the memory, which is written once per sequence.
-Keys are stored as attention reads them: rotated if positions are rotary, and prepared for the score function.
+and of the encoder's memory, at every step. These keys and values do not change, so a :class:`KVCache` stores them. One
+cache contains the prefixes, which grow by one position per step. A second cache contains the memory, which is written
+once per sequence. Keys are stored in the form that attention needs: rotated if positions are rotary, and prepared for
+the score function.
 
-Each sequence has a slot in the buffers, and its beams share the entries of the slot. A table says for each beam which
-entry holds each position of its prefix, like the block tables of paged attention (Kwon et al. 2023, section 4).
-Reordering the beams, as beam search does at every step, moves no keys or values, only rows of the table. All beams of a
-sequence attend in one matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others: a
-new sequence gets a free slot. Only attention that reads all slots in order needs the sequences moved together
-(:meth:`KVCache.entries`). Entries that no beam can reach any more are used again.
+Each sequence has a slot in the buffers, and its beams share the entries of the slot. A table maps each position of a
+beam's prefix to its entry, like the block tables of paged attention (Kwon et al. 2023, section 4). Beam search reorders
+the beams at every step, which moves only rows of the table, not keys and values. All beams of a sequence attend in one
+matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others: a new sequence gets a free
+slot. Only attention that reads all slots in order requires moving sequences together (:meth:`KVCache.entries`). Entries
+that no beam can reach any more are reused.
 
 Dimensions: L layers, B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C
 entries, K width of a key, U width of a value, P slots (at least B).
@@ -30,8 +31,8 @@ from torch.nn import functional as F
 T = TypeVar("T")
 
 _FREE_STEPS = 32  # number of decoding steps for which newly allocated buffers have free entries
-SLACK = 8  # number of extra columns after the last position of the table, which kernels may read
-_WASTE = 4  # the buffers shrink if they have more than this many times the number of entries needed
+TABLE_PADDING = 8  # number of extra columns after the last position of the table, which kernels may read
+_WASTE = 4  # the buffers shrink if they have more than this multiple of the needed number of entries
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,27 @@ class KVCache:
 
     Args:
         num_layers: Number of layers, L.
-        spec: Shape of the keys and values, the same in all layers.
+        spec: Shape of each layer's keys and values.
         dtype: Data type of keys and values.
         device: Device of keys and values.
-        window: Number of newest entries that a beam may attend to. None means all. Older entries are used again, so
-            that the number of stored entries depends on the window and not on the length.
-        reads_masked: Whether attention reads masked entries and multiplies them by 0, so that they must be finite.
+        window: Number of newest entries that a beam may attend to. None means all. Older entries are reused, so that
+            the number of stored entries depends on the window, not on the length.
+        reads_masked: Whether attention reads masked entries and multiplies them by 0, in which case they must be
+            finite.
 
     Attributes:
-        keys: The keys of all layers (L, P * H, >= C, K), contiguous.
-        values: The values of all layers (L, P * H, >= C, U), contiguous.
-        slots: Slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
-        lengths: Number of positions of each sequence so far, the same for all its beams.
+        keys: Contiguous keys of all layers (L, P * H, >= C, K).
+        values: Contiguous values of all layers (L, P * H, >= C, U).
+        slots: Slot of each sequence. The heads of slot p have the indices ``p * H`` to ``p * H + H - 1``.
+        lengths: Number of positions of each sequence so far, which is the same for all its beams.
         current_max_length: Largest element of ``lengths``.
-        table: The entry of each position of each beam (B, W, >= current_max_length + SLACK). Columns from ``lengths``
-            on contain valid but meaningless entry numbers.
-        newest: The entry of each beam's last position (B, W), after :meth:`advance`.
+        table: The entry of each position of each beam (B, W, >= current_max_length + TABLE_PADDING). Columns from
+            ``lengths`` on contain valid but meaningless entry indices.
+        newest: The entry of each beam's last position (B, W), set by :meth:`advance`.
         num_entries: C, the number of entries that attention over whole slots reads.
         is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
-        num_new: Number of sequences without a step so far, whose beams are equal. They are the last sequences.
+        num_new: Number of sequences that have not been advanced yet, whose beams are equal. They are the last
+            sequences.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class KVCache:
         self._has_advanced = False
         self._in_order = True  # whether sequence b has slot b
         self._free: Int[Tensor, "B F"] = nothing.view(0, 0)  # each sequence's free entries, in order
-        self._num_taken = 0  # number of these entries that are in use by now
+        self._num_taken = 0  # number of these entries that are already in use
         self._has_same_free = True  # whether all sequences have the same free entries, after all that are in use
         self._num_used_before = 0  # largest number of entries in use by a sequence when the free entries were listed
         self._mask: Bool[Tensor, "B W C"] | None = None
@@ -108,17 +111,17 @@ class KVCache:
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences, B."""
+        """Number of sequences, B."""
         return self.table.size(0)
 
     @property
     def beams(self) -> int:
-        """The number of beams of each sequence, W."""
+        """Number of beams of each sequence, W."""
         return self.table.size(1)
 
     @property
     def mask(self) -> Bool[Tensor, "B W C"] | None:
-        """The mask of the entries that each beam may attend to, or None if every beam may attend to all of them."""
+        """The mask of the entries that each beam may attend to, or None if every beam may attend to every entry."""
         if self.is_unmasked:
             return None
         if self._mask is None:
@@ -127,7 +130,7 @@ class KVCache:
 
     @property
     def entry_positions(self) -> Int[Tensor, "B W C"]:
-        """The position that each entry holds in the prefix of each beam; 0 for entries that :attr:`mask` excludes."""
+        """The position of each entry in each beam's prefix; 0 for entries that :attr:`mask` excludes."""
         if self._entry_positions is None:
             reached = self._reached(self.num_entries)
             held = reached.new_zeros(*reached.shape[:2], self.num_entries + 1)
@@ -135,10 +138,10 @@ class KVCache:
             self._entry_positions = held.scatter_(2, reached, positions)[:, :, : self.num_entries]
         return self._entry_positions
 
-    def converted(self, convert: Callable[[Tensor, Tensor], T]) -> T:
-        """Return ``convert(keys, values)``, which must always be the same function.
+    def convert_once(self, convert: Callable[[Tensor, Tensor], T]) -> T:
+        """Return ``convert(keys, values)``. All calls must pass the same function.
 
-        The result is stored until the buffers are replaced.
+        The result is cached until the buffers are replaced.
         """
         if self._converted is None:
             self._converted = convert(self.keys, self.values)
@@ -146,7 +149,7 @@ class KVCache:
         return result
 
     def first_layer_with_nan(self) -> int | None:
-        """Return the first layer that has NaN among the keys and values of its sequences, or None if there is none."""
+        """Return the index of the first layer whose keys or values contain NaN, or None if there is no such layer."""
         heads = torch.arange(self.spec.kv_heads, device=self.slots.device)
         for layer in range(self.num_layers):
             for slot, table, length in zip(self.slots, self.table, self.lengths.tolist(), strict=True):
@@ -156,10 +159,10 @@ class KVCache:
         return None
 
     def admit(self, lengths: Sequence[int], *, beams: int) -> None:
-        """Append one sequence for each of ``lengths``.
+        """Append one sequence for each element of ``lengths``.
 
-        A sequence of length n starts with n entries, which all its beams may attend to and which :meth:`write` fills
-        in. All sequences of a cache have the same number of ``beams``.
+        A sequence of length n starts with n entries, which all its beams may attend to. :meth:`write` fills these
+        entries. All sequences of a cache have the same number of ``beams``.
         """
         before, count, longest = self.num_sequences, len(lengths), max(lengths, default=0)
         if not before:
@@ -189,21 +192,22 @@ class KVCache:
         return self.slots[self.num_sequences - count :]
 
     def write(self, layer: int, keys: Float[Tensor, "N H T K"], values: Float[Tensor, "N H T U"]) -> None:
-        """Fill in the first T entries of the N sequences that were admitted last."""
+        """Fill the first T entries of the N sequences that were admitted last."""
         count, heads, length, _ = keys.shape
         slots = self.newest_slots(count)
         for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
             torch.unflatten(buffer, 0, (-1, heads))[slots, :, :length] = new.to(buffer.dtype)
 
     def advance(self, num_equal: int = 0) -> None:
-        """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in.
+        """Add a position to each sequence, with one entry for each beam. :meth:`append` fills these entries.
 
-        The beams of the last ``num_equal`` sequences are equal and have the first of these entries in common.
+        The beams of the last ``num_equal`` sequences are equal and share the first of these entries.
         """
         if self._num_taken + self.beams > self._free.size(1):
             self._find_free()
         taken = self._free[:, self._num_taken : self._num_taken + self.beams]
-        self.newest = taken.clone(memory_format=torch.contiguous_format)  # kernels read it, and equal beams change it
+        # Copy the entries, because equal beams change them below, and kernels need a contiguous tensor.
+        self.newest = taken.clone(memory_format=torch.contiguous_format)
         self._num_taken += self.beams
         self.num_entries = max(self.num_entries, self._num_used_before + self._num_taken)
         if num_equal:
@@ -242,8 +246,8 @@ class KVCache:
     def select(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
 
-        Only ``sequences`` are kept; None keeps all. Rows must stay grouped by sequence, with the same number of rows
-        for each sequence. This number may differ from the old one.
+        Only ``sequences`` are kept. None keeps all. Rows must stay grouped by sequence, with the same number of rows
+        for each sequence, but the number may change.
         """
         count = self.num_sequences if sequences is None else len(sequences)
         beams = len(rows) // max(1, count)
@@ -253,8 +257,8 @@ class KVCache:
             self.slots, self.lengths, self._free = (x[sequences] for x in (self.slots, self.lengths, self._free))
             self.current_max_length = int(self.lengths.max()) if count else 0
             self._in_order = False
-            self.num_new = 0  # the newest sequences may no longer be the last ones
-            if not self._has_advanced:  # entry p still holds position p
+            self.num_new = 0  # the newest sequences may no longer be last
+            if not self._has_advanced:  # entry p still contains position p
                 self.num_entries = self.current_max_length
 
     def _by_slot(self) -> Iterator[Tensor]:
@@ -268,14 +272,14 @@ class KVCache:
 
     @property
     def _num_reserved(self) -> int:
-        """The number of entries of each slot."""
+        """Number of entries in each slot."""
         return self.keys.size(2)
 
     def _number_slots(self, count: int) -> None:
         self.slots, self._in_order = torch.arange(count, device=self.slots.device), True
 
     def _order(self) -> None:
-        """Move sequence b to slot b, for all b, copying only the sequences that are in another slot."""
+        """Move each sequence b to slot b, copying only sequences that are in a different slot."""
         if self._in_order:
             return
         count = self.num_sequences
@@ -287,19 +291,19 @@ class KVCache:
         self._number_slots(count)
 
     def _reserve_positions(self, count: int) -> None:
-        """Make room for ``count`` positions in the table."""
-        missing = count + SLACK - self.table.size(2)
+        """Extend the table to at least ``count`` positions."""
+        missing = count + TABLE_PADDING - self.table.size(2)
         if missing > 0:
             self.table = F.pad(self.table, (0, missing + count // 2))
 
     def _reachable(self, num_entries: int) -> Bool[Tensor, "B W C"]:
-        """Return which of the first ``num_entries`` entries each beam may attend to."""
+        """Return a mask of the first ``num_entries`` entries that each beam may attend to."""
         reached = self._reached(num_entries)
         reachable = torch.zeros(*reached.shape[:2], num_entries + 1, dtype=torch.bool, device=reached.device)
         return reachable.scatter_(2, reached, True)[:, :, :num_entries]
 
     def _reached(self, num_entries: int) -> Int[Tensor, "B W T"]:
-        """Return the entry of each position that a beam may attend to, and ``num_entries`` for the other positions."""
+        """Return the entry of each position that a beam may attend to, and ``num_entries`` for all other positions."""
         positions = torch.arange(self.current_max_length, device=self.table.device)
         lengths = self.lengths.unsqueeze(1)
         is_hidden = positions >= lengths
@@ -308,10 +312,10 @@ class KVCache:
         return self.table[:, :, : self.current_max_length].masked_fill(is_hidden.unsqueeze(1), num_entries)
 
     def _find_free(self) -> None:
-        """List the entries of each sequence that no beam can reach, and replace the buffers if there are too few.
+        """List the entries of each sequence that no beam can reach. Replace the buffers if there are too few.
 
-        Buffers with far too many entries are replaced, too, so that a long sequence does not occupy memory after it has
-        left.
+        Buffers with far too many entries are also replaced, so that a long sequence does not occupy memory after it is
+        removed.
         """
         in_use = self._reachable(self._num_reserved).any(1)
         most = int(in_use.sum(1).max()) if in_use.numel() else 0
@@ -321,14 +325,14 @@ class KVCache:
             in_use = self._reachable(wanted).any(1)
         columns = in_use.any(0).nonzero()
         self.num_entries = int(columns[-1]) + 1 if len(columns) else 0
-        # A stable sort keeps the order of the free entries, so the first of all sequences are hardly more than `most`.
+        # A stable sort keeps the order of free entries, so the first free entries are close to `most` in all sequences.
         order = in_use.to(torch.uint8).argsort(dim=1, stable=True)
         self._has_same_free = bool(in_use[:, :most].all())
         self._free, self._num_taken = order[:, : min(self._num_reserved, wanted) - most], 0
         self._num_used_before = most
 
     def _replace_buffers(self, slots: int, entries: int) -> None:
-        """Replace the buffers by ones with at least ``slots`` slots of ``entries`` entries, the used ones first."""
+        """Replace the buffers with at least ``slots`` slots of ``entries`` entries each. Used entries come first."""
         count, room = self.num_sequences, self._num_reserved
         in_use = self._reachable(room).any(1)
         width = int(in_use.sum(1).max()) if in_use.numel() else 0

@@ -1,6 +1,6 @@
-"""Token embeddings, and the output projection that may share their matrix (Vaswani et al. 2017, section 3.4).
+"""Token embeddings, and the output projection, which may share their weight (Vaswani et al. 2017, section 3.4).
 
-The paper ties both embeddings and the projection, following Press and Wolf (2017). That requires a joint vocabulary.
+The paper ties both embeddings and the projection, following Press and Wolf (2017). This requires a joint vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway.nn.arguments import check_ids, check_integers
 Tie = Annotated[
     Literal["all", "target", "inputs", "none"],
     Field(
-        description="Which matrices share their weights: both embeddings and the output projection (all), target "
+        description="Which layers share their weights: both embeddings and the output projection (all), target "
         "embedding and output projection (target), both embeddings (inputs), or none."
     ),
 ]
@@ -34,7 +34,7 @@ def pad_sequences(sequences: Sequence[Sequence[int]], pad: int, device: torch.de
 
 
 class TokenEmbedding(nn.Module):
-    """A table of V vectors of width D. Looked-up vectors are multiplied by sqrt(d_model) unless ``scaled`` is False.
+    """A table of V vectors of width D. Embeddings are multiplied by sqrt(d_model) unless ``scaled`` is False.
 
     The table is initialized from a normal distribution with standard deviation d_model^-0.5, as in the authors'
     tensor2tensor. Scaled embeddings then have unit variance, and so do the initial logits of a tied output projection.
@@ -48,7 +48,7 @@ class TokenEmbedding(nn.Module):
         self.scale = d_model**0.5 if scaled else 1.0
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of each token, times sqrt(d_model) if scaled."""
+        """Return the vector of each token, multiplied by sqrt(d_model) if embeddings are scaled."""
         check_integers("tokens", tokens, "batch", "length")
         try:
             embedded: Tensor = F.embedding(tokens, self.weight) * self.scale
@@ -61,7 +61,7 @@ class TokenEmbedding(nn.Module):
 def token_embeddings(
     tie: Tie, source_vocab_size: int, target_vocab_size: int, width: int, *, scaled: bool = True
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """Return the embeddings of source and target, which are the same module if ``tie`` is "all" or "inputs".
+    """Return the source and target embeddings, which are the same module if ``tie`` is "all" or "inputs".
 
     Raises:
         ConfigError: The embeddings are shared, but the vocabularies differ in size.
@@ -76,7 +76,7 @@ def token_embeddings(
 
 
 def output_projection(tie: Tie, target_embedding: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
-    """Return the projection from states of ``width`` to logits. Its weight is the target embedding unless untied."""
+    """Return the projection from states of ``width`` to logits. Its weight is the target embedding if they are tied."""
     projection = nn.Linear(width, target_embedding.vocab_size, bias=bias)
     if bias:
         nn.init.zeros_(projection.bias)

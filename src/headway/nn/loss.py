@@ -1,15 +1,17 @@
 """Label-smoothed cross-entropy (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4), and other losses.
 
-With the smoothing eps, the target y and a prior u over the V tokens, the reference distribution is
+With smoothing eps, target y and a prior u over the V tokens, the reference distribution is
 
     q(k) = (1 - eps) [k = y] + eps u(k)
 
 and the loss of one position is H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q), where p is the softmax of the
-logits. The prior is uniform, 1 / V, as in the paper, or given, for example the share of each token in the training data
-(``training.label_smoothing_prior = "unigram"``). Select the real targets first: these functions do not skip padding.
+logits. By default, the prior is uniform, 1 / V, as in the paper. Another prior can be given, for example the share of
+each token in the training data (``training.label_smoothing_prior = "unigram"``). These functions do not skip padding,
+so remove padding from the targets first.
 
-R-Drop (Wu et al. 2021) sends each input through the model twice, with different dropout masks, and pulls the two
-predictions p1 and p2 together. We take half of its equation 4, so that two equal passes have the loss of one:
+R-Drop (Wu et al. 2021) passes each input through the model twice, with different dropout masks, and penalizes the
+divergence of the two predictions p1 and p2. We use half of its equation 4, so that two equal passes have the same loss
+as one pass:
 
     (H(q, p1) + H(q, p2)) / 2 + alpha / 4 (KL(p1 || p2) + KL(p2 || p1))
 """
@@ -30,9 +32,9 @@ def label_smoothed_cross_entropy(
     smoothing: float = 0.0,
     prior: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, " N"]:
-    """Return H(q, p) in nats for each of N positions, computed in float32 (float64 for float64).
+    """Return H(q, p) in nats for each of N positions, computed in float32 (float64 for float64 logits).
 
-    With the smoothing eps and the ``prior`` u, which must sum to one (None means 1 / V for each token),
+    With smoothing eps and ``prior`` u, which must sum to one (None means 1 / V for each token), this is
 
         H(q, p) = -(1 - eps) log p(y) - eps sum_k u(k) log p(k)
     """
@@ -61,7 +63,7 @@ def r_drop_loss(
     alpha: float,
     prior: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, " N"]:
-    """Return R-Drop's loss in nats for each of N positions, from the logits of two passes."""
+    """Return the R-Drop loss in nats for each of N positions, given the logits of two passes."""
     cross_entropies = [label_smoothed_cross_entropy(logits, targets, smoothing, prior) for logits in (logits1, logits2)]
     log_p1, log_p2 = (_at_least_float32(logits).log_softmax(-1) for logits in (logits1, logits2))
     # KL(p1 || p2) + KL(p2 || p1) = sum of (p1 - p2) (log p1 - log p2)
@@ -74,8 +76,9 @@ def distillation_loss(
 ) -> Float[Tensor, " N"]:
     """Return T^2 KL(q || p) in nats for each of N positions, where q and p are the softmax of the logits divided by T.
 
-    A temperature T > 1 gives more weight to the teacher's predictions for improbable tokens. The factor T^2 keeps the
-    gradients' size (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2).
+    A temperature T > 1 increases the weight of the teacher's predictions for improbable tokens. The factor T^2
+    preserves the magnitude of the gradients (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network",
+    section 2).
     """
     log_p, log_q = ((_at_least_float32(tensor) / temperature).log_softmax(-1) for tensor in (logits, teacher_logits))
     return temperature**2 * F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(-1)

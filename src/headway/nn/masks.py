@@ -1,11 +1,11 @@
 """Masks: boolean tensors in which True means "may attend" (Vaswani et al. 2017, sections 3.1 and 3.2.3).
 
-The paper masks illegal connections by "setting to minus infinity" their scores; the attention layers do this wherever
-the mask is False. Masks broadcast over (B, T, S): batch, query position, key position. They combine with ``&``.
+The paper masks illegal connections by "setting to minus infinity" their scores. The attention layers do this wherever
+the mask is False. Masks broadcast to (B, T, S): batch, query position, key position. They can be combined with ``&``.
 
-Two classes describe masks of self-attention without a tensor of all pairs, so that fast attention needs none:
-:class:`Causal` is the mask of :func:`causal_mask`, and :class:`DocumentMask` a causal mask within documents, described
-by one number per query.
+Two classes represent self-attention masks without a tensor of all pairs, which fast attention does not need.
+:class:`Causal` is equivalent to :func:`causal_mask`. :class:`DocumentMask` is a causal mask within documents, stored as
+one number per query.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headway.errors import ShapeError
-from headway.nn.arguments import check_integers, described, is_traced, shown_sizes
+from headway.nn.arguments import check_integers, describe_value, format_sizes, is_traced
 
 _MASK_HINT = (
-    'True means "may attend": mask.bool() converts a mask of 1 and 0, and mask == 0 one of 0 and minus infinity'
+    'True means "may attend": use mask.bool() for a mask of 1 and 0, and mask == 0 for a mask of 0 and minus infinity'
 )
 
 
 def padding_mask(tokens: Int[Tensor, "B S"], pad: int) -> Bool[Tensor, "B 1 S"]:
-    """Return a mask that lets every query attend to every key that is not padding."""
+    """Return a mask that allows every query to attend to every key that is not padding."""
     check_integers("tokens", tokens, "batch", "length")
     return (tokens != pad).unsqueeze(1)
 
 
 def causal_mask(length: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 T T"]:
-    """Return a mask that lets position t attend to positions up to and including t, but not to later ones."""
+    """Return a mask that allows position t to attend to positions up to and including t, but not to later positions."""
     return torch.ones(1, length, length, dtype=torch.bool, device=device).tril()
 
 
 @dataclass(frozen=True)
 class Causal:
-    """The mask of self-attention that lets each position attend to itself and to all earlier positions."""
+    """A self-attention mask that allows each position to attend to itself and to all earlier positions."""
 
     def to_tensor(self, length: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 T T"]:
-        """Return the mask of a sequence of ``length`` positions as a tensor."""
+        """Return the mask for a sequence of ``length`` positions as a tensor."""
         return causal_mask(length, device)
 
 
 @dataclass(frozen=True)
 class DocumentMask:
-    """A causal mask for sequences of several documents: a position attends to the earlier ones of its own document.
+    """A causal mask for sequences of several documents: positions attend only within their own document.
 
     Attributes:
-        first_keys: For each query, the position of the first key that it may attend to. Its last key is at its own
-            position.
-        tensor: The same mask as a tensor, if it has been computed already; see :meth:`with_tensor`.
+        first_keys: For each query, the position of the first key that it may attend to. The last key is at the query's
+            own position.
+        tensor: The same mask as a tensor, if it has already been computed; see :meth:`with_tensor`.
     """
 
     first_keys: Int[Tensor, "B T"]
@@ -60,16 +60,16 @@ class DocumentMask:
 
     @classmethod
     def from_starts(cls, starts: Bool[Tensor, "B T"]) -> DocumentMask:
-        """Return the mask of documents whose first positions are True. Position 0 always begins a document."""
+        """Return the mask for documents that begin where ``starts`` is True. Position 0 always begins a document."""
         return cls((starts * torch.arange(starts.size(1), device=starts.device)).cummax(1).values)
 
     @property
     def query_positions(self) -> Int[Tensor, " T"]:
-        """The position of each query in the sequence."""
+        """Position of each query in the sequence."""
         return torch.arange(self.first_keys.size(1), device=self.first_keys.device)
 
     def positions_in_documents(self) -> Int[Tensor, "B T"]:
-        """Return the position of each query in its document, counted from 0, if no window restricts the mask."""
+        """Return the position of each query in its document, counted from 0. No window must restrict the mask."""
         return self.query_positions - self.first_keys
 
     def restrict_to_window(self, before: int) -> DocumentMask:
@@ -84,7 +84,7 @@ class DocumentMask:
         return (keys >= self.first_keys.unsqueeze(2)) & (keys <= keys.unsqueeze(1))
 
     def with_tensor(self) -> DocumentMask:
-        """Return the same mask with its tensor, so that layers that need it do not each compute it."""
+        """Return the same mask with its tensor, so that layers that need the tensor do not compute it repeatedly."""
         return DocumentMask(self.first_keys, self.to_tensor())
 
 
@@ -94,8 +94,8 @@ Mask = Bool[Tensor, "..."] | Causal | DocumentMask
 def check_mask(name: str, mask: Any, *sizes: int) -> None:
     """Raise :class:`ShapeError` unless ``mask`` is None, or boolean and broadcasts to these sizes.
 
-    The last two sizes are the numbers of queries and of keys if ``mask`` is a :class:`~headway.nn.masks.Causal` or a
-    :class:`~headway.nn.masks.DocumentMask`, which must be equal.
+    The last two sizes are the numbers of queries and keys. They must be equal if ``mask`` is a
+    :class:`~headway.nn.masks.Causal` or a :class:`~headway.nn.masks.DocumentMask`.
     """
     if mask is None or is_traced():
         return
@@ -104,20 +104,20 @@ def check_mask(name: str, mask: Any, *sizes: int) -> None:
         if not _broadcasts(shape, sizes):
             hint = None
             if len(sizes) == 3 and tuple(shape) == (sizes[0], sizes[2]):
-                hint = "mask.unsqueeze(1) lets all queries of a sequence attend to the same keys"
+                hint = "use mask.unsqueeze(1) if all queries of a sequence may attend to the same keys"
             elif len(shape) == len(sizes) + 1:
-                hint = "one mask serves all heads, and has no dimension for them"
-            accepted = f"a shape that broadcasts to {shown_sizes(sizes)}"
-            raise ShapeError(described(mask), where=name, accepted=accepted, hint=hint)
+                hint = "all heads share one mask, which has no head dimension"
+            accepted = f"a shape that broadcasts to {format_sizes(sizes)}"
+            raise ShapeError(describe_value(mask), where=name, accepted=accepted, hint=hint)
     elif isinstance(mask, Causal | DocumentMask):
         batch, positions = mask.first_keys.shape if isinstance(mask, DocumentMask) else (sizes[0], sizes[-2])
         if not (batch == sizes[0] and positions == sizes[-2] == sizes[-1]):
             what = (
                 f"a mask of {batch} x {positions} positions for {sizes[0]} x {sizes[-2]} queries and {sizes[-1]} keys"
             )
-            raise ShapeError(what, where=name, accepted="one position for each query and key of one sequence")
+            raise ShapeError(what, where=name, accepted="the same number of positions, queries and keys")
     else:
-        raise ShapeError(described(mask), where=name, accepted="booleans", hint=_MASK_HINT)
+        raise ShapeError(describe_value(mask), where=name, accepted="booleans", hint=_MASK_HINT)
 
 
 def _broadcasts(shape: torch.Size, sizes: tuple[int, ...]) -> bool:

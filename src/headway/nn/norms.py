@@ -2,7 +2,7 @@
 
     RMSNorm(x) = x / sqrt(mean(x_i^2) + epsilon) * g
 
-It leaves out the mean and the bias of layer normalization.
+Unlike layer normalization, it does not subtract a mean and has no bias.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.nn.arguments import check_floats
 class RMSNorm(nn.Module):
     """Divide each vector by its root mean square, and multiply it by a learned vector.
 
-    Computed in float32 and rounded once to the type of the input.
+    The result is computed in float32 and rounded once to the input's data type.
     """
 
     def __init__(self, width: int, epsilon: float = 1e-5) -> None:

@@ -1,13 +1,14 @@
-"""Pooling: reduce the encoder's vectors of all positions to one vector for the whole sequence, for a classifier.
+"""Pooling: reduce the encoder's vectors at all positions to one vector for the whole sequence, for a classifier.
 
     mean, max     mean or maximum of each component over the positions that are not padding
     mean_max      mean and maximum, concatenated (Howard and Ruder 2018, section 3.3, without their last state)
-    first, last   one position: the symbol prepended to the text (Devlin et al. 2019), or the last that is not padding
+    first, last   the vector at the first position, the symbol prepended to the text (Devlin et al. 2019), or at the
+                  last position that is not padding
     attention     the mean weighted by softmax(u^T tanh(W x_s + b)) over the positions s
                   (Yang et al. 2016, equations 5 to 7)
 
-Masks are (B, S). True means that a position counts; None means that all positions count. A row in which no position
-counts is pooled to zeros. Dimensions: B batch, S positions, D model, P pooled width.
+Masks have shape (B, S). True means that a position is included, and None means that all positions are included. A row
+without included positions is pooled to zeros. Dimensions: B batch, S positions, D model, P pooled width.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Pooling(nn.Module):
         self.width = 2 * d_model if kind == "mean_max" else d_model
 
     def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows in parentheses."""
+        """Return the text that ``print(model)`` shows in parentheses."""
         return self.kind
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B P"]:
@@ -56,7 +57,7 @@ class Pooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A mean weighted by a softmax over the positions' scores with a learned query, the vector u.
+    """The mean over positions, weighted by the softmax of their scores with a learned query, the vector u.
 
     :func:`~headway.nn.attention.observe_attention` observes or replaces the (B, 1, 1, S) weights.
     """
@@ -96,7 +97,7 @@ def _max(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _at(x: Tensor, mask: Tensor | None, end: Literal[0, -1]) -> Tensor:
-    """Return the vector at the first or the last position that counts."""
+    """Return the vector at the first or the last included position."""
     if mask is None:
         return x[:, end]
     order = torch.arange(x.size(1), device=x.device)

@@ -1,4 +1,4 @@
-"""Recurrent layers, and the encoder made of them, as in sequence-to-sequence models before the Transformer.
+"""Recurrent layers, and an encoder that consists of them, as in sequence-to-sequence models before the Transformer.
 
     h_t = e(h_{t-1}, x_t)     from x_1 to x_S (Cho et al. 2014), or from both ends (Bahdanau et al. 2015, section 3.2)
     z   = h_S                 the sentence as one vector (Cho et al. 2014, section 2.2), or the mean or maximum of all h
@@ -6,8 +6,8 @@
 The decoders are in :mod:`headway.nn.recurrent_decoders`. Dimensions: B sentences, S source and T target positions, E
 width of an embedding, D width of a state, R rows being decoded (the beams of a sentence are neighbors).
 
-The gates follow cuDNN: the GRU's reset gate acts after the matrix product, r (U h). In Cho et al. (equation 8) and
-Bahdanau et al. (appendix A.1.1) it acts before the product, U (r h). Cho et al.'s decoder (appendix A.1.2) applies it
+The gates follow cuDNN: the GRU's reset gate is applied after the matrix product, r (U h). Cho et al. (equation 8) and
+Bahdanau et al. (appendix A.1.1) apply it before the product, U (r h). Cho et al.'s decoder (appendix A.1.2) applies it
 after the product, as we do.
 """
 
@@ -33,11 +33,11 @@ LayerState = tuple[Tensor, ...]  # (h,) for a GRU, (h, c) for an LSTM; each (R, 
 class RecurrentLayer(nn.Module):
     """One layer of GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997) cells, in one direction.
 
-    Input matrices are initialized Xavier-uniform and state-to-state matrices orthogonal, each gate separately. Biases
-    are initialized to zero, except that an LSTM's forget gate starts at one (Jozefowicz et al. 2015).
+    Each gate's input matrix is initialized Xavier-uniformly, and its state-to-state matrix orthogonally. Biases are
+    initialized to zero, except the bias of an LSTM's forget gate, which is initialized to one (Jozefowicz et al. 2015).
 
-    With ``weight_drop``, each call of :meth:`forward` in training drops elements of the state-to-state matrices with
-    this probability, the same ones at all steps (weight drop, Merity et al. 2018, section 2).
+    With ``weight_drop``, each training call of :meth:`forward` drops elements of the state-to-state matrices with this
+    probability, the same elements at all steps (weight drop, Merity et al. 2018, section 2).
     """
 
     def __init__(self, cell: Cell, d_input: int, d_state: int, *, weight_drop: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class RecurrentLayer(nn.Module):
             nn.init.ones_(layer.bias_ih_l0[d_state : 2 * d_state])
 
     def initial_state(self, x: Float[Tensor, "B S _"]) -> LayerState:
-        """Return the state before the first step: zeros."""
+        """Return the state before the first step, which is zero."""
         zeros: Tensor = self.cell.weight_hh_l0.new_zeros(x.size(0), self.cell.hidden_size)
         return (zeros,) * self.num_states
 
@@ -76,8 +76,8 @@ class RecurrentLayer(nn.Module):
     def gate_inputs(self, x: Float[Tensor, "*b _"], base: Float[Tensor, "R _"] | None = None) -> Float[Tensor, "*b _"]:
         """Return the contribution of ``x`` to all gates.
 
-        Without ``base``, ``x`` is the first part of the layer's input, and the biases are added. If ``base`` is the
-        contribution of that first part, ``x`` is the last part of the input, and both contributions are summed.
+        Without ``base``, ``x`` is the first part of the layer's input, and the biases are added. If the contribution of
+        the first part is passed as ``base``, ``x`` is the last part of the input, and both contributions are added.
         """
         weight = self.cell.weight_ih_l0
         if base is None:
@@ -116,10 +116,10 @@ class EncoderOutput:
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers that read the source forward and, if ``bidirectional``, also backward, with half of the units each.
+    """Layers that process the source forward and, if ``bidirectional``, also backward, with half of the units each.
 
-    The halves are concatenated, so a state has width D. The backward layers read each sentence reversed within its own
-    length. Padding therefore stays at the end, where it has no effect, and lengths are not copied to the host.
+    The halves are concatenated, so a state has width D. For the backward layers, each sentence is reversed within its
+    own length. Padding therefore stays at the end, where it has no effect, and lengths are not copied to the host.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Score functions, which measure how well a query and a key match, before mask and softmax.
+"""Score functions, which measure how well a query matches a key, before the mask and softmax.
 
     scaled_dot     q . k / sqrt(K)                      Vaswani et al. 2017, equation 1
     dot            q . k                                Luong et al. 2015, section 3.1
@@ -7,14 +7,14 @@
     feed_forward   v^T max(0, W q + U k + b)            the paper's feed-forward layer (equation 2) applied to [q; k]
     cosine         g q . k / (|q| |k|)                  Henry et al. 2020; g, an inverse temperature, is learned
 
-Each head has its own parameters. The two functions with a hidden layer need no bias on their result, because adding a
-constant to all scores does not change the softmax. If query and key come from learned linear projections without a
-bias, ``general`` can compute nothing that ``dot`` cannot. It is meant for vectors without such projections, as in
-recurrent models.
+Each head has its own parameters. The two functions with a hidden layer need no output bias, because adding a constant
+to all scores does not change the softmax. If queries and keys come from learned linear projections without a bias,
+``general`` is no more expressive than ``dot``. It is intended for vectors without such projections, as in recurrent
+models.
 
-A score function has two steps: :meth:`ScoreFunction.prepare` computes what depends only on the keys, and
+A score function has two steps: :meth:`ScoreFunction.prepare` computes the part that depends only on the keys, and
 :meth:`ScoreFunction.compare` compares queries with prepared keys. Keys are therefore prepared only once if queries
-arrive one after the other. Calling the module performs both steps.
+arrive one at a time. Calling the module performs both steps.
 """
 
 from __future__ import annotations
@@ -35,48 +35,49 @@ from headway.nn.arguments import Size, check_floats
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
-_HIDDEN = 64  # largest default hidden size; a hidden layer is stored for each (T, S) pair
-_LARGEST = 1 << 24  # maximum number of hidden units in memory at a time; 64 MiB in float32
+_HIDDEN = 64  # largest default hidden size, limited because each (T, S) pair has its own hidden layer
+_LARGEST = 1 << 24  # maximum number of hidden units in memory at a time (64 MiB in float32)
 _SCALE = 10.0  # initial scale of a cosine: a temperature of 0.1 (Liu et al. 2022)
 
 
 def make_score(kind: str, width: int, num_heads: int = 1, *, hidden: int | None = None) -> ScoreFunction:
     """Return the score function ``kind`` for ``num_heads`` heads whose queries and keys have ``width`` units.
 
-    ``hidden`` is the width of the hidden layer of additive and feed_forward. None means ``width``, but at most 64.
+    ``hidden`` is the hidden layer's width in additive and feed_forward. None means ``width``, but at most 64.
 
     Raises:
-        ConfigError: There is no score function of this name.
+        ConfigError: There is no score function with this name.
     """
     if kind not in SCORES:
-        raise ConfigError(f"{kind!r} is no score function", accepted=" or ".join(map(repr, SCORES)))
+        raise ConfigError(f"{kind!r} is not a score function", accepted=" or ".join(map(repr, SCORES)))
     score = SCORES[kind](width, num_heads, hidden or min(width, _HIDDEN))
     score.kind, score.width = kind, width
     return score
 
 
-def register_score(kind: str, make: MakeScore) -> None:
-    """Add a score function, which recipes and model folders can then have as ``model.score``.
+def register_score(kind: str, make: ScoreFactory) -> None:
+    """Register a score function, so that recipes and model folders can use it as ``model.score``.
 
-    Models with it train and search in plain PyTorch, and cannot be exported. Whoever loads them must register it first.
+    Models that use it train and search in plain PyTorch, and cannot be exported. Register the function again before
+    loading such a model in another process.
 
     Args:
-        kind: The name.
-        make: The class, a subclass of :class:`ScoreFunction`, or a function that returns an object of it. It is called
-            with the number of units of queries and keys, the number of heads, and the width of a hidden layer.
+        kind: Name of the score function.
+        make: A subclass of :class:`ScoreFunction`, or a function that returns an instance. It is called with the number
+            of units in queries and keys, the number of heads, and the width of a hidden layer.
 
     Raises:
-        ConfigError: The name is registered already, for another function.
+        ConfigError: The name is already registered for a different function.
     """
     SCORES.register(kind, make)
 
 
 class ScoreFunction(nn.Module):
-    """Base class of the score functions that the module's docstring lists.
+    """Base class of the score functions listed in the module's docstring.
 
     Attributes:
-        kind: The name of the function.
-        width: The number of units of queries and keys.
+        kind: Name of the score function.
+        width: Number of units in queries and keys.
     """
 
     kind: str
@@ -91,11 +92,11 @@ class ScoreFunction(nn.Module):
 
     @property
     def sizes(self) -> tuple[Size, Size]:
-        """The number of heads and the width of their queries and keys. Words stand for any number."""
+        """The expected number of heads, and the width of their queries and keys. Words stand for any number."""
         return "heads", "width"
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
-        """Return the keys in the form that :meth:`compare` needs. Each result depends on one key only."""
+        """Return the keys in the form that :meth:`compare` needs. Each prepared key depends on only one key."""
         return key
 
     def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S _"]) -> Float[Tensor, "B H T S"]:
@@ -129,7 +130,7 @@ class _GeneralScore(ScoreFunction):
 
 
 class _CosineScore(ScoreFunction):
-    """The logarithm of the scale is learned, so the scale stays positive. A zero vector has cosine 0 with all keys."""
+    """The cosine score. The logarithm of its scale is learned, so the scale stays positive. Zero vectors score 0."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -148,14 +149,14 @@ class _CosineScore(ScoreFunction):
 
 
 def _normalized(x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
-    """Return unit vectors, computed in float32 or float64: float16 would round the smallest divisor to zero."""
+    """Return unit vectors. They are computed in float32 or float64, because float16 would round the epsilon to zero."""
     return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1).to(x.dtype)
 
 
 class _AdditiveScore(ScoreFunction):
-    """v^T tanh(W q + U k), whose hidden layer has (B, H, T, S, hidden) elements.
+    """v^T tanh(W q + U k), with a hidden layer of shape (B, H, T, S, hidden).
 
-    If that is too large, the queries are processed in parts, and the hidden layer is recomputed for the gradient.
+    If the hidden layer is too large, queries are processed in parts, and it is recomputed for the gradient.
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int) -> None:
@@ -166,11 +167,11 @@ class _AdditiveScore(ScoreFunction):
 
     @property
     def sizes(self) -> tuple[Size, Size]:
-        """The number of heads and the width of their queries and keys."""
+        """The expected number of heads, and the width of their queries and keys."""
         return _sizes(self.query)
 
     def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
-        """Apply the activation of the hidden layer in place."""
+        """Apply the hidden layer's activation in place."""
         return summed.tanh_()
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
@@ -182,7 +183,7 @@ class _AdditiveScore(ScoreFunction):
         if queries.size(2) <= at_once:
             return self._pairs(queries, keys)
         parts = torch.split(queries, at_once, dim=2)
-        # There is no random state to preserve: ``_pairs`` draws no random numbers.
+        # The random state need not be preserved, because ``_pairs`` draws no random numbers.
         scores = [checkpoint(self._pairs, part, keys, use_reentrant=False, preserve_rng_state=False) for part in parts]
         return torch.cat(scores, dim=2)
 
@@ -201,26 +202,26 @@ class _FeedForwardScore(_AdditiveScore):
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
         projected = super().prepare(key)
-        return projected + self.bias.to(projected.dtype)  # keeps the hidden layer in autocast's smaller type
+        return projected + self.bias.to(projected.dtype)  # keeps the hidden layer in autocast's data type
 
     def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
         return summed.relu_()
 
 
 def _sizes(weight: Tensor) -> tuple[Size, Size]:
-    """Return the first two sizes of a weight. The weight of one head fits any number of heads."""
+    """Return the first two sizes of a weight. A weight for one head broadcasts to any number of heads."""
     heads, *width = weight.shape
     return "heads" if heads == 1 else heads, width[0] if width else "width"
 
 
 def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
-    """Return one matrix per head, each Xavier-uniform for its own shape."""
+    """Return one matrix per head, each initialized Xavier-uniformly for its own shape."""
     bound = math.sqrt(6 / (inputs + outputs))
     return nn.Parameter(torch.empty(num_heads, inputs, outputs).uniform_(-bound, bound))
 
 
-MakeScore = Callable[[int, int, int], ScoreFunction]
-SCORES: Kinds[MakeScore] = Kinds(
+ScoreFactory = Callable[[int, int, int], ScoreFunction]
+SCORES: Kinds[ScoreFactory] = Kinds(
     "model.score",
     {
         "scaled_dot": lambda width, _heads, _units: _DotScore(width**-0.5),

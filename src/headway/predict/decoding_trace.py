@@ -227,7 +227,7 @@ def _readable(
 ) -> DecodingTrace:
     """Return a search with readable tokens. ``encoder`` is the tokenizer of the encoder's input, if there is one."""
     request = search.request
-    first = BOS if request.first is None else request.first
+    first = BOS if request.first_token is None else request.first_token
     start = (first,) if encoder is not None else (*request.source, first)
     steps = []
     for number, hypotheses in enumerate(search.steps, start=1):

@@ -49,9 +49,9 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied
     if isinstance(copied, Model) and copied.int8_weights is not None:
-        from headway.engine.int8_weights import with_float_weights
+        from headway.engine.int8_weights import dequantize_weights
 
-        with_float_weights(copied)  # int8 weights can be used only on a CPU
+        dequantize_weights(copied)  # int8 weights can be used only on a CPU
     # Module.to would change the caller's parameters in place, so they are replaced first. Tied parameters stay tied.
     moved = {
         parameter: nn.Parameter(parameter.detach().to(device), parameter.requires_grad)

@@ -65,15 +65,15 @@ class Cooccurrences:
         choices = np.repeat(np.array([len(sources[n]) + 1 for n in chosen], np.int64), lengths)
         return cls(pairs, occurrences.astype(np.int32), choices)
 
-    def expected_counts(
+    def add_expected_counts(
         self, probabilities: Float64[npt.NDArray[np.float64], " K"]
     ) -> Float64[npt.NDArray[np.float64], " K"]:
         """Return how often each pair is expected to be a word and its translation, given its probability t(e | f)."""
-        if kernels.available():
-            from headway.kernels.lexicon import expected_counts
+        if kernels.is_available():
+            from headway.kernels.lexicon import add_expected_counts
 
             counts = np.zeros(len(self.pairs))
-            expected_counts(self.occurrences, self.choices, probabilities, counts)
+            add_expected_counts(self.occurrences, self.choices, probabilities, counts)
             return counts
         place = np.repeat(np.arange(len(self.choices), dtype=np.int32), self.choices)
         share = probabilities[self.occurrences]
@@ -112,7 +112,7 @@ def _learn(
     cooccurrences = Cooccurrences.count(sources, targets, source_size, target_size)
     origin, probability = cooccurrences.pairs // target_size, np.ones(len(cooccurrences.pairs))
     for _ in range(ITERATIONS):
-        counts = cooccurrences.expected_counts(probability)
+        counts = cooccurrences.add_expected_counts(probability)
         probability = counts / np.bincount(origin, counts)[origin]
     return cooccurrences.pairs, probability
 

@@ -68,9 +68,9 @@ def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
     if given["model"].keys() == {"kind"}:  # the parser sets the kind in every recipe
         given["model"] = {}
     task, start_kind = theirs["task"]["kind"], theirs["model"]["kind"]
-    training_start = ARCHITECTURES[start_kind].starts.get(recipe.capability)
+    training_start = ARCHITECTURES[start_kind].training_starts.get(recipe.capability)
     if task != recipe.task.kind and training_start is not None:
-        model = training_start.config(theirs["model"])
+        model = training_start.make_config(theirs["model"])
         theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
         if recipe.training.start_decoder_from is not None:
             theirs |= _with_decoder(model_folder(start), model, model_folder(recipe.training.start_decoder_from))
@@ -102,10 +102,10 @@ def _with_decoder(start: Path, encoder: dict[str, Any], folder: Path) -> dict[st
     """
     refuse_integers(folder, "training.start_decoder_from")
     config, origin = read_config(folder), f"training.start_decoder_from = {str(folder)!r}"
-    decoder_start = architecture_of(config.model).decoder_start
+    decoder_start = architecture_of(config.model).decoder_training_start
     if decoder_start is None:
         raise ConfigError(f"{origin}: the model there is a {config.model.kind}; expected a decoder_only model")
-    decoder = decoder_start.config(config.model.as_dict())
+    decoder = decoder_start.make_config(config.model.as_dict())
     differing = [
         f"{key} is {_shown(decoder, key)} there, and {_shown(encoder, key)} in the encoder"
         for key in encoder.keys() & decoder.keys()
@@ -144,12 +144,12 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
     start = load_bundle(folder).model
     training_start = None
     if model.config.kind != start.config.kind:
-        training_start = architecture_of(start.config).starts[architecture_of(model.config).capability]
+        training_start = architecture_of(start.config).training_starts[architecture_of(model.config).capability]
     _load_part(model, start, training_start, folder, "start_from")
     if decoder_folder is not None:
         refuse_integers(decoder_folder, "training.start_decoder_from")
         decoder = load_bundle(decoder_folder).model
-        training_start = architecture_of(decoder.config).decoder_start
+        training_start = architecture_of(decoder.config).decoder_training_start
         _load_part(model, decoder, training_start, decoder_folder, "start_decoder_from")
 
 
@@ -162,9 +162,9 @@ def _load_part(model: Model, start: Model, training_start: TrainingStart | None,
     if (bias := weights.get("projection.bias")) is not None:
         weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
     if training_start is not None:
-        required = {**model.config.as_dict(), **training_start.config(config)}
+        required = {**model.config.as_dict(), **training_start.make_config(config)}
         config = type(model.config).parse(required, f"training.{key} = {str(folder)!r}").as_dict()
-        weights = {**named_weights(model), **training_start.weights(weights)}
+        weights = {**named_weights(model), **training_start.convert_weights(weights)}
     ours, theirs = (dict(flat_items(options)) for options in (model.config.as_dict(), config))
     differing = [
         f"{name} is {_shown(ours, name)}, the model has {_shown(theirs, name)}"

@@ -261,7 +261,7 @@ class _Trainer(Generic[RecipeT]):
                 "one process, or set model.carry_state = false"
             )
         blocks, auto = blocks_of(self.model), device.type == "cuda"
-        compilable = architecture_of(recipe.model).compilable
+        compilable = architecture_of(recipe.model).is_compilable
         if compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
             compile_blocks(blocks or [self.model])
         self.objective = world.wrap(objective, find_unused=recipe.leaves_weights_unused)

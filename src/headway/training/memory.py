@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.epoch_plan import EpochPlan
-from headway.engine.loss import rows_at_a_time
+from headway.engine.loss import logit_chunk_sizes
 from headway.errors import TrainingError
 from headway.hardware import autocast
 from headway.text.base import UNK
@@ -165,7 +165,9 @@ def estimate_memory(
         batch_shape=shape,
         fixed_bytes=weights + trained + moments + ema + checkpoint,
         activation_bytes=int(activations * _PEAK_PER_SAVED.get(device.type, 1.3)),
-        logits_bytes=min(shape.rows * shape.target_length, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
+        logits_bytes=min(shape.rows * shape.target_length, logit_chunk_sizes(device.type)[0])
+        * vocabulary
+        * _LOGIT_BYTES,
         allocated_bytes=weights + ema + restored,
     )
 

@@ -20,7 +20,7 @@ from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
 from headway.kinds import Capability
-from headway.models.registry import ModelConfig, architecture_of, architectures_that
+from headway.models.registry import ModelConfig, architecture_of, architectures_with_capability
 from headway.models.transformer import TransformerConfig
 from headway.text.normalization import normalize
 from headway.text.tokenizer import TokenizerConfig
@@ -215,14 +215,14 @@ class Recipe(Config):
         if architecture.capability != self.capability:
             raise ValueError(
                 f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}; expected "
-                f"{' or '.join(architectures_that(self.capability))}"
+                f"{' or '.join(architectures_with_capability(self.capability))}"
             )
         if training.start_decoder_from is not None and (training.start_from is None or self.capability != "translates"):
             raise ValueError(
                 "training.start_decoder_from: has no effect without training.start_from, a masked language model that "
                 "becomes the encoder of a translation model; leave the key out"
             )
-        if training.compile == "on" and not architecture.compilable:
+        if training.compile == "on" and not architecture.is_compilable:
             raise ValueError(
                 f"training.compile = 'on' would unroll the steps of a {self.model.kind} model; set it to 'auto' or "
                 "'off'"
@@ -273,7 +273,7 @@ class Recipe(Config):
             "training.unfreeze_every": self.training.unfreeze_every is not None,
             "optimizer.layer_decay": self.optimizer.layer_decay != 1,
         }
-        if architecture_of(self.model).blocks is None and (names := [name for name in used if used[name]]):
+        if architecture_of(self.model).get_blocks is None and (names := [name for name in used if used[name]]):
             raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
 
     def with_choices(self, begun: Recipe | None) -> Recipe:

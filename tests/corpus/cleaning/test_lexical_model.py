@@ -116,14 +116,14 @@ def test_a_copied_name_that_occurs_once_is_evidence() -> None:
     assert same > other
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no compiled kernels")
 def test_the_compiled_form_gives_the_same_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     sources, targets = corpus(6, 60)
     vocabulary = _Vocabulary.learn(sources, targets)
     pair = vocabulary.encode([*sources, "", "unknown"]), vocabulary.encode([*targets, "T1 T2", ""])
     direction = _Direction.learn(*pair, vocabulary.unknown + 1)
     compiled = direction.evidence(*pair)
-    monkeypatch.setattr(kernels, "available", lambda: False)
+    monkeypatch.setattr(kernels, "is_available", lambda: False)
     np.testing.assert_allclose(direction.evidence(*pair), compiled, rtol=1e-5, atol=1e-6)
     again = _Direction.learn(*pair, vocabulary.unknown + 1)
     np.testing.assert_allclose(again.gains, direction.gains, rtol=1e-5)

@@ -26,7 +26,7 @@ from headway.serve.workers.loader import _precision_note
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokenTemplate
 
-pytestmark = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 LLAMA = {"norm_kind": "rms", "bias": "none", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 1}
 FORMS: dict[str, dict[str, Any]] = {
@@ -179,7 +179,7 @@ def test_auto_leaves_int8_if_outliers_are_elsewhere(
     auto = opened(model, make_language_model)
     assert auto.precision in ("float32", "bfloat16")
     assert (note := auto.precision_note()) is not None
-    assert note.startswith(f"generates in {auto.precision}: the most probable token in int8 is that of")
+    assert note.startswith(f"generates in {auto.precision}: the most probable token is the same in int8 and")
     assert opened(model, make_language_model, precision="int8").precision == "int8"
     assert auto.generate("a", max_new_tokens=2, temperature=0)[0].ids
 
@@ -282,7 +282,7 @@ def test_a_stored_check_decides(tmp_path: Path, make_language_model: Callable[..
         assert load_language_model(tmp_path / "model").precision in precisions
         assert load_language_model(tmp_path / "model", precision="float32").precision == "float32"
     (tmp_path / "model" / INT8_CHECK_FILE).write_text("[]")
-    with pytest.raises(BundleError, match=f"{INT8_CHECK_FILE}: not the check of an int8 form"):
+    with pytest.raises(BundleError, match=f"{INT8_CHECK_FILE}: not the result of an int8 check"):
         load_language_model(tmp_path / "model")
 
 

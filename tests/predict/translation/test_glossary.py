@@ -221,7 +221,7 @@ class TestTranslations:
     def test_of_ensembles_contain_it(self, make_translator: Make) -> None:
         assert_contains_terms(Translator.ensemble([make_translator(seed=seed) for seed in (3, 4)]))
 
-    @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+    @pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
     def test_in_int8_contain_it(self, make_translator: Make) -> None:
         assert_contains_terms(make_translator(settings={"precision": "int8"}, d_model=64, d_ff=64))
 

@@ -15,7 +15,7 @@ _RECORDED = Path(__file__).parents[2] / "compat" / "recorded" / "bundle-transfor
 _WORDS = ("Ein", "Hund", "läuft", "zwei", "Männer", "Haus", "a", "b", "rot", "und")
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.skipif(not kernels.is_available(), reason="no AVX2, or no Numba, for the compiled kernels")
 def test_probabilities_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     unpack_archive(_RECORDED, tmp_path)
     translator, draw = load_translator(tmp_path / "model", precision="int8"), random.Random(1)

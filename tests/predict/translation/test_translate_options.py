@@ -60,7 +60,7 @@ def test_a_given_default_stays_given() -> None:
 )
 def test_options_that_are_not_given_are_the_models(given: dict[str, Any], expected: dict[str, Any]) -> None:
     model = DecodingOptions(beam_size=6, stopping="first", min_length=9, max_length=200)
-    assert DecodingOptions.parse(given, "test").over(model) == DecodingOptions.parse(expected, "test")
+    assert DecodingOptions.parse(given, "test").with_defaults(model) == DecodingOptions.parse(expected, "test")
 
 
 def test_a_model_searches_with_its_own_settings(make_translator: Callable[..., Translator]) -> None:

@@ -317,7 +317,7 @@ class TestEach:
             (
                 Source("ein", include=("Haus und",), prefix="das rote"),
                 {"max_length": 3},
-                "included phrase 1 takes 2 tokens, but the target may have only 1 more",
+                "included phrase 1 needs 2 tokens, but the target may have only 1 more",
             ),
             (
                 Source("ein", banned=("ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der")),
@@ -544,7 +544,7 @@ class TestProbabilities:
     def test_scores_as_searched_have_the_precision_of_the_search(
         self, make_translator: Make, precision: Precision
     ) -> None:
-        if precision == "int8" and not kernels.available():
+        if precision == "int8" and not kernels.is_available():
             pytest.skip("no AVX2, or no Numba, for the compiled kernels")
         model = Translator(make_translator("whitespace").bundle, precision=precision)
         for found in model.translate(SOURCES, DecodingOptions(beam_size=1)):
@@ -556,7 +556,7 @@ class TestProbabilities:
                 assert forced.token_log_probabilities == values
 
     def test_keys_of_the_source_that_exceed_16_bit_floats_are_named(self, make_translator: Make) -> None:
-        if not kernels.available():
+        if not kernels.is_available():
             pytest.skip("no AVX2, or no Numba, for the compiled kernels")
         bundle = make_translator("whitespace").bundle
         attention: Any = bundle.model.get_submodule("decoder.blocks.0.cross_attention")

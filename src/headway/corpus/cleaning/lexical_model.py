@@ -161,7 +161,7 @@ class _Direction:
         base = (1 - _COPIES) * frequency[word] + _COPIES * (origin == word)
         probability = base
         for _ in range(ITERATIONS):
-            counts = cooccurrences.expected_counts(probability)
+            counts = cooccurrences.add_expected_counts(probability)
             totals = np.bincount(origin, counts, minlength=size + 1)
             probability = (counts + _PRIOR * base) / (totals[origin] + _PRIOR)
         del cooccurrences
@@ -188,10 +188,10 @@ class _Direction:
     def evidence(self, sources: _Sentences, targets: _Sentences) -> Float[npt.NDArray[np.float32], " T"]:
         """Return the gain of each target word."""
         means = np.empty(len(targets.ids), np.float32)
-        mean_gains = _mean_gains
-        if kernels.available():
-            from headway.kernels.lexicon import mean_gains
-        mean_gains(
+        compute_mean_gains = _mean_gains
+        if kernels.is_available():
+            from headway.kernels.lexicon import compute_mean_gains
+        compute_mean_gains(
             sources.ids,
             sources.starts,
             targets.ids,
@@ -506,7 +506,7 @@ def _mean_gains(
     empty_word: int,
     out: npt.NDArray[Any],
 ) -> None:
-    """Compute :func:`headway.kernels.lexicon.mean_gains` without compiled code."""
+    """Compute :func:`headway.kernels.lexicon.compute_mean_gains` without compiled code."""
     keys = np.repeat(np.arange(empty_word + 1), np.diff(row_starts)) * empty_word + row_tokens
     for sentence in range(len(source_starts) - 1):
         of_target = slice(target_starts[sentence], target_starts[sentence + 1])

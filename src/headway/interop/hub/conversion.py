@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headway.bundle import AnyBundle, LanguageModelBundle
-from headway.engine.int8_check import measure_int8, write_int8_check
+from headway.engine.int8_check import measure_int8_agreement, write_int8_check
 from headway.engine.shortlist_file import write_shortlist
 from headway.errors import HeadwayError
 from headway.interop.hub.converted import ConvertedModel, converted_models, find_converted, folder_of, locked, record
@@ -97,7 +97,7 @@ def _write(source: Path, downloaded: DownloadedModel, target: Path) -> None:
         write_shortlist(imported.shortlist, target)
     bundle = imported.bundle
     if isinstance(bundle, LanguageModelBundle) and isinstance(bundle.model, DecoderOnly):
-        check = measure_int8(bundle.model, bundle.tokenizer, bundle.prompt_prefix)
+        check = measure_int8_agreement(bundle.model, bundle.tokenizer, bundle.prompt_prefix)
         if check is not None:
             write_int8_check(check, target)
 

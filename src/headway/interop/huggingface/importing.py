@@ -278,17 +278,19 @@ def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]
     return bias
 
 
-def _check_names(checkpoint: Checkpoint[Family], path: Path, stored_names: set[str], required_names: set[str]) -> None:
+def _check_names(
+    checkpoint: Checkpoint[Family], path: Path, int8_weight_names: set[str], required_names: set[str]
+) -> None:
     """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
     known = required_names.union(_IGNORED, *embedding_names(family, tied=True))
     known |= {OUTPUT_BIAS} if family.has_output_bias else set()
     known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
-    if foreign := sorted(stored_names - known):
+    if foreign := sorted(int8_weight_names - known):
         raise BundleError(
             f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in all), which {family.title} does not have"
         )
-    if missing := sorted(required_names - stored_names):
+    if missing := sorted(required_names - int8_weight_names):
         raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
 
 

@@ -21,13 +21,13 @@ from headway.decode import (
     Hypothesis,
     Request,
     SearchFunction,
+    SearchStepsFunction,
     SearchVocabulary,
-    StepsFunction,
     search_all,
     search_steps,
 )
 from headway.decode.generation_options import GenerationOptions
-from headway.engine import Precision, fastest_float_precision, search_precision, stored_integers_note, to_search_model
+from headway.engine import Precision, fastest_float_precision, search_precision, stored_int8_note, to_search_model
 from headway.engine.int8_check import Int8Check, check_int8, read_int8_check
 from headway.errors import ConfigError, ContextLengthError, DataError, LengthError
 from headway.interop.hub import model_folder
@@ -102,10 +102,10 @@ class LanguageModel(PresentedModel):
         self._search_models = {name: self._convert_once(name) for name in _PRECISIONS}
         self._int8_check, self._check_lock = int8_check, Lock()
         self._search_all: SearchFunction = search_all
-        self._search_steps: StepsFunction = search_steps
+        self._search_steps: SearchStepsFunction = search_steps
         self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
 
-    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches."""
         self._search_all, self._search_steps = search, steps
 
@@ -129,7 +129,7 @@ class LanguageModel(PresentedModel):
         """Return why the model does not generate in int8 although this would be the fastest, or although its weights
         are stored in it, or None.
         """
-        return self._failed_check() or stored_integers_note(self.bundle.model, self.precision)
+        return self._failed_check() or stored_int8_note(self.bundle.model, self.precision)
 
     def _failed_check(self) -> str | None:
         """Return why the model does not generate in int8 although this would be the fastest, or None."""
@@ -235,7 +235,7 @@ class LanguageModel(PresentedModel):
 
     def generation_options(self, **options: Any) -> GenerationOptions:
         """Return all options of a generation with the given ones: those that are not given are the model's."""
-        return GenerationOptions.over(self.bundle.generation, options)
+        return GenerationOptions.from_defaults(self.bundle.generation, options)
 
     def stream(self, prompt: Prompt = "", **options: Any) -> TextStream:
         """Continue a prompt, and return the text in parts as it is generated: characters are never divided.
@@ -284,7 +284,7 @@ class LanguageModel(PresentedModel):
             steps = self._search_steps(
                 self._search_model(),
                 replace(self._request(prompt_ids, generated.tokens, options), alternatives=alternatives),
-                options.decoding(),
+                options.to_decoding_options(),
                 self._vocabulary,
             )
             decoded = 0
@@ -466,7 +466,7 @@ class LanguageModel(PresentedModel):
         return self._search_all(
             self._search_model(),
             [replace(self._request(prompt, generated, options), seed=seed) for prompt, generated, seed in prompts],
-            options.decoding(),
+            options.to_decoding_options(),
             self._vocabulary,
             max_batch_tokens=_MAX_TOKENS,
             max_sequences=max(_MAX_SEQUENCES // max(options.n, options.beam_size), 1),
@@ -488,12 +488,12 @@ class LanguageModel(PresentedModel):
         check_phrases(phrases)
         return Request(
             source=ids[:-1],
-            first=ids[-1],
+            first_token=ids[-1],
             limit=limit,
             include=phrases_to_include(self._tokenizer, phrases),
             boundaries=word_boundaries(self._tokenizer) if options.include else None,
             banned=banned_ids(self._tokenizer, phrases),
-            ends=self._stop_rule(generated, options.stop) if options.stop else None,
+            should_end=self._stop_rule(generated, options.stop) if options.stop else None,
         )
 
     def _stop_rule(self, generated: Sequence[int], stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:

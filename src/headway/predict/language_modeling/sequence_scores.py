@@ -114,8 +114,8 @@ def score_sequences_with_state(
     """
     targets = list(map(_with_eos, sequences))
     parts: list[list[Tensor]] = [[] for _ in sequences]
-    rows_at_a_time = max(_MAX_BATCH_TOKENS // block_length, 1)
-    for batch in length_batches(sequences, sum(map(len, sequences)) + 1, rows_at_a_time):
+    logit_chunk_sizes = max(_MAX_BATCH_TOKENS // block_length, 1)
+    for batch in length_batches(sequences, sum(map(len, sequences)) + 1, logit_chunk_sizes):
         rows = [F.pad(targets[index][:-1], (1, 0), value=BOS) for index in batch]
         inputs = pad_sequence(rows, batch_first=True, padding_value=PAD).to(model.device)
         state = model.initial_state(len(batch))

@@ -71,7 +71,7 @@ def alignment_module(model: TranslationModel, layer: int | None) -> nn.Module:
     Raises:
         ConfigError: The block does not exist, or the model has no attention.
     """
-    attentions = architecture_of(model.config).cross_attentions(model)
+    attentions = architecture_of(model.config).get_cross_attentions(model)
     count = len(attentions)
     if not count:
         raise ConfigError(f"alignment: this {model.config.kind} model has no attention; train a model with attention")

@@ -61,7 +61,7 @@ class TranslateOptions(Config):
         Raises:
             ConfigError: A default does not fit the given options.
         """
-        decoding = self.decoding.over(search)
+        decoding = self.decoding.with_defaults(search)
         return self if decoding is self.decoding else self.model_copy(update={"decoding": decoding})
 
     def key(self) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from headway.decode import DecodingOptions, SearchFunction, StepsFunction
+from headway.decode import DecodingOptions, SearchFunction, SearchStepsFunction
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.phrases import alternatives_to_include, contains_any_phrase
 from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation, WordAlignment
@@ -67,7 +67,7 @@ def search_for_pivots(decoding: DecodingOptions, search: DecodingOptions, candid
         ConfigError: A setting of the model does not fit the given options.
     """
     shared = decoding.model_dump(include={"beam_size", "length_penalty", "normalization"}, exclude_unset=True)
-    beam = DecodingOptions.parse(shared, "options").over(search)
+    beam = DecodingOptions.parse(shared, "options").with_defaults(search)
     return beam.model_copy(update={"n_best": 1 if decoding.sampling is not None else min(candidates, beam.beam_size)})
 
 
@@ -107,7 +107,7 @@ class PivotTranslator(TextTranslator):
         self._into = into if first.target_languages else None
         self._from = from_ if second.source_languages else None
 
-    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches."""
         self.first.replace_search(search, steps)
         self.second.replace_search(search, steps)

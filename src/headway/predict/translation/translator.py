@@ -17,7 +17,7 @@ from headway.decode import (
     Ensemble,
     Hypothesis,
     SearchFunction,
-    StepsFunction,
+    SearchStepsFunction,
     score_targets,
     search_all,
     search_steps,
@@ -29,7 +29,7 @@ from headway.engine import (
     Precision,
     Shortlist,
     search_precision,
-    stored_integers_note,
+    stored_int8_note,
     to_search_model,
     unsupported_reason,
 )
@@ -131,7 +131,7 @@ class Translator(PresentedModel, TextTranslator):
         self.alignment_layer = alignment_layer
         self.calibration = calibration
         self._search_all: SearchFunction = search_all
-        self._search_steps: StepsFunction = search_steps
+        self._search_steps: SearchStepsFunction = search_steps
         self._requested_source_tokens = max_source_tokens
         self._default_positions: int | None = None  # maximum length of a sequence if the model has no limit
         self._max_attention: int | None = None  # maximum number of attention weights that a call returns
@@ -139,7 +139,7 @@ class Translator(PresentedModel, TextTranslator):
         plain_reason = unsupported_reason(bundle.model)
         if shortlist is not None and (plain_reason or onnx_model):
             raise ConfigError(f"a shortlist: {plain_reason or 'an ONNX model has its whole vocabulary in its graph'}")
-        self._stored_integers_note = stored_integers_note(self.bundle.model, chosen)
+        self._stored_integers_note = stored_int8_note(self.bundle.model, chosen)
         self.plain_search_reason = None if onnx_model else plain_reason
         self._has_shortlist = shortlist is not None
         self._precision: Precision = "float32" if onnx_model else chosen
@@ -227,7 +227,7 @@ class Translator(PresentedModel, TextTranslator):
     @cached_property
     def can_align(self) -> bool:
         """Whether the model has attention, which alignment needs."""
-        return bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model))
+        return bool(architecture_of(self.bundle.model.config).get_cross_attentions(self.bundle.model))
 
     def check_alignment(self) -> None:
         """Raise an error if translations cannot be aligned, or not by the chosen block."""
@@ -243,7 +243,7 @@ class Translator(PresentedModel, TextTranslator):
         special = len(template.source_prefix) + len(template.source_suffix)
         return len(self.bundle.source_tokenizer.encode(self.bundle.normalized(text))) + special
 
-    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches.
 
         Other batches, which hold up the steps of these searches, become small. Sequences are limited, too: the time and
@@ -353,7 +353,7 @@ class Translator(PresentedModel, TextTranslator):
             DataError: The text is blank or not valid Unicode.
             ConfigError: The options have no beam.
         """
-        options = options.over(self.bundle.search)
+        options = options.with_defaults(self.bundle.search)
         if options.sampling is not None or options.groups > 1:
             raise ConfigError("a search tree needs one beam: leave out sampling and groups")
         settings = self._settings(

@@ -162,7 +162,7 @@ class _GenerationParameters(_Parameters):
 
     def cost(self, texts: Sequence[str], options: dict[str, Any], model: ModelInfo) -> Cost:
         """Return the cost of continuing texts with a model and options of :meth:`generation`."""
-        read = GenerationOptions.over(model.generation, options, "parameters")
+        read = GenerationOptions.from_defaults(model.generation, options, "parameters")
         return cost_of_generation(texts, read, alternatives=0 if self.details else None)
 
 

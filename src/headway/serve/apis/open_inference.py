@@ -241,7 +241,7 @@ async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTenso
 
 
 async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
-    options = GenerationOptions.over(call.model.generation, call.parameters, "parameters")
+    options = GenerationOptions.from_defaults(call.model.generation, call.parameters, "parameters")
     if options.n > 1:
         raise BadRequestError("n: one continuation of each text is returned")
     cost, prompts = cost_of_generation(call.texts, options), list(call.texts)

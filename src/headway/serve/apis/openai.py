@@ -443,7 +443,7 @@ class _OpenAI:
             body: The body.
             field: The name of the field.
         """
-        options = GenerationOptions.over(
+        options = GenerationOptions.from_defaults(
             model.generation, body.generation_options(max(1, body.limit), model.generation)
         )
         cost = cost_of_generation(

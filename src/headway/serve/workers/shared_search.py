@@ -75,7 +75,7 @@ class _Call:
     @property
     def is_over(self) -> bool:
         """Whether its results are complete, or no longer wanted."""
-        return self.has_ended or self.caller.canceled.is_set()
+        return self.has_ended or self.caller.cancel_event.is_set()
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from greenlet import GreenletExit
 
-from headway.decode import Caller, SearchFunction, StepsFunction, search_as
+from headway.decode import Caller, SearchFunction, SearchStepsFunction, use_caller
 from headway.errors import HeadwayError
 from headway.hardware import move_to_huge_pages, return_freed_memory
 from headway.predict.language_modeling.continuation import Continuation, ContinuationStream
@@ -64,7 +64,7 @@ _CANCEL_S = 1.0  # after this time, an exception ends the job of a thread that h
 class ReplaceableSearch(Protocol):
     """A model whose calls can share their batches."""
 
-    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
         """Make all calls search with these functions."""
 
 
@@ -151,7 +151,7 @@ class _Worker:
             key = start.job.model, lines.digest
             if self._held_jobs.hold(key, (start, caller, is_small)):
                 self._preparations.put(caller.name, (key, lines, caller))
-            if caller.canceled.is_set():  # it may have been canceled before it was held
+            if caller.cancel_event.is_set():  # it may have been canceled before it was held
                 self._end_held(start.number)
         elif is_small and _is_short(start.job):
             caller.give_way = self._search.give_way
@@ -181,7 +181,7 @@ class _Worker:
         """
         error: Exception | None = None
         try:
-            with search_as(Caller(first.name, first.priority, give_way=_Pauses(self._search))):
+            with use_caller(Caller(first.name, first.priority, give_way=_Pauses(self._search))):
                 self._model(key[0]).check_glossary(lines.build())
         except HeadwayError as problem:
             error = problem
@@ -215,7 +215,7 @@ class _Worker:
     def _cancel(self, number: int) -> None:
         caller = self._callers.get(number)
         if caller is not None:
-            caller.canceled.set()
+            caller.cancel_event.set()
             self._end_held(number)
             if number in self._threads:
                 timer = threading.Timer(_CANCEL_S, self._interrupt, (number,))
@@ -250,9 +250,9 @@ class _Worker:
     ) -> None:
         number, job = start.number, start.job
         try:
-            if caller.canceled.is_set():
+            if caller.cancel_event.is_set():
                 raise CancelledError
-            with search_as(caller), context(number):
+            with use_caller(caller), context(number):
                 function = job.bind(self._model(job.model))
                 keywords = {
                     name: value.build() if isinstance(value, GlossaryLines) else value

@@ -111,7 +111,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         prompts, model = listed(body.prompt), service.model(body.model, "continues")
         service.sizes.check_number(prompts)
         fields = dict[str, Any](body.options)
-        options = GenerationOptions.over(model.generation, fields)
+        options = GenerationOptions.from_defaults(model.generation, fields)
         cost = cost_of_generation(prompts, options, alternatives=body.alternatives)
         service.sizes.check_cost(cost)
         if body.stream:
