@@ -183,10 +183,10 @@ def run_job(
     Raises:
         Exit: With exit code 3 if lines have failed, and with 130 or 143 if the command was told to stop.
     """
-    from headway.corpus.work import job_request
+    from headway.corpus.work import make_job_request
     from headway.jobs.plan import make_plan
 
-    request = job_request(
+    request = make_job_request(
         operation,
         settings,
         inputs,

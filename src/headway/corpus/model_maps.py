@@ -104,7 +104,7 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
         """Return the text or the pair of texts of each line, or its error."""
         return _texts(lines)
 
-    def item(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+    def make_item(self, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return the texts."""
         return texts
 
@@ -124,7 +124,7 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
     def _is_json(self) -> bool:
         return self._settings.format == "json"
 
-    def value(self, item: tuple[str, ...], result: _Record) -> Any:
+    def json_value(self, item: tuple[str, ...], result: _Record) -> Any:
         """Return the log-probability, or everything."""
         return result if self._is_json else result["log_probability"]
 
@@ -162,7 +162,7 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
         """Return the text of each line, or its error."""
         return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines)]
 
-    def item(self, texts: tuple[str, ...]) -> str:
+    def make_item(self, texts: tuple[str, ...]) -> str:
         """Return the text."""
         return texts[0]
 
@@ -178,11 +178,11 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
             return format_label_line(result)
         return json.dumps({"text": item, **asdict(result)}, ensure_ascii=False) + "\n"
 
-    def value(self, item: str, result: Classification) -> Any:
+    def json_value(self, item: str, result: Classification) -> Any:
         """Return the label, or everything."""
         return asdict(result) if self._is_json else result.label
 
-    def counted(self, result: Classification) -> Iterable[str]:
+    def count_keys(self, result: Classification) -> Iterable[str]:
         """Return whether the text was truncated."""
         return ["flag:truncated"] * result.truncated
 
@@ -209,7 +209,7 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
         """Return the prompt of each line, or its error."""
         return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines)]
 
-    def item(self, texts: tuple[str, ...]) -> str:
+    def make_item(self, texts: tuple[str, ...]) -> str:
         """Return the prompt."""
         return texts[0]
 
@@ -236,7 +236,7 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
             return json.dumps(record, ensure_ascii=False) + "\n"
         return "".join(one_line(item + one.text) + "\n" for one in result)
 
-    def value(self, item: str, result: list[Continuation]) -> Any:
+    def json_value(self, item: str, result: list[Continuation]) -> Any:
         """Return the text of the continuation, of all continuations, or everything."""
         if self._settings.format == "json":
             return [asdict(one) for one in result]

@@ -27,12 +27,12 @@ class CorpusRecord:
     Attributes:
         texts: For each text of the record, its value in each of the requested fields.
         is_list: Whether the field is a list of texts.
-        with_result: Returns the line of output with a result; None if the record has failed.
+        format_with_result: Returns the line of output with a result; None if the record has failed.
     """
 
     texts: tuple[tuple[str, ...], ...]
     is_list: bool
-    with_result: Callable[[Any], str]
+    format_with_result: Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class RecordFormat:
     Attributes:
         kind: "jsonl" or "tsv".
         fields: The fields that are read: names, or numbers of columns counted from 1.
-        result: The name of the field for the result. In TSV it is a new last column.
+        result_field: The name of the field for the result. In TSV it is a new last column.
     """
 
     kind: RecordKind
     fields: tuple[str, ...]
-    result: str
+    result_field: str
 
     def parse(self, line: bytes) -> CorpusRecord:
         """Return the record of a line.
@@ -75,7 +75,7 @@ class RecordFormat:
         if not all(isinstance(text, str) for of_text in texts for text in of_text):
             shown = json.dumps(values[0] if is_list else values)[:60]
             raise DataError(f"field {', '.join(self.fields)} is {shown}; expected a string or a list of strings")
-        return CorpusRecord(tuple(texts), is_list, lambda result: _json_line({**data, self.result: result}))
+        return CorpusRecord(tuple(texts), is_list, lambda result: _json_line({**data, self.result_field: result}))
 
     def _parse_columns(self, line: str) -> CorpusRecord:
         columns = line.split("\t")

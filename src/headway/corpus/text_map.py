@@ -34,7 +34,7 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
         """Return the item of each line that has no fields, or its error."""
 
     @abstractmethod
-    def item(self, texts: tuple[str, ...]) -> ItemT:
+    def make_item(self, texts: tuple[str, ...]) -> ItemT:
         """Return the item with these texts."""
 
     @abstractmethod
@@ -46,15 +46,15 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
         """Return the output for a line that has no fields, with line ends."""
 
     @abstractmethod
-    def value(self, item: ItemT, result: ResultT) -> Any:
+    def json_value(self, item: ItemT, result: ResultT) -> Any:
         """Return a result as a value of JSON, for a field."""
 
-    def counted(self, result: ResultT) -> Iterable[str]:
+    def count_keys(self, result: ResultT) -> Iterable[str]:
         """Return the names under which to count a result."""
         return ()
 
 
-class TextMap(Generic[ItemT, ResultT]):
+class TextLineMap(Generic[ItemT, ResultT]):
     """An operation on the lines of a corpus.
 
     Args:
@@ -91,7 +91,7 @@ class TextMap(Generic[ItemT, ResultT]):
             error = HeadwayError(reason)
             return ConvertedLine(self._operation.format_line(number, error, error), reason)
         try:
-            return ConvertedLine(self._records.parse(line[0]).with_result(None), reason)
+            return ConvertedLine(self._records.parse(line[0]).format_with_result(None), reason)
         except HeadwayError:
             return ConvertedLine(self._records.failed_line(), reason)
 
@@ -105,7 +105,7 @@ class TextMap(Generic[ItemT, ResultT]):
             if isinstance(result, HeadwayError):
                 failure = self._failure(result, number, location)
             else:
-                batch.counts.update(operation.counted(result))
+                batch.counts.update(operation.count_keys(result))
             batch.lines.append(ConvertedLine(operation.format_line(number, item, result), failure))
         return batch
 
@@ -115,7 +115,10 @@ class TextMap(Generic[ItemT, ResultT]):
         operation, batch = self._operation, ConvertedBatch([])
         parsed = [_parse(records, line[0]) for line in lines]
         items = [
-            operation.item(texts) for record in parsed if isinstance(record, CorpusRecord) for texts in record.texts
+            operation.make_item(texts)
+            for record in parsed
+            if isinstance(record, CorpusRecord)
+            for texts in record.texts
         ]
         outcomes = iter(zip(items, operation.run(items), strict=True))
         for number, record in enumerate(parsed, start=first_line):
@@ -130,9 +133,9 @@ class TextMap(Generic[ItemT, ResultT]):
                     error = error or self._failure(result, number, location)
                     values.append(None)
                 else:
-                    batch.counts.update(operation.counted(result))
-                    values.append(operation.value(item, result))
-            output = record.with_result(values if record.is_list else values[0])
+                    batch.counts.update(operation.count_keys(result))
+                    values.append(operation.json_value(item, result))
+            output = record.format_with_result(values if record.is_list else values[0])
             batch.lines.append(ConvertedLine(output, error))
         return batch
 
@@ -149,7 +152,7 @@ def _parse(records: RecordFormat, line: bytes) -> CorpusRecord | HeadwayError:
         return error
 
 
-def summed(counts: Counter[str], prefix: str) -> Counter[str]:
+def counts_with_prefix(counts: Counter[str], prefix: str) -> Counter[str]:
     """Return the counts whose names begin with ``prefix``, without it."""
     return Counter({name[len(prefix) :]: count for name, count in counts.items() if name.startswith(prefix)})
 

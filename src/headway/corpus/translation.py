@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
     from headway.predict.translation.options import TranslateOptions
 
-FLAG, TERM_MET, TERM_NOT_MET = "flag:", "term met:", "term not met:"
+FLAG_PREFIX, TERM_MET_PREFIX, TERM_NOT_MET_PREFIX = "flag:", "term met:", "term not met:"
 
 
 class TranslationSettings(Config):
@@ -43,7 +43,7 @@ class TranslationSettings(Config):
     mbr: bool = False
     alignment: bool = False
     alignment_layer: int | None = None
-    guard: bool = True
+    avoid_flagged: bool = True
     max_source_tokens: int | None = None
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
@@ -62,13 +62,13 @@ class TranslationSettings(Config):
         Raises:
             ConfigError: They do not.
         """
-        from headway.predict.translation.pivot import DEFAULT_CANDIDATES
+        from headway.predict.translation.pivot import DEFAULT_NUM_PIVOTS
 
         if self.mbr and self.search.n_best == 1:
             raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
         if self.alignment_layer is not None and not self.alignment:
             raise ConfigError("--alignment-layer has no effect without --alignment; add --alignment, or leave it out")
-        if self.pivot is None and (self.pivot_candidates != DEFAULT_CANDIDATES or self.pivot_language is not None):
+        if self.pivot is None and (self.pivot_candidates != DEFAULT_NUM_PIVOTS or self.pivot_language is not None):
             raise ConfigError("--pivot-candidates and --pivot-language need --pivot, a second model")
 
     @property
@@ -78,9 +78,11 @@ class TranslationSettings(Config):
 
     def load(self, note: Callable[[str], None] = lambda note: None) -> TextTranslator:
         """Load the translator. ``note`` is called with the reason if a model searches in its slower form."""
-        return self.load_described(note)[0]
+        return self.load_with_description(note)[0]
 
-    def load_described(self, note: Callable[[str], None] = lambda note: None) -> tuple[TextTranslator, dict[str, str]]:
+    def load_with_description(
+        self, note: Callable[[str], None] = lambda note: None
+    ) -> tuple[TextTranslator, dict[str, str]]:
         """Return the translator, and the precision and the device with which it searches."""
         from headway.predict import PivotTranslator
 
@@ -100,7 +102,7 @@ class TranslationSettings(Config):
             folder,
             device=self.device,
             max_source_tokens=self.max_source_tokens,
-            avoid_flagged=self.guard,
+            avoid_flagged=self.avoid_flagged,
             alignment_layer=self.alignment_layer,
             precision=self.precision,
             shortlist=self.shortlist,
@@ -127,11 +129,11 @@ class TranslationSettings(Config):
             },
         )
 
-    def reader(self, name: str) -> LineReader:
+    def line_reader(self, name: str) -> LineReader:
         """Return the parser of lines of the input ``name``."""
         return LineReader(name, self.input_format, self.prefix, self.include, self.ban)
 
-    def choose(self, result: Translation | HeadwayError) -> Translation | HeadwayError:
+    def rerank(self, result: Translation | HeadwayError) -> Translation | HeadwayError:
         """Return a translation whose first candidate is the one to write."""
         from headway.predict import Translation, minimum_bayes_risk
 
@@ -147,7 +149,7 @@ class TranslationWriter:
         self._translator, self._format = translator, settings.format
         self._listed = settings.search.n_best > 1 and not settings.mbr
 
-    def lines(self, number: int, _: Source | HeadwayError, result: Translation | HeadwayError) -> str:
+    def format_lines(self, number: int, _: Source | HeadwayError, result: Translation | HeadwayError) -> str:
         """Return the output for line ``number`` of the input, with line ends. An error becomes a line without text."""
         if self._format == "json":
             whole = {"error": str(result)} if isinstance(result, HeadwayError) else self.as_dict(result)
@@ -168,7 +170,7 @@ class TranslationWriter:
             return line
         return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.word_alignment(candidate).pairs)
 
-    def value(self, translation: Translation) -> Any:
+    def json_value(self, translation: Translation) -> Any:
         """Return a translation as a value of JSON: the text, all texts, or a dictionary."""
         if self._format == "json":
             return self.as_dict(translation)
@@ -200,11 +202,11 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
         from headway.predict import Glossary
 
         self._settings = settings
-        self._translator, self.processor = settings.load_described()
+        self._translator, self.processor = settings.load_with_description()
         self._options = settings.options()
         self._glossary = None if settings.glossary is None else Glossary.load(Path(settings.glossary))
         self._writer = TranslationWriter(self._translator, settings)
-        self._reader = settings.reader("corpus")
+        self._reader = settings.line_reader("corpus")
 
     def warm_up(self) -> None:
         """Translate a short text, so that the model's weights are converted and its kernels compiled."""
@@ -214,27 +216,27 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
         """Return the source of each line, or its error."""
         return self._reader.parse([line[0] for line in lines], first_line)
 
-    def item(self, texts: tuple[str, ...]) -> Source:
+    def make_item(self, texts: tuple[str, ...]) -> Source:
         """Return a text with the requirements on all translations."""
         return self._reader.source(texts[0])
 
     def run(self, items: Sequence[Source]) -> list[Translation | HeadwayError]:
         """Return the translation of each source, or its error."""
         results = self._translator.translate_each(items, self._options, self._glossary)
-        return [self._settings.choose(result) for result in results]
+        return [self._settings.rerank(result) for result in results]
 
     def format_line(self, number: int, item: Source | HeadwayError, result: Translation | HeadwayError) -> str:
         """Return the output for a line."""
-        return self._writer.lines(number, item, result)
+        return self._writer.format_lines(number, item, result)
 
-    def value(self, item: Source, result: Translation) -> Any:
+    def json_value(self, item: Source, result: Translation) -> Any:
         """Return a translation as a value of JSON."""
-        return self._writer.value(result)
+        return self._writer.json_value(result)
 
-    def counted(self, result: Translation) -> Iterable[str]:
+    def count_keys(self, result: Translation) -> Iterable[str]:
         """Return the flags of a translation, and the glossary terms that it has met or not."""
         from headway.predict.translation.quality import translation_flags
 
-        yield from (f"{FLAG}{name}" for name in translation_flags(result))
+        yield from (f"{FLAG_PREFIX}{name}" for name in translation_flags(result))
         for term in result.glossary or ():
-            yield f"{TERM_MET if term.met else TERM_NOT_MET}{term.source} -> {'|'.join(term.targets)}"
+            yield f"{TERM_MET_PREFIX if term.met else TERM_NOT_MET_PREFIX}{term.source} -> {'|'.join(term.targets)}"

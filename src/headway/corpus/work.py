@@ -85,7 +85,7 @@ def _load_generate(plan: Plan, num_workers: int) -> LineMap:
 def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Plan, num_workers: int) -> LineMap:
     """Return an operation on texts, which was used once. Several workers compute on the CPU."""
     from headway.corpus.records import RecordFormat
-    from headway.corpus.text_map import TextMap
+    from headway.corpus.text_map import TextLineMap
     from headway.hardware import keep_freed_memory
 
     records, options = None, plan.options
@@ -98,7 +98,7 @@ def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Pl
         settings = settings.model_copy(update={"device": "cpu"})
     operation = operation_type(settings)
     operation.warm_up()
-    return TextMap(operation, records, options["on_error"])
+    return TextLineMap(operation, records, options["on_error"])
 
 
 # Each function imports only what its operation needs: loading PyTorch takes longer than cleaning a small corpus.
@@ -112,7 +112,7 @@ OPERATIONS: dict[str, Callable[[Plan, int], LineMap]] = {
 }
 
 
-def job_request(
+def make_job_request(
     operation: str,
     settings: OperationSettings,
     inputs: Sequence[Sequence[Path]],
@@ -145,7 +145,7 @@ def job_request(
         operation=operation,
         options={
             "settings": settings.model_dump(mode="json"),
-            "records": None if records is None else [records.kind, list(records.fields), records.result],
+            "records": None if records is None else [records.kind, list(records.fields), records.result_field],
             "on_error": on_error,
             "mixed_processors": mixed_processors,
         },

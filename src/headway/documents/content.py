@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from headway.config import Config
-from headway.documents.encodings import likely_encodings, python_encoding
+from headway.documents.encodings import likely_encodings, python_codec_name
 from headway.errors import DataError
 
 TextSyntax = Literal["plain", "html", "tagged"]
@@ -73,13 +73,13 @@ class ReadingOptions(Config):
     @field_validator("encoding")
     @classmethod
     def _check_encoding(cls, name: str | None) -> str | None:
-        if name is not None and python_encoding(name) is None:
+        if name is not None and python_codec_name(name) is None:
             raise ValueError(f"unknown encoding {name!r}; examples: windows-1252, iso-8859-2, shift_jis")
         return name
 
 
 DEFAULT_OPTIONS = ReadingOptions()
-TAKES_TOO_LONG = "the document takes too long to process"
+TIMEOUT_MESSAGE = "the document takes too long to process"
 
 
 class DocumentError(DataError):
@@ -94,13 +94,13 @@ class UnknownEncodingError(DocumentError):
     """
 
     def __init__(self, what: str, likely: Sequence[str]) -> None:
-        self.likely = tuple(likely)
+        self.likely_encodings = tuple(likely)
         names = f"it may be {' or '.join(likely)}; " if likely else ""
         super().__init__(what, hint=f"{names}convert it to UTF-8")
 
 
 @contextmanager
-def limited_time(limits: DocumentLimits) -> Iterator[None]:
+def limit_processor_time(limits: DocumentLimits) -> Iterator[None]:
     """Limit the processor time of the block to ``limits.processor_s``.
 
     The limit needs a signal, which only the main thread of a process can receive. Other threads, and systems without
@@ -114,7 +114,7 @@ def limited_time(limits: DocumentLimits) -> Iterator[None]:
         return
 
     def end(*_: object) -> None:
-        raise DocumentError(TAKES_TOO_LONG, accepted=f"at most {limits.processor_s:g} s of processor time")
+        raise DocumentError(TIMEOUT_MESSAGE, accepted=f"at most {limits.processor_s:g} s of processor time")
 
     previous = signal.signal(signal.SIGVTALRM, end)
     signal.setitimer(signal.ITIMER_VIRTUAL, limits.processor_s)

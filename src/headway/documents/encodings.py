@@ -22,7 +22,7 @@ _RANK_WEIGHT = 0.01  # each rank lowers the score of an encoding by this fractio
 _WORD = re.compile(r"[^\W\d_]+")
 
 
-def python_encoding(name: str) -> str | None:
+def python_codec_name(name: str) -> str | None:
     """Return Python's name of an encoding of text, or None if there is no such encoding."""
     try:
         found = codecs.lookup(name).name

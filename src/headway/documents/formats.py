@@ -36,7 +36,7 @@ class DocumentFormat:
     read: Callable[[Path, ReadingOptions], DocumentContent]
 
     @property
-    def has_lines(self) -> bool:
+    def is_text_file(self) -> bool:
         """Whether the files are text, whose lines can be translated one by one."""
         return self.name not in _PACKAGES
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, EncodedText, ReadingOptions, read_text
-from headway.documents.encodings import python_encoding
-from headway.documents.messages import CONTROL, Message
+from headway.documents.encodings import python_codec_name
+from headway.documents.messages import CONTROL_CHARACTER, Message
 from headway.errors import MissingPackageError
-from headway.predict.markup.placeholders import has_words
+from headway.predict.markup.placeholders import is_translatable
 
 _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
@@ -35,7 +35,7 @@ _STRINGS = re.compile(_STRING)
 _ESCAPE = re.compile(r"(?P<bytes>(?:\\[0-7]{1,3}|\\x[0-9A-Fa-f]{1,2})+)|\\(?P<control>[abfv])|\\.")
 _BYTE = re.compile(r"\\x?([0-9A-Fa-f]+)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_CONTROL = re.compile(CONTROL)
+_CONTROL = re.compile(CONTROL_CHARACTER)
 _ESCAPES = {character: f"\\{letter}" for letter, character in _CONTROLS.items()}
 
 
@@ -86,7 +86,7 @@ def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
     for entry in entries:
         sources = [unquoted(entry.strings[name]) for name in ("msgid", "msgid_plural") if name in entry.strings]
         translations = [strings for name, strings in entry.strings.items() if name.startswith("msgstr")]
-        if has_words(sources[0]) and entry.end and not any(map(unquoted, translations)):
+        if is_translatable(sources[0]) and entry.end and not any(map(unquoted, translations)):
             has_directives = any(flag in entry.flags for flag in _PRINTF)
             units.append((entry, [Message(source, "c-format" if has_directives else "gettext") for source in sources]))
 
@@ -115,7 +115,7 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
     match = _CHARSET.search(path.read_bytes())
     declared = match[1].decode("ascii") if match else _PLACEHOLDER
     if encoding is None and declared.lower() != _PLACEHOLDER:
-        encoding = python_encoding(declared)
+        encoding = python_codec_name(declared)
         if encoding is None:
             raise DocumentError(f"the header declares the charset {declared!r}, which is unknown")
     return read_text(path, encoding)

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from headway.documents.html_file import html_texts
+from headway.documents.html_file import extract_html_texts
 from headway.documents.mixed_content import InlineElement, InlineRole
 from headway.documents.safe_xml import local_name, remove_invalid_characters
-from headway.predict.markup.html import BLOCKS, is_html_text, is_untranslated_element, markup_tokens
+from headway.predict.markup.html import BLOCK_TAGS, is_html_text, is_untranslated_element, tokenize_markup
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -33,10 +33,10 @@ _DETECTED_SHARE = 0.75
 _TAG = "{headway}tag"  # name of the elements that represent HTML tags
 _PAIRS = ("g", "pc", "mrk")  # inline elements with text
 
-HasHtml = Callable[["_Element", "_Element"], bool]
+HtmlPredicate = Callable[["_Element", "_Element"], bool]
 
 
-def html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HasHtml:
+def make_html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HtmlPredicate:
     """Return a function that returns, for a unit and its new target, whether the target's text is HTML.
 
     Args:
@@ -73,7 +73,7 @@ def _visible(element: _Element) -> str:
     return "".join(parts)
 
 
-class HtmlText:
+class HtmlTarget:
     """The content of a target without inline elements, whose text is HTML.
 
     Args:
@@ -89,7 +89,7 @@ class HtmlText:
         lines = _LINE_BREAK.split(target.text or "") if keeps_space else []
         if not all("<" not in line or is_html_text(line) for line in lines):
             lines = []
-        self._lines = list(map(html_texts, lines or [target.text or ""]))
+        self._lines = list(map(extract_html_texts, lines or [target.text or ""]))
         self.texts = [text for texts, _ in self._lines for text in texts]
 
     def fill(self, translations: Iterator[str]) -> None:
@@ -99,7 +99,7 @@ class HtmlText:
             self._target.text = remove_invalid_characters(filled)
 
 
-def is_cdata(target: _Element) -> bool:
+def contains_cdata(target: _Element) -> bool:
     """Return whether an element without children contains a CDATA section."""
     from lxml import etree
 
@@ -129,7 +129,7 @@ def _insert_elements(parent: _Element, position: int, text: str | None) -> str |
 
     if not text or "<" not in text:
         return text
-    before, tokens = "", markup_tokens(text, is_html=True)
+    before, tokens = "", tokenize_markup(text, is_html=True)
     last: _Element | None = None
     index = 0
     while index < len(tokens):
@@ -141,7 +141,7 @@ def _insert_elements(parent: _Element, position: int, text: str | None) -> str |
                 last.tail = token.raw
         else:
             role: InlineRole = "object"
-            if token.kind == "tag" and token.name in BLOCKS:
+            if token.kind == "tag" and token.name in BLOCK_TAGS:
                 role = "break"
             elif token.kind == "tag":
                 role = "end" if token.closing else "start"

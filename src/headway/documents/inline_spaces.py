@@ -79,10 +79,10 @@ def place_spaces(source: Sequence[InlinePart], translation: Sequence[InlinePart]
             result += [InlinePart("text", space)] if space else []
             result += [] if part is None else [part]
         start = end + 1
-    return with_white_space(result)
+    return expand_white_space(result)
 
 
-def with_white_space(parts: Sequence[InlinePart]) -> list[InlinePart]:
+def expand_white_space(parts: Sequence[InlinePart]) -> list[InlinePart]:
     """Return the parts of a translation, with the objects for white space replaced by their parts."""
     result: list[InlinePart] = []
     for part in parts:

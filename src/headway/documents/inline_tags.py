@@ -22,10 +22,10 @@ from html import escape, unescape
 from typing import Any
 
 from headway.documents.content import DocumentError, DocumentText
-from headway.documents.inline_spaces import InlinePart, WhiteSpace, place_spaces, with_white_space
+from headway.documents.inline_spaces import InlinePart, WhiteSpace, expand_white_space, place_spaces
 from headway.predict.markup.html import is_plain_formatting
-from headway.predict.markup.icu_messages import may_have_arguments
-from headway.predict.markup.placeholders import has_words
+from headway.predict.markup.icu_messages import may_have_branches
+from headway.predict.markup.placeholders import is_translatable
 
 TAG_START = r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:-]*+|\d++(?=/?>))"
 TAG_END = r"(?:\s[^<>]*)?/?>"
@@ -78,18 +78,18 @@ class InlineText:
             tags.
 
     Attributes:
-        has_words: Whether the text contains words to translate.
+        is_translatable: Whether the text contains words to translate.
     """
 
     def __init__(self, *, has_layout: bool = False) -> None:
         self._items: list[str | InlinePart | _Tag] = []  # text, objects that a reader sees as white space, and tags
         self._payloads: list[Any] = []
         self._has_layout = has_layout
-        self.has_words = False
+        self.is_translatable = False
 
     def add_text(self, text: str) -> None:
         """Add text."""
-        self.has_words = self.has_words or has_words(text)
+        self.is_translatable = self.is_translatable or is_translatable(text)
         self._items.append(text)
 
     def add_space(self, payload: Any) -> None:
@@ -127,7 +127,7 @@ class InlineText:
                 return DocumentText(whole, "tagged")
         # The white space of ICU messages is part of their syntax.
         return DocumentText(
-            "".join(self._tagged(self._items if may_have_arguments(text) else self._separated())), "tagged"
+            "".join(self._tagged(self._items if may_have_branches(text) else self._separated())), "tagged"
         )
 
     def _tagged(self, items: Iterable[str | InlinePart | _Tag]) -> Iterator[str]:
@@ -174,7 +174,7 @@ class InlineText:
                 self._payloads.append(WhiteSpace(tuple(part)))
                 yield f'<x id="{len(self._payloads) - 1}"> </x>'
 
-    def translated_parts(self, translation: str) -> list[InlinePart]:
+    def parse_translation(self, translation: str) -> list[InlinePart]:
         """Return the parts of a translation.
 
         Raises:
@@ -187,7 +187,7 @@ class InlineText:
         if sorted(opened) != sorted(map(id, self._payloads)):
             raise DocumentError("a translation does not contain each inline tag of its source once")
         if _shape(translation) == _shape(self.source.text):
-            return with_white_space(parts)
+            return expand_white_space(parts)
         return place_spaces(list(self._parse(self.source.text)), parts)
 
     def _parse(self, translation: str) -> Iterator[InlinePart]:
@@ -259,7 +259,7 @@ def write_tags(inline: InlineText, translation: str, write: Callable[[str], str]
     """
     out: list[str] = []
     opened: list[int] = []
-    for part in inline.translated_parts(translation):
+    for part in inline.parse_translation(translation):
         if part.kind == "open":
             opened.append(len(out))
         if part.kind != "close":

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from headway.config import Config
-from headway.documents.content import TAKES_TOO_LONG, DocumentError, DocumentLimits, DocumentText, ReadingOptions
+from headway.documents.content import TIMEOUT_MESSAGE, DocumentError, DocumentLimits, DocumentText, ReadingOptions
 from headway.errors import HeadwayError
 
 SOURCE, TARGET = "source", "target"
@@ -41,14 +41,14 @@ class DocumentSize(Config):
     """The size of the texts of a document.
 
     Attributes:
-        texts: Their number.
-        characters: The number of their characters.
-        longest: The number of characters of the longest.
+        num_texts: Number of texts.
+        num_characters: Number of characters of all texts together.
+        max_characters: Number of characters of the longest text.
     """
 
-    texts: int
-    characters: int
-    longest: int
+    num_texts: int
+    num_characters: int
+    max_characters: int
 
 
 async def read_isolated(
@@ -99,7 +99,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, o
         async with asyncio.timeout(_WALL_S):
             status = await process.wait()
     except TimeoutError:
-        raise DocumentError(TAKES_TOO_LONG) from None
+        raise DocumentError(TIMEOUT_MESSAGE) from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -108,7 +108,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, o
     if (folder / _ERROR).exists():
         raise DocumentError(json.loads((folder / _ERROR).read_bytes()))
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise DocumentError(TAKES_TOO_LONG)
+        raise DocumentError(TIMEOUT_MESSAGE)
     if status != 0:
         raise DocumentError("the document cannot be processed; it is damaged, or needs too much memory")
 
@@ -123,7 +123,9 @@ def main(step: str, folder: Path, format_name: str, options: ReadingOptions) -> 
             data = json.dumps([[text.syntax, text.text] for text in content.texts])
             (folder / _TEXTS).write_text(data, encoding="ascii")
             lengths = [len(text.text) for text in content.texts]
-            size = DocumentSize(texts=len(lengths), characters=sum(lengths), longest=max(lengths, default=0))
+            size = DocumentSize(
+                num_texts=len(lengths), num_characters=sum(lengths), max_characters=max(lengths, default=0)
+            )
             (folder / _SIZE).write_text(size.model_dump_json(), encoding="ascii")
         else:
             content.write(json.loads((folder / _TRANSLATIONS).read_bytes()), folder / TARGET)

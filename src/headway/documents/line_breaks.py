@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-LEAST_WIDTH = 45  # characters; shorter lines, as in an address, were not wrapped
+MIN_WRAP_WIDTH = 45  # characters; shorter lines, as in an address, were not wrapped
 _SPACE_OUTSIDE_TAGS = re.compile(r"<[^<>]*>|( )")
 _TAG = re.compile(r"<[^<>]*>")
 
@@ -39,19 +39,19 @@ def wrap(text: str, width: int, first_indent: str, next_indent: str, may_begin: 
     return [" ".join(line) for line in lines]
 
 
-def wrapped_width(
+def detect_wrap_width(
     lines: Sequence[str], first_indent: str, next_indent: str, may_begin: Callable[[str], bool]
 ) -> int | None:
     """Return the width at which lines were wrapped, or None if they were not. The lines exclude their indents."""
     indents = [first_indent, *[next_indent] * (len(lines) - 1)]
     width = max(len(indent) + len(line) for indent, line in zip(indents, lines, strict=True))
-    if len(lines) < 2 or width < LEAST_WIDTH:
+    if len(lines) < 2 or width < MIN_WRAP_WIDTH:
         return None
     is_wrapped = wrap(" ".join(lines), width, first_indent, next_indent, may_begin) == list(lines)
     return width if is_wrapped else None
 
 
-def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False) -> list[str]:
+def break_like_source(source_lines: Sequence[str], text: str, *, has_tags: bool = False) -> list[str]:
     """Break a text at spaces into at most as many lines as its source has, at about the same relative positions.
 
     Args:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
-from headway.documents.html_file import html_texts
+from headway.documents.html_file import extract_html_texts
 from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText, SourceTag
-from headway.documents.line_breaks import break_like, wrap, wrapped_width
+from headway.documents.line_breaks import break_like_source, detect_wrap_width, wrap
 from headway.errors import MissingPackageError
 from headway.predict.markup.document import STAND_IN
-from headway.predict.markup.html import BLOCKS, is_plain_formatting, is_untranslated_element
-from headway.predict.markup.icu_messages import may_have_arguments
+from headway.predict.markup.html import BLOCK_TAGS, is_plain_formatting, is_untranslated_element
+from headway.predict.markup.icu_messages import may_have_branches
 from headway.predict.markup.markdown_dialects import find_constructs
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
 _FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN
 _PUNCTUATION = frozenset(string.punctuation)  # what a backslash escapes
 _ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the mark of a list item in a cell, if any
-_CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCKS)
+_CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCK_TAGS)
 _SPECIAL = "\\`*_[]<>~"
 _SPECIAL_CHARACTER = re.compile(f"[{re.escape(_SPECIAL)}]")
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
@@ -115,7 +115,7 @@ class _MarkdownParagraph:
         return [self.inline.source]
 
     def render(self, translations: Iterator[str]) -> str:
-        text = _BREAK.sub(" ", self._joined(self.inline.translated_parts(next(translations)))).strip()
+        text = _BREAK.sub(" ", self._joined(self.inline.parse_translation(next(translations)))).strip()
         if self.is_cell:
             text = text.replace("|", "\\|")
         first = text.partition(" ")[0]
@@ -125,9 +125,9 @@ class _MarkdownParagraph:
             return self.prefixes[0] + self.hidden.restore(text) + self.suffixes[0]
         width = None
         if len(set(self.prefixes[1:])) == 1:
-            width = wrapped_width(self.lines, self.prefixes[0], self.prefixes[1], _may_begin_line)
+            width = detect_wrap_width(self.lines, self.prefixes[0], self.prefixes[1], _may_begin_line)
         if width is None:
-            lines = break_like(self.lines, text)
+            lines = break_like_source(self.lines, text)
             prefixes = self.prefixes[: len(lines)]
         else:
             lines = wrap(text, width, self.prefixes[0], self.prefixes[1], _may_begin_line)
@@ -312,7 +312,7 @@ def _parts(text: str) -> Iterator[_Part]:
             yield from _row(row[content_start:], _cells(tokens, index), parser)
         elif token.type == "html_block":
             if token.level == 0:
-                yield _HtmlBlock(*html_texts(_source(token_lines)))
+                yield _HtmlBlock(*extract_html_texts(_source(token_lines)))
             else:
                 yield _source(token_lines)
         else:
@@ -354,7 +354,7 @@ def _cell(content: str, parser: _InlineParser) -> Iterator[_Part]:
         begin, end = start + mark.end(), start + max(mark.end(), len(text.rstrip()))
         parsed = _inline(content, events, begin, end, parser.hidden)
         before, suffix = content[start:begin].replace("|", "\\|"), content[end:after].replace("|", "\\|")
-        if parsed[0].has_words:
+        if parsed[0].is_translatable:
             before, suffix = parser.hidden.restore(before), parser.hidden.restore(suffix)
             yield _MarkdownParagraph([content[begin:end]], [before], [suffix], *parsed, parser.hidden, is_cell=True)
         else:
@@ -368,7 +368,7 @@ def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlinePa
     Visible line breaks separate the parts, except for those of an ICU message.
     """
     events = parser.events(content)
-    if may_have_arguments(content):
+    if may_have_branches(content):
         events = [
             replace(event, kind="object", name="<br", raw=" ") if event.kind == "break" else event for event in events
         ]
@@ -387,7 +387,7 @@ def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlinePa
         text = content[start:end]
         start += len(text) - len(text.lstrip())
         parsed = _inline(content, events, start, start + len(text.strip()), parser.hidden)
-        if min(offsets) < 0 or not parsed[0].has_words:
+        if min(offsets) < 0 or not parsed[0].is_translatable:
             yield _source(source_lines)
             continue
         prefixes = [line.source[:offset] for line, offset in zip(source_lines, offsets, strict=True)]

@@ -10,12 +10,12 @@ from typing import Literal
 from headway.documents.inline_tags import TAG_END, TAG_START, parse_tags, write_tags
 from headway.predict.markup.document import BOUNDARY
 from headway.predict.markup.entities import ENTITY
-from headway.predict.markup.icu_messages import find_arguments
+from headway.predict.markup.icu_messages import find_branching_arguments
 
-CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+CONTROL_CHARACTER = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 """A pattern of a control character that is no white space of a line."""
 # Tags, ANSI escape sequences for colors, and other control characters.
-_TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL}"
+_TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL_CHARACTER}"
 _TAGS = re.compile(_TAG)
 # A printf directive of C or Python: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
@@ -64,7 +64,7 @@ class Message:
             if len(character := unescape(entity)) == 1 and character != entity
         }
         self._lines = [parse_tags(line, tags, self._read) for line in lines]
-        self.texts = [line.source for line in self._lines if line.has_words]
+        self.texts = [line.source for line in self._lines if line.is_translatable]
 
     def fill(self, translations: Iterator[str]) -> str:
         """Return the translated message. Consumes one item of ``translations`` for each text.
@@ -73,7 +73,7 @@ class Message:
             DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.
         """
         return "".join(
-            write_tags(line, next(translations) if line.has_words else line.source.text, self._write)
+            write_tags(line, next(translations) if line.is_translatable else line.source.text, self._write)
             for line in self._lines
         )
 
@@ -89,7 +89,7 @@ def _lines(message: str, tags: re.Pattern[str], separators: re.Pattern[str]) -> 
     breaks = list(separators.finditer(message))
     if not breaks:
         return [message]
-    arguments = find_arguments(tags.sub(lambda tag: BOUNDARY * len(tag.group()), message))
+    arguments = find_branching_arguments(tags.sub(lambda tag: BOUNDARY * len(tag.group()), message))
     inside = {position for argument in arguments for position in range(argument.start, argument.end)}
     lines: list[str] = []
     position = 0

@@ -72,7 +72,7 @@ class MixedContent:
     @property
     def texts(self) -> list[InlineText]:
         """The texts that contain words to translate."""
-        return [piece for piece in self._pieces if isinstance(piece, InlineText) and piece.has_words]
+        return [piece for piece in self._pieces if isinstance(piece, InlineText) and piece.is_translatable]
 
     def fill(self, translations: Iterator[str]) -> None:
         """Replace the texts with their translations.
@@ -82,7 +82,7 @@ class MixedContent:
         if not self.texts:
             return
         pieces = [
-            piece.translated_parts(next(translations) if piece.has_words else piece.source.text)
+            piece.parse_translation(next(translations) if piece.is_translatable else piece.source.text)
             if isinstance(piece, InlineText)
             else [piece]
             for piece in self._pieces
@@ -99,7 +99,7 @@ class MixedContent:
         # A range that contains a break encloses no text: its ends are objects.
         ranges = {
             start: end
-            for start, end in nested_ranges([(kind.role, kind.key) for kind in kinds]).items()
+            for start, end in match_range_ends([(kind.role, kind.key) for kind in kinds]).items()
             if num_breaks[start] == num_breaks[end]
         }
         ends = set(ranges.values())
@@ -159,7 +159,7 @@ class MixedContent:
         return last
 
 
-def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
+def match_range_ends(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
     """Return the index of the end of each range, for ranges that do not overlap.
 
     Args:

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText
-from headway.documents.mixed_content import nested_ranges
+from headway.documents.mixed_content import match_range_ends
 from headway.documents.office_spaces import FixedObject, FormattedText, SpaceFormats
 from headway.documents.safe_xml import local_name, remove_invalid_characters
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+WORD_NAMESPACE = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+DRAWING_NAMESPACE = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "fldSimple"}
 _BREAKS = {"tab", "br", "cr", "ptab"}
@@ -129,7 +129,7 @@ class OfficeParagraph:
     def texts(self) -> list[InlineText]:
         """The texts with something to translate."""
         inlines = [piece.inline for piece in self._pieces if isinstance(piece, _ParagraphText)]
-        return [inline for inline in inlines if inline.has_words]
+        return [inline for inline in inlines if inline.is_translatable]
 
     def fill(self, translations: Iterator[str]) -> None:
         """Replace the texts with translations. Objects are moved, so that text inside them can be translated, too."""
@@ -150,7 +150,7 @@ class OfficeParagraph:
                 continue
             inline = piece.inline
             stack[-1] = stack[-1][0], piece.base
-            for part in inline.translated_parts(next(translations) if inline.has_words else inline.source.text):
+            for part in inline.parse_translation(next(translations) if inline.is_translatable else inline.source.text):
                 self._append(siblings, stack, part)
             self._write(siblings, piece.spaces)
         element.extend(last)
@@ -171,7 +171,9 @@ class OfficeParagraph:
                 yield _Part("break", [child])
             elif name.endswith(("Start", "End")):
                 kind = name.removesuffix("Start").removesuffix("End")
-                yield _Part("start" if name.endswith("Start") else "end", [child], key=(kind, child.get(WORD + "id")))
+                yield _Part(
+                    "start" if name.endswith("Start") else "end", [child], key=(kind, child.get(WORD_NAMESPACE + "id"))
+                )
             else:
                 yield _Part("object", [child], "".join(self._visible(child)))
 
@@ -193,7 +195,7 @@ class OfficeParagraph:
                 continue
             kept = _RunContent(run, child, is_only=len(contents) == 1)
             if name in ("fldChar", "instrText"):
-                kind = child.get(WORD + "fldCharType") if name == "fldChar" else None
+                kind = child.get(WORD_NAMESPACE + "fldCharType") if name == "fldChar" else None
                 yield _Part("break", [kept], child.text or "", field=kind or "instruction")
             else:
                 yield _Part("space" if is_layout else "break" if name in _BREAKS else "object", [kept])
@@ -204,7 +206,7 @@ class OfficeParagraph:
 
     def _is_translated(self, container: _Element) -> bool:
         if local_name(container) == "fldSimple":
-            return bool(_TRANSLATED_FIELD.match(container.get(WORD + "instr", "")))
+            return bool(_TRANSLATED_FIELD.match(container.get(WORD_NAMESPACE + "instr", "")))
         if local_name(container) == "sdt":
             return not _has_fixed_choices(container)
         return True
@@ -271,14 +273,14 @@ class OfficeParagraph:
         self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
     ) -> _Part | None:
         """Add parts to a text. Return a part with the formatting of untagged text."""
-        spaces.learn(map(_text_or_object, parts), parent)
+        spaces.record(map(_text_or_object, parts), parent)
         sizes: Counter[bytes] = Counter()
         for part in parts:
             if part.kind == "text":
                 sizes[part.format] += sum(not character.isspace() for character in part.text)
         base = max(sizes, key=lambda text_format: sizes[text_format], default=None)
         base_part = next((part for part in parts if part.kind == "text" and part.format == base), None)
-        ranges = nested_ranges([(part.kind, part.key) for part in parts])
+        ranges = match_range_ends([(part.kind, part.key) for part in parts])
         ends = {end: start for start, end in ranges.items()}
         opened: _Part | None = None
         for index, part in enumerate(parts):
@@ -361,7 +363,7 @@ class OfficeParagraph:
             run.append(copy.deepcopy(properties))
         content = run.makeelement(self._namespace + "t", None, None)
         content.text = text
-        if self._namespace == WORD:
+        if self._namespace == WORD_NAMESPACE:
             content.set(_SPACE, "preserve")
         run.append(content)
         return run
@@ -389,12 +391,12 @@ def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
     Content controls with typed text are disconnected from the document's properties, because Word would restore the
     source text from them.
     """
-    for control in root.iter(WORD + "sdt"):
+    for control in root.iter(WORD_NAMESPACE + "sdt"):
         for properties in control[:1]:
-            for binding in [] if _has_fixed_choices(control) else properties.findall(WORD + "dataBinding"):
+            for binding in [] if _has_fixed_choices(control) else properties.findall(WORD_NAMESPACE + "dataBinding"):
                 properties.remove(binding)
-    for element in root.iter(WORD + "p", DRAWING + "p"):
-        if not any(map(_has_fixed_choices, element.iterancestors(WORD + "sdt"))):
+    for element in root.iter(WORD_NAMESPACE + "p", DRAWING_NAMESPACE + "p"):
+        if not any(map(_has_fixed_choices, element.iterancestors(WORD_NAMESPACE + "sdt"))):
             yield OfficeParagraph(element)
 
 

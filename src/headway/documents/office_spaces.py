@@ -45,7 +45,7 @@ class SpaceFormats:
     def __init__(self) -> None:
         self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}
 
-    def learn(self, siblings: Iterable[FormattedText | FixedObject], parent: _Element) -> None:
+    def record(self, siblings: Iterable[FormattedText | FixedObject], parent: _Element) -> None:
         """Record the formatting of the spaces in the source.
 
         Args:

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
-from headway.documents.line_breaks import wrap, wrapped_width
-from headway.predict.markup.placeholders import has_words
+from headway.documents.line_breaks import detect_wrap_width, wrap
+from headway.predict.markup.placeholders import is_translatable
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"\A(?:[-*+•–]|\d+[.)])\s")
@@ -99,7 +99,7 @@ def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
         lines = block[start:]
         if any("\t" in _ITEM.sub("", line.text, 1) for line in lines):
             continue
-        width = wrapped_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
+        width = detect_wrap_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
         if width is not None:
             yield from chain.from_iterable(map(_parse_line, block[:start]))
             yield _TextParagraph(lines, width)
@@ -111,5 +111,5 @@ def _parse_line(line: _Line) -> Iterator[str | _TextParagraph]:
     """Yield the parts of a line: a text for each column, and strings that contain nothing to translate."""
     yield line.indent
     for number, part in enumerate(_COLUMNS.split(line.text)):
-        yield part if number % 2 or not has_words(part) else _TextParagraph([_Line("", part, "")], None)
+        yield part if number % 2 or not is_translatable(part) else _TextParagraph([_Line("", part, "")], None)
     yield line.end

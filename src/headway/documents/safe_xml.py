@@ -25,22 +25,22 @@ class XmlFile:
     Attributes:
         root: The root element.
         encoding: The encoding.
-        start: The XML declaration before the content, or empty. None if the encoding is not kept.
-        end: The white space at the end.
+        declaration: The XML declaration before the content, or empty. None if the encoding is not kept.
+        trailing_space: The white space at the end.
     """
 
     root: _Element
     encoding: str
-    start: bytes | None
-    end: bytes
+    declaration: bytes | None
+    trailing_space: bytes
 
     def to_bytes(self) -> bytes:
         """Return the file with the current content of the root element."""
         from lxml import etree
 
         tree = self.root.getroottree()
-        content: bytes = etree.tostring(tree, encoding=self.encoding, xml_declaration=self.start is None)
-        return content if self.start is None else self.start + content.lstrip() + self.end
+        content: bytes = etree.tostring(tree, encoding=self.encoding, xml_declaration=self.declaration is None)
+        return content if self.declaration is None else self.declaration + content.lstrip() + self.trailing_space
 
 
 def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> XmlFile:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, ReadingOptions, read_text
 from headway.documents.inline_tags import TAG_END, TAG_START, InlineText, parse_tags, write_tags
-from headway.documents.line_breaks import break_like
+from headway.documents.line_breaks import break_like_source
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
@@ -35,7 +35,7 @@ class _CueText:
 
     def render(self, translation: str, is_vtt: bool) -> str:
         text = write_tags(self.inline, translation, partial(_escape, is_vtt=is_vtt))
-        lines = break_like(self.lines, " ".join(text.split("\n")), has_tags=True)
+        lines = break_like_source(self.lines, " ".join(text.split("\n")), has_tags=True)
         return "".join(
             line + end for line, end in zip(lines, [*self.ends[: len(lines) - 1], self.ends[-1]], strict=True)
         )
@@ -91,7 +91,7 @@ def _cue_texts(lines: Sequence[tuple[str, str]], is_vtt: bool) -> Iterator[str |
         return
     texts, ends = [line.strip() for line, _ in lines], [end for _, end in lines]
     inline = parse_tags(" ".join(texts), _TAG, unescape if is_vtt else str)
-    if inline.has_words:
+    if inline.is_translatable:
         yield _CueText(texts, ends, inline)
     else:
         yield "".join(line + end for line, end in lines)

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 from headway.documents.content import DocumentContent, DocumentError, DocumentText, ReadingOptions
 from headway.documents.html_in_xliff import (
-    HtmlText,
+    HtmlTarget,
+    contains_cdata,
     elements_to_tags,
-    html_detector,
-    is_cdata,
+    make_html_detector,
     role_of_tag,
     tags_to_elements,
     write_as_cdata,
 )
 from headway.documents.mixed_content import InlineElement, MixedContent
 from headway.documents.safe_xml import local_name, parse_xml
-from headway.predict.markup.icu_messages import may_have_arguments
+from headway.predict.markup.icu_messages import may_have_branches
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -55,14 +55,14 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
             f"the file is not XLIFF (element {local_name(root)}, version {version!r})", accepted="1.2 or 2"
         )
     units = list(_units(root, _UNIT_1 if version.startswith("1") else _UNIT_2))
-    has_html = html_detector(root, options.text_syntax)
+    has_html = make_html_detector(root, options.text_syntax)
     targets: list[tuple[_Element, _Element]] = []
-    contents: list[MixedContent | HtmlText] = []
+    contents: list[MixedContent | HtmlTarget] = []
     cdata: list[_Element] = []
     for unit, keeps_space in units:
         target = _target(unit)
         targets.append((unit, target))
-        if has_cdata and is_cdata(target):
+        if has_cdata and contains_cdata(target):
             cdata.append(target)
         if not has_html(unit, target):
             contents += _contents(unit, target, keeps_space)
@@ -70,7 +70,7 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
             tags_to_elements(target)
             contents += _contents(unit, target, keeps_space)
         else:
-            contents.append(HtmlText(target, keeps_space=_keeps_space(target, keeps_space)))
+            contents.append(HtmlTarget(target, keeps_space=_keeps_space(target, keeps_space)))
 
     def write(translations: Sequence[str], target_path: Path) -> None:
         remaining = iter(translations)
@@ -85,7 +85,7 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
 
     texts: list[DocumentText] = []
     for content in contents:
-        texts += content.texts if isinstance(content, HtmlText) else [text.source for text in content.texts]
+        texts += content.texts if isinstance(content, HtmlTarget) else [text.source for text in content.texts]
     return DocumentContent(texts, write)
 
 
@@ -148,7 +148,7 @@ def _contents(unit: _Element, target: _Element, keeps_space: bool) -> Iterator[M
     classify, keeps_space = partial(_classify, native_codes=native_codes), _keeps_space(target, keeps_space)
     for element in segments or [target]:
         # Line breaks do not separate the parts of an ICU message.
-        is_message = may_have_arguments("".join(element.itertext()))
+        is_message = may_have_branches("".join(element.itertext()))
         yield MixedContent(
             element,
             (lambda child: _without_break(classify(child))) if is_message else classify,

@@ -146,7 +146,7 @@ __all__ = [
 
 
 # Modules are imported when they are first needed, because most of them import PyTorch.
-_HOMES = {
+_MODULES = {
     "Alignment": "results",
     "Attribution": "classification.attribution",
     "Candidate": "results",
@@ -212,6 +212,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -74,7 +74,7 @@ def check_phrases(source: Source) -> None:
                 raise ConfigError(f"{name}: a phrase is empty; give words in each alternative, or leave the phrase out")
 
 
-def prefix_ids(tokenizer: TextTokenizer, prefix: str) -> TokenIds:
+def encode_prefix(tokenizer: TextTokenizer, prefix: str) -> TokenIds:
     """Return the tokens that the target must begin with."""
     ids = tuple(tokenizer.encode(prefix.rstrip()))
     if UNK in ids:
@@ -82,7 +82,7 @@ def prefix_ids(tokenizer: TextTokenizer, prefix: str) -> TokenIds:
     return ids
 
 
-def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
+def tokenize_included_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
     """Return the alternative token sequences of each phrase to include.
 
     The target must contain at least one sequence of each phrase.
@@ -96,7 +96,7 @@ def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[
     return tuple(by_phrase)
 
 
-def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]:
+def tokenize_banned_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]:
     """Return the token sequences that the target must not contain."""
     phrases = [Phrase(ids) for phrase in source.banned for ids in _spellings(tokenizer, WordPhrase.parse(phrase))]
     return tuple(phrase.tokens for phrase in _shortest(phrases, word_boundaries(tokenizer)))

@@ -12,7 +12,7 @@ from headway.notebook_html import details, page, paragraph, table, text
 _SHOWN = 6  # maximum number of languages or labels to show in a line
 
 
-class PresentedModel:
+class ModelWrapper:
     """Base class of objects with a model, which shows the model when the object is printed.
 
     Attributes:
@@ -47,7 +47,7 @@ class PresentedModel:
         )
 
 
-def _title(model: PresentedModel) -> str:
+def _title(model: ModelWrapper) -> str:
     """Return the name of the class, and the languages or labels of the model."""
     facts, name, labels = model.bundle.describe(), type(model).__name__, model.bundle.labels
     sources, targets = facts.get("source_languages", ()), facts.get("target_languages", ())

@@ -181,7 +181,7 @@ class Translation:
 
     def __repr__(self) -> str:
         flags = "".join(f" [{flag}]" for flag in self._shown_flags)
-        return f"<Translation: {shortened(self.source)} → {shortened(self.text)}, score {self.score:.2f}{flags}>"
+        return f"<Translation: {abbreviate(self.source)} → {abbreviate(self.text)}, score {self.score:.2f}{flags}>"
 
     @property
     def _shown_flags(self) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ class TokenAlternative:
     log_probability: float
 
 
-def shortened(content: str) -> str:
+def abbreviate(content: str) -> str:
     """Return the beginning of a text in quotes, for one line."""
     shown = repr(content)
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 2]}…{shown[-1]}"

@@ -6,7 +6,7 @@ object. Parameters and buffers are the same objects in both. Both models have th
 of them, so adding a hook to one model or removing it later does not change the other.
 
 The forms into which the copy is converted, such as the one for searches, are made when they are first needed
-(:class:`Once`).
+(:class:`Lazy`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BundleT = TypeVar("BundleT", bound=AnyBundle)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def with_own_model(bundle: BundleT, device: str | torch.device | None, *, needs_cpu: bool = False) -> BundleT:
+def with_model_copy(bundle: BundleT, device: str | torch.device | None, *, needs_cpu: bool = False) -> BundleT:
     """Return ``bundle`` with a copy of its model, in evaluation mode. Both share the weights unless it is moved.
 
     Args:
@@ -40,12 +40,12 @@ def with_own_model(bundle: BundleT, device: str | torch.device | None, *, needs_
     """
     model: nn.Module = bundle.model
     chosen = None if device is None else choose_device(device, needs_cpu=needs_cpu)
-    return cast("BundleT", replace(cast("Any", bundle), model=copy_to(model, chosen).eval()))
+    return cast("BundleT", replace(cast("Any", bundle), model=copy_to_device(model, chosen).eval()))
 
 
-def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
+def copy_to_device(model: ModuleT, device: torch.device | None) -> ModuleT:
     """Return a copy of ``model`` on ``device``. It shares the weights if all are there, or if ``device`` is None."""
-    copied = share_weights(model)
+    copied = copy_sharing_weights(model)
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied
     if isinstance(copied, Model) and copied.int8_weights is not None:
@@ -69,7 +69,7 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
     return tensor.device.type == device.type and device.index in (None, tensor.device.index)
 
 
-def share_weights(model: ModuleT) -> ModuleT:
+def copy_sharing_weights(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` with new modules, which share the model's parameters and buffers."""
     if not loading_hooks_are_visible() or not parts_are_visible():
         return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
@@ -90,7 +90,7 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     return twin
 
 
-class Once:
+class Lazy:
     """A function that calls ``make`` on its first call and then returns that result, in all threads.
 
     ``lock`` is held during a call of ``make``.

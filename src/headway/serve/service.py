@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 from headway.errors import ConfigError, HeadwayError
 from headway.kinds import Capability
 from headway.predict import Candidate, Translation
-from headway.predict.markup.html import MarkupOptions, text_without_markup
+from headway.predict.markup.html import MarkupOptions, translatable_text
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
-from headway.predict.translation.pivot import search_for_pivots
+from headway.predict.translation.pivot import pivot_search_options
 from headway.serve.admission import Admission
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
@@ -202,7 +202,7 @@ class Service:
             for beginning in beginnings:
                 if is_over.is_set():  # the client has disconnected
                     break
-                text = beginning if markup is None else text_without_markup(beginning, markup)
+                text = beginning if markup is None else translatable_text(beginning, markup)
                 detected.append(detect_language(text, served))
             return detected
 
@@ -398,7 +398,7 @@ class Service:
         if isinstance(model, ModelInfo):
             return [options.with_defaults(model.search)]
         first, second = (self.model(name, "translates").search for name in (model.first, model.second))
-        pivots = search_for_pivots(options.decoding, first, model.candidates)
+        pivots = pivot_search_options(options.decoding, first, model.candidates)
         return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 
     async def call(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.corpus.cleaning.cross_entropy import PairEntropies, token_entropies
+from headway.corpus.cleaning.cross_entropy import PairEntropies, entropy_features
 from headway.errors import LengthError
 
 
@@ -57,7 +57,7 @@ def test_the_end_of_a_text_has_features_of_its_own() -> None:
     # 23 nats in 7 tokens; EOS 8, before it 1; the last four tokens before EOS have 13 nats, more in the mean than any
     # other three or more at the end.
     expected = [23 / 7, 23, 8, 1, 13 / 4, math.log(8)]
-    np.testing.assert_allclose(token_entropies(model, ["x"], ["y"]), [expected])
+    np.testing.assert_allclose(entropy_features(model, ["x"], ["y"]), [expected])
 
 
 def test_models_of_several_languages_score_with_their_codes() -> None:

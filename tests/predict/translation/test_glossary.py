@@ -25,7 +25,7 @@ from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict import Glossary, GlossaryTerm, Source, Translator
 from headway.predict.phrases import WordPhrase
 from headway.predict.translation import glossary as glossary_module
-from headway.predict.translation.glossary import TARGET_PATTERN, ModelGlossary, model_glossary
+from headway.predict.translation.glossary import TARGET_PATTERN, ModelGlossary, prepare_glossary
 from headway.text.words import contains_words
 
 Make = Callable[..., Translator]
@@ -256,7 +256,7 @@ def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
     tokenizer = make_translator().bundle.target_tokenizer
     rows = [(f"Haus {number}", "house") for number in range(2000)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: model_glossary(Glossary(rows), tokenizer, None), range(8)))
+        found = list(pool.map(lambda _: prepare_glossary(Glossary(rows), tokenizer, None), range(8)))
     assert all(each is found[0] for each in found)
 
 
@@ -274,9 +274,9 @@ def test_no_thread_waits_for_a_glossary_that_it_does_not_need(
 
     monkeypatch.setattr(glossary_module, "_prepare", slow)
     with ThreadPoolExecutor(1) as pool:
-        large = pool.submit(model_glossary, Glossary([("a", "Haus"), ("b", "das")]), tokenizer, None)
+        large = pool.submit(prepare_glossary, Glossary([("a", "Haus"), ("b", "das")]), tokenizer, None)
         assert began.wait(60)
-        model_glossary(Glossary([("a", "das")]), tokenizer, None)
+        prepare_glossary(Glossary([("a", "das")]), tokenizer, None)
         may_end.set()
         large.result()
 
@@ -290,16 +290,16 @@ def test_a_glossary_that_cannot_be_prepared_is_not_kept(make_translator: Make, m
     with monkeypatch.context() as patch:
         patch.setattr(glossary_module, "_prepare", fail)
         with pytest.raises(DataError):
-            model_glossary(glossary, tokenizer, None)
+            prepare_glossary(glossary, tokenizer, None)
     assert glossary not in glossary_module._PREPARED[tokenizer]
-    model_glossary(glossary, tokenizer, None)
+    prepare_glossary(glossary, tokenizer, None)
 
 
 def test_every_maximum_length_uses_the_same_prepared_glossary(make_translator: Make) -> None:
     tokenizer, glossary = make_translator().bundle.target_tokenizer, Glossary([("das", "xyz")])
-    assert model_glossary(glossary, tokenizer, 40) is model_glossary(glossary, tokenizer, None)
+    assert prepare_glossary(glossary, tokenizer, 40) is prepare_glossary(glossary, tokenizer, None)
     with pytest.raises(LengthError, match="expected at most 2"):
-        model_glossary(glossary, tokenizer, 2)
+        prepare_glossary(glossary, tokenizer, 2)
 
 
 @given(text=st.lists(st.sampled_from(["a", "b", "c", " ", "-"]), max_size=14).map("".join))
@@ -313,13 +313,13 @@ def test_overlapping_occurrences_do_not_both_apply(text: str) -> None:
 
 def test_the_cache_is_bounded_and_keeps_no_tokenizer_alive(make_translator: Make) -> None:
     tokenizer = make_translator().bundle.target_tokenizer
-    first = model_glossary(Glossary([("Haus", "house")]), tokenizer, None)
+    first = prepare_glossary(Glossary([("Haus", "house")]), tokenizer, None)
     for number in range(70):
         glossary = Glossary([("Haus", "house"), (f"das {number}", "the")])
-        assert model_glossary(glossary, tokenizer, None) is model_glossary(glossary, tokenizer, None)
-    assert model_glossary(Glossary([("Haus", "house")]), tokenizer, None) is not first
+        assert prepare_glossary(glossary, tokenizer, None) is prepare_glossary(glossary, tokenizer, None)
+    assert prepare_glossary(Glossary([("Haus", "house")]), tokenizer, None) is not first
     copied = copy.copy(tokenizer)
-    prepared = model_glossary(Glossary([("Haus", "house")]), copied, None)
+    prepared = prepare_glossary(Glossary([("Haus", "house")]), copied, None)
     assert [*map(prepared.phrases, prepared.matches("das Haus"))] == [*map(first.phrases, first.matches("Haus"))]
     reference = weakref.ref(copied)
     del copied

@@ -40,7 +40,7 @@ class FakeModel:
     def translate(self, *texts: str, markup: str | None = None, protect: bool = True) -> list[str]:
         marked = MarkedTexts(texts, TranslateOptions(markup=markup, protect=protect), can_align=True)
         marked.store(marked.units, self._translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, self._translate(retries))
         return [result.text if isinstance(result, Translation) else f"{result}" for result in marked.merge()]
 

@@ -699,7 +699,7 @@ class TestLoad:
 def test_translations_of_parts_without_space_between_them_get_one_where_their_script_needs_it(
     sources: list[str], texts: list[str], expected: str
 ) -> None:
-    parts = tuple(TextPart(source, "", partial_sentence=True) for source in sources)
+    parts = tuple(TextPart(source, "", is_partial_sentence=True) for source in sources)
     candidates = [[Candidate(text, 0.0, 0.0, (text,))] for text in texts]
     merged = merge_parts(TranslationPlan(Source("".join(sources)), parts), candidates)
     assert isinstance(merged, Translation)

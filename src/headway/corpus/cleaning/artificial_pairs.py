@@ -14,7 +14,7 @@ _SHARE_WITH_END = 0.5  # share of truncated texts that keep the final punctuatio
 _END = re.compile(r"\W*\Z")
 
 
-def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+def swap_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
     """Return, for each text, another text of nearly the same length."""
     order = np.lexsort((dice.random(len(texts)), np.array([len(text) for text in texts])))
     others: list[str] = [""] * len(texts)
@@ -23,7 +23,7 @@ def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str
     return others
 
 
-def truncated_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+def truncate_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
     """Return texts without their last words, half of them with the punctuation at the end of the whole text.
 
     Without it, texts look as if a length limit has truncated them; with it, as if a clause or a sentence is missing.

@@ -13,8 +13,8 @@ from headway.errors import ConfigError, DataError
 
 LineFormat = Literal["text", "tsv", "jsonl"]
 CorpusKind = Literal["pairs", "texts", "labels"]
-FORMATS: dict[str, LineFormat] = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
-FIELDS: dict[CorpusKind, tuple[str, ...]] = {
+FORMAT_BY_SUFFIX: dict[str, LineFormat] = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
+DEFAULT_FIELDS: dict[CorpusKind, tuple[str, ...]] = {
     "pairs": ("source", "target"),
     "texts": ("text",),
     "labels": ("label", "text"),
@@ -36,7 +36,7 @@ class CorpusLine:
 
 def line_format(path: Path) -> LineFormat:
     """Return the format of a file, by its name."""
-    return FORMATS.get(uncompressed_name(path).suffix, "text")
+    return FORMAT_BY_SUFFIX.get(uncompressed_name(path).suffix, "text")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LineParser:
         Raises:
             ConfigError: There are too few or too many fields, or they are not column numbers.
         """
-        needed = FIELDS[kind]
+        needed = DEFAULT_FIELDS[kind]
         usual = needed if form == "jsonl" else tuple(map(str, range(1, len(needed) + 1)))
         if fields and form != "text":
             if len(set(fields)) != len(needed):
@@ -111,7 +111,7 @@ class LineParser:
     def _faulty(self, line: str, fault: str) -> CorpusLine:
         return CorpusLine((line, *[""] * (len(self.fields) - 1)), fault)
 
-    def replace(self, line: bytes, texts: Sequence[str]) -> bytes:
+    def replace_texts(self, line: bytes, texts: Sequence[str]) -> bytes:
         """Return a line of TSV or JSON with other texts in its fields. Other fields are unchanged."""
         values = texts[::-1] if self.kind == "labels" else texts
         if self.format == "tsv":

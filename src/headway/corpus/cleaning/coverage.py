@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float, Shaped
 
-from headway.corpus.cleaning.mixture import PairBorder, pair_posteriors, probable
+from headway.corpus.cleaning.mixture import PosteriorCurve, estimate_posteriors, is_probably_good
 
 _LEAST_TRUNCATED = 1e-4  # minimum share of truncated pairs in a corpus
 _LOWEST_PART = 0.5  # the lowest scores depend on how many words are cut, which differs between corpora
@@ -51,7 +51,9 @@ class _TruncatedSide:
     ) -> _TruncatedSide:
         """Learn from pairs of the corpus, some of which may be truncated, and from artificially truncated pairs."""
         side = cls._fit(pairs, truncated)
-        side = cls._fit(pairs[probable(side.log_odds(pairs), side.log_odds(truncated), _LOWEST_PART)], truncated)
+        side = cls._fit(
+            pairs[is_probably_good(side.log_odds(pairs), side.log_odds(truncated), _LOWEST_PART)], truncated
+        )
         share = coverage_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
         return replace(side, share=min(max(share, _LEAST_TRUNCATED), 0.5))
 
@@ -93,13 +95,13 @@ class CoverageModel:
     Attributes:
         target: Recognizes truncated targets.
         source: Recognizes truncated sources.
-        of_truncated_pairs: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`. Truncated
-            targets and truncated sources are as frequent as in the corpus.
+        truncated_pair_coverages: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`.
+            Truncated targets and truncated sources occur here in the same proportion as in the corpus.
     """
 
     target: _TruncatedSide
     source: _TruncatedSide
-    of_truncated_pairs: Floats
+    truncated_pair_coverages: Floats
 
     @classmethod
     def learn(
@@ -114,7 +116,9 @@ class CoverageModel:
         )
         of_targets, of_sources = map(model.log_odds, (truncated_targets, truncated_sources))
         num_sources = round(len(of_sources) * model.source.share / (model.target.share + model.source.share))
-        return replace(model, of_truncated_pairs=np.concatenate([of_targets[num_sources:], of_sources[:num_sources]]))
+        return replace(
+            model, truncated_pair_coverages=np.concatenate([of_targets[num_sources:], of_sources[:num_sources]])
+        )
 
     def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
         """Return the log-odds that the target of a pair is not truncated, or those of its source, if lower."""
@@ -124,7 +128,7 @@ class CoverageModel:
         """Return the content by name, for a file."""
         sides = {"target": self.target, "source": self.source}
         arrays = {f"{name}.{key}": value for name, side in sides.items() for key, value in asdict(side).items()}
-        return arrays | {"of_truncated_pairs": self.of_truncated_pairs}
+        return arrays | {"of_truncated_pairs": self.truncated_pair_coverages}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> CoverageModel:
@@ -149,7 +153,7 @@ class CoverageModel:
 
 
 def coverage_posteriors(
-    coverages: Shaped[np.ndarray, " N"], of_truncated_pairs: Shaped[np.ndarray, " M"]
-) -> PairBorder:
+    coverages: Shaped[np.ndarray, " N"], truncated_pair_coverages: Shaped[np.ndarray, " M"]
+) -> PosteriorCurve:
     """Estimate the probability that neither side is truncated from coverages of a corpus and of truncated pairs."""
-    return pair_posteriors(coverages, of_truncated_pairs, lowest_part=_LOWEST_PART)
+    return estimate_posteriors(coverages, truncated_pair_coverages, lowest_part=_LOWEST_PART)

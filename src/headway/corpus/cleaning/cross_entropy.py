@@ -41,7 +41,7 @@ class PairEntropies:
     """The cross-entropies of pairs by models of both directions, in nats; NaN for a pair that a model cannot score.
 
     Attributes:
-        forward: Features of the targets, given their sources: see :func:`token_entropies`.
+        forward: Features of the targets, given their sources: see :func:`entropy_features`.
         reverse: Features of the sources, given their targets.
     """
 
@@ -67,8 +67,8 @@ class PairEntropies:
             languages: The languages of sources and targets, for models of several languages.
         """
         return cls(
-            token_entropies(forward_model, sources, targets, languages),
-            token_entropies(reverse_model, targets, sources, languages[::-1]),
+            entropy_features(forward_model, sources, targets, languages),
+            entropy_features(reverse_model, targets, sources, languages[::-1]),
         )
 
     @property
@@ -83,7 +83,7 @@ class PairEntropies:
         return np.concatenate([self.forward, self.reverse], axis=1)
 
 
-def token_entropies(
+def entropy_features(
     model: Translator,
     sources: Sequence[str],
     targets: Sequence[str],

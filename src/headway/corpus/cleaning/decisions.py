@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headway.corpus.cleaning.config import Thresholds
 from headway.corpus.cleaning.length_ratio import RatioLimits
-from headway.corpus.cleaning.measures import value
+from headway.corpus.cleaning.measures import get_value
 from headway.corpus.cleaning.rules import Rule
 
 KEPT = -1
@@ -29,17 +29,17 @@ class Decisions:
     Attributes:
         values: The value of each line for each rule.
         drops: Whether each rule alone would drop each line.
-        by_rule: The index of the rule that drops each line, the first one in their order, or ``KEPT``.
+        dropped_by: The index of the rule that drops each line, the first one in their order, or ``KEPT``.
     """
 
     values: dict[str, NDArray[np.float64]]
     drops: dict[str, NDArray[np.bool_]]
-    by_rule: NDArray[np.int64]
+    dropped_by: NDArray[np.int64]
 
     @property
     def kept(self) -> NDArray[np.bool_]:
         """Whether each line is kept."""
-        kept: NDArray[np.bool_] = self.by_rule == KEPT
+        kept: NDArray[np.bool_] = self.dropped_by == KEPT
         return kept
 
 
@@ -52,18 +52,18 @@ class Judge:
         thresholds: Their thresholds.
         ratio_limits: The limits of the length ratio.
         learned: Thresholds that were learned from the corpus, by rule.
-        alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
-        in_order: For the same rules, the lines that they drop among the lines that the earlier rules keep.
+        flags_alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
+        flags_in_order: For the same rules, the lines that they drop among the lines that the earlier rules keep.
     """
 
     rules: Sequence[Rule]
     thresholds: Thresholds
     ratio_limits: RatioLimits | None = None
     learned: Mapping[str, float] = field(default_factory=dict)
-    alone: LineFlags = field(default_factory=dict)
-    in_order: LineFlags = field(default_factory=dict)
+    flags_alone: LineFlags = field(default_factory=dict)
+    flags_in_order: LineFlags = field(default_factory=dict)
 
-    def limit(self, rule: Rule) -> float:
+    def threshold_of(self, rule: Rule) -> float:
         """Return the threshold of a rule."""
         return self.learned.get(rule.name, rule.limit(self.thresholds))
 
@@ -78,33 +78,33 @@ class Judge:
         span = slice(first, first + len(rows))
         values: dict[str, NDArray[np.float64]] = {}
         drops: dict[str, NDArray[np.bool_]] = {}
-        by_rule = np.full(len(rows), KEPT, dtype=np.int64)
+        dropped_by = np.full(len(rows), KEPT, dtype=np.int64)
         for index, rule in enumerate(self.rules):
-            if rule.name in self.alone:
-                dropped = np.array(self.alone[rule.name][span])
+            if rule.name in self.flags_alone:
+                dropped = np.array(self.flags_alone[rule.name][span])
                 values[rule.name] = dropped.astype(np.float64)
-                drops[rule.name], dropped = dropped, np.array(self.in_order[rule.name][span])
+                drops[rule.name], dropped = dropped, np.array(self.flags_in_order[rule.name][span])
             else:
-                measured, limit = self._values(rule.name, rows, scores or {}), self.limit(rule)
+                measured, limit = self._values(rule.name, rows, scores or {}), self.threshold_of(rule)
                 values[rule.name] = measured
                 with np.errstate(invalid="ignore"):
                     dropped = measured > limit if rule.drops == "above" else measured < limit
                 drops[rule.name] = dropped
-            by_rule[(by_rule == KEPT) & dropped] = index
-        return Decisions(values, drops, by_rule)
+            dropped_by[(dropped_by == KEPT) & dropped] = index
+        return Decisions(values, drops, dropped_by)
 
     def _values(self, name: str, rows: NDArray[Any], scores: Scores) -> NDArray[np.float64]:
         """Return the values of a rule that looks at each line by itself."""
-        source, target = value(rows, "source_characters"), value(rows, "target_characters")
+        source, target = get_value(rows, "source_characters"), get_value(rows, "target_characters")
         if name in scores:
             return scores[name].astype(np.float64)
         match name:
             case "held_out":
-                measured: NDArray[np.float32] = value(rows, "is_held_out")
+                measured: NDArray[np.float32] = get_value(rows, "is_held_out")
             case "undecodable":
-                measured = value(rows, "is_undecodable")
+                measured = get_value(rows, "is_undecodable")
             case "empty":
-                measured = ((source == 0) | (target == 0)) & (value(rows, "is_undecodable") == 0)
+                measured = ((source == 0) | (target == 0)) & (get_value(rows, "is_undecodable") == 0)
             case "length":
                 measured = np.fmax(source, target)
             case "ratio":
@@ -115,13 +115,13 @@ class Judge:
             case "misaligned" | "truncated" | "cross_entropy":
                 measured = np.full(len(rows), np.nan, dtype=np.float32)  # without scores
             case _:
-                measured = value(rows, name)
+                measured = get_value(rows, name)
         return measured.astype(np.float64)
 
 
 def usable_lines(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether each line can be decoded and has no empty text."""
-    usable: NDArray[np.bool_] = value(rows, "is_undecodable") == 0
-    usable &= value(rows, "source_characters") > 0
-    usable &= ~(value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts
+    usable: NDArray[np.bool_] = get_value(rows, "is_undecodable") == 0
+    usable &= get_value(rows, "source_characters") > 0
+    usable &= ~(get_value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts
     return usable

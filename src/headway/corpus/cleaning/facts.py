@@ -26,7 +26,7 @@ _AFTERNOON = re.compile(r"\b(?:[ap]\.?\s?m\b|uhr\b)|\dh", re.IGNORECASE)
 _HALF_DAY = 12
 
 
-def fact_differences(source: str, target: str) -> int | None:
+def count_fact_differences(source: str, target: str) -> int | None:
     """Return how many numbers, addresses and placeholders have no counterpart, or None if none can be compared."""
     differences, can_be_compared = 0, False
     if _HINTS.search(source) or _HINTS.search(target):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headway.corpus.cleaning.config import REPAIRS
 from headway.corpus.cleaning.decisions import Decisions, usable_lines
-from headway.corpus.cleaning.measures import UNKNOWN_LANGUAGE, value
+from headway.corpus.cleaning.measures import UNKNOWN_LANGUAGE, get_value
 from headway.corpus.cleaning.rules import Rule
 
 NUM_EXAMPLES = 20
@@ -83,28 +83,28 @@ class RuleFindings:
 
     Attributes:
         rule: The rule.
-        limit: Its threshold.
-        alone: Number of lines that only this rule would drop.
+        threshold: Its threshold.
+        num_dropped_alone: Number of lines that only this rule would drop.
         num_dropped: Number of lines that it has dropped among those that the earlier rules keep.
-        edges: Edges of the bins of its histogram.
+        edges: Edges of the bins of the rule's histogram.
         counts: Number of lines in each bin.
         dropped: Lines that it has dropped, the nearest to the threshold first.
         kept: Lines that were kept, the nearest to the threshold first.
     """
 
     rule: Rule
-    limit: float
-    alone: int = 0
+    threshold: float
+    num_dropped_alone: int = 0
     num_dropped: int = 0
     dropped: NearestExamples = field(default_factory=NearestExamples)
     kept: NearestExamples = field(default_factory=NearestExamples)
 
     def __post_init__(self) -> None:
         self.edges: NDArray[np.float64] | None = None
-        if self.rule.edges is not None:
-            make = np.geomspace if self.rule.scale == "log" else np.linspace
-            self.edges = make(*self.rule.edges, self.rule.bins + 1)
-        self.counts = np.zeros(self.rule.bins, dtype=np.int64)
+        if self.rule.histogram_edges is not None:
+            make = np.geomspace if self.rule.histogram_scale == "log" else np.linspace
+            self.edges = make(*self.rule.histogram_edges, self.rule.num_bins + 1)
+        self.counts = np.zeros(self.rule.num_bins, dtype=np.int64)
 
     def add(
         self,
@@ -115,14 +115,14 @@ class RuleFindings:
     ) -> None:
         """Add a chunk. ``index`` is the position of the rule in the order of rules."""
         values, name = decisions.values[self.rule.name], self.rule.name
-        dropped = decisions.by_rule == index
-        self.alone += int(decisions.drops[name].sum())
+        dropped = decisions.dropped_by == index
+        self.num_dropped_alone += int(decisions.drops[name].sum())
         self.num_dropped += int(dropped.sum())
         distances = np.zeros(len(values))
         if self.edges is not None:
             known = ~np.isnan(values)
             self.counts += np.histogram(np.clip(values[known], self.edges[0], self.edges[-1]), self.edges)[0]
-            distances = np.abs(self._scaled(values) - self._scaled(np.array([self.limit])))
+            distances = np.abs(self._scaled(values) - self._scaled(np.array([self.threshold])))
             distances[~known] = np.inf
             near = lambda number: example(number, float(values[number]))  # noqa: E731
             self.kept.add(distances, decisions.kept & known, hashes, near)
@@ -130,7 +130,7 @@ class RuleFindings:
 
     def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         assert self.edges is not None
-        return np.log(np.maximum(values, self.edges[0])) if self.rule.scale == "log" else values
+        return np.log(np.maximum(values, self.edges[0])) if self.rule.histogram_scale == "log" else values
 
 
 @dataclass
@@ -173,7 +173,7 @@ class CorpusCounts:
             languages = rows[f"{name}_language"]
             self.languages[side] += np.bincount(languages[languages != UNKNOWN_LANGUAGE], minlength=256)
             self.scripts[side] += np.bincount(rows[f"{name}_script"], minlength=256)
-            characters = value(rows, f"{name}_characters")
+            characters = get_value(rows, f"{name}_characters")
             characters = characters[~np.isnan(characters)].astype(np.int64)
             self.lengths[side] += np.bincount(np.minimum(characters, _MAX_LENGTH), minlength=_MAX_LENGTH + 1)
 
@@ -195,6 +195,6 @@ def percentiles(counts: NDArray[np.int64], shares: Sequence[float]) -> list[int]
     return [int(np.searchsorted(cumulative, share * cumulative[-1])) for share in shares]
 
 
-def repair_examples() -> dict[str, NearestExamples]:
+def empty_repair_examples() -> dict[str, NearestExamples]:
     """Return empty collections of examples for each repair."""
     return {name: NearestExamples(_NUM_REPAIRS) for name in REPAIRS}

@@ -11,9 +11,9 @@ from headway.corpus.cleaning.config import REPAIRS, RULES, CleaningConfig, Repai
 from headway.corpus.cleaning.corpus_lines import CorpusLine
 from headway.corpus.cleaning.decisions import Judge, usable_lines
 from headway.corpus.cleaning.length_ratio import RatioHistogram
-from headway.corpus.cleaning.measures import Measurer, value
+from headway.corpus.cleaning.measures import Measurer, get_value
 from headway.corpus.cleaning.rules import rules_for
-from headway.corpus.cleaning.scripts import scripts_of
+from headway.corpus.cleaning.scripts import language_scripts
 from headway.data.bad_lines import BadLines
 from headway.data.readers import Corpus, read_examples, uncompressed_name
 from headway.errors import ConfigError, MissingPackageError
@@ -101,13 +101,13 @@ def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple
     histogram = RatioHistogram()
     for part in rows:
         usable = part[usable_lines(part)]
-        histogram.add(value(usable, "source_characters"), value(usable, "target_characters"))
+        histogram.add(get_value(usable, "source_characters"), get_value(usable, "target_characters"))
     rules = rules_for(measurer.rules, "pairs", has_held_out=False)
     judge, counts = Judge(rules, CleaningConfig().thresholds, histogram.limits()), dict[str, int]()
     for part in rows:
         decisions = judge.decide(part, 0)
         for index, rule in enumerate(rules):
-            if number := int((decisions.by_rule == index).sum()):
+            if number := int((decisions.dropped_by == index).sum()):
                 counts[rule.name] = counts.get(rule.name, 0) + number
     return counts, sum(map(len, rows))
 
@@ -135,7 +135,7 @@ def _measurer(languages: Languages) -> Measurer:
 def _languages(corpus: Corpus, default: Languages) -> Languages:
     """Return the languages that a corpus declares, or the default, or those in the suffixes of its file names."""
     ends = [uncompressed_name(Path(name)).suffix.removeprefix(".") for name in corpus.files]
-    known = [end if scripts_of(end) and len(base_language(end)) == 2 else None for end in ends]
+    known = [end if language_scripts(end) and len(base_language(end)) == 2 else None for end in ends]
     source, target = [*known, None, None][:2] if corpus.format == "text" else (None, None)
     return corpus.source_language or default[0] or source, corpus.target_language or default[1] or target
 

@@ -38,9 +38,9 @@ import numpy.typing as npt
 from jaxtyping import Float, Int
 
 from headway import kernels
-from headway.corpus.cleaning.artificial_pairs import exchanged_texts, truncated_texts
+from headway.corpus.cleaning.artificial_pairs import swap_texts, truncate_texts
 from headway.corpus.cleaning.coverage import CoverageModel
-from headway.corpus.cleaning.mixture import probable
+from headway.corpus.cleaning.mixture import is_probably_good
 from headway.errors import DataError
 from headway.text.lexicon import ITERATIONS, Cooccurrences
 from headway.text.words import split_words
@@ -329,7 +329,7 @@ class _ShortenedPairs:
             texts = [pairs[number][side] for number in chosen]
             whole: _Pairs = ([], [])
             shorter: _Pairs = ([], [])
-            for number, text, truncated in zip(chosen.tolist(), texts, truncated_texts(texts, dice), strict=True):
+            for number, text, truncated in zip(chosen.tolist(), texts, truncate_texts(texts, dice), strict=True):
                 if truncated == text:
                     continue
                 pair = (pairs[number][0], truncated) if side == 1 else (truncated, pairs[number][1])
@@ -346,7 +346,7 @@ class _ShortenedPairs:
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedPairs:
+class PairScores:
     """The judgments of a lexical model on pairs.
 
     Attributes:
@@ -365,7 +365,7 @@ class LexicalModel:
 
     Attributes:
         scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
-            pairs, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
+            pairs, for :func:`headway.corpus.cleaning.mixture.estimate_posteriors`.
         coverages_of_truncated_pairs: The result of :meth:`coverages` for pairs in which one side was truncated.
         truncated_pairs: Pairs with truncated targets, and pairs with truncated sources, which are as known to the model
             as pairs of the corpus.
@@ -381,7 +381,7 @@ class LexicalModel:
     ) -> None:
         self._lexicon, self._random_pairs, self._coverage = lexicon, random_pairs, coverage
         self.scores_of_random_pairs = scores_of_random_pairs
-        self.coverages_of_truncated_pairs = coverage.of_truncated_pairs
+        self.coverages_of_truncated_pairs = coverage.truncated_pair_coverages
         self.truncated_pairs = truncated_pairs
 
     @classmethod
@@ -402,7 +402,7 @@ class LexicalModel:
         sources, targets = _evenly_spaced(sources, _SAMPLE), _evenly_spaced(targets, _SAMPLE)
         dice = np.random.default_rng(1)
         num_random = min(_RANDOM_PAIRS, max(1, round(_MAX_RANDOM_SHARE * len(sources))))
-        exchanged = exchanged_texts(targets, dice)
+        exchanged = swap_texts(targets, dice)
         random = _evenly_spaced(sources, num_random), _evenly_spaced(exchanged, num_random)
         shortened = _ShortenedPairs.of(sources, targets, known, dice)
         lexicon = _Lexicon.learn([*shortened.learned_sources, *random[0]], [*shortened.learned_targets, *random[1]])
@@ -411,14 +411,14 @@ class LexicalModel:
         unknown = round(num_random * (1 - known))
         new = (
             [*sources[:unknown], *random[0][unknown:]],
-            [*exchanged_texts(targets, dice)[:unknown], *random[1][unknown:]],
+            [*swap_texts(targets, dice)[:unknown], *random[1][unknown:]],
         )
         features_of_random = lexicon.features(*new)
         random_pairs = _RandomPairs.learn(features_of_random)
         scores_of_random = random_pairs.standard_scores(features_of_random)
 
         def related(features: _PairFeatures) -> npt.NDArray[np.bool_]:
-            return probable(random_pairs.standard_scores(features), scores_of_random)
+            return is_probably_good(random_pairs.standard_scores(features), scores_of_random)
 
         features = lexicon.features(sources, targets)
         truncated_features, truncated_pairs = [], []
@@ -430,19 +430,19 @@ class LexicalModel:
         coverage = CoverageModel.learn(features.all[related(features)], *truncated_features)
         return cls(lexicon, random_pairs, scores_of_random, coverage, truncated_pairs)
 
-    def judge(self, sources: Sequence[str], targets: Sequence[str]) -> JudgedPairs:
+    def score_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> PairScores:
         """Return the scores and the coverages of pairs."""
         features = self._lexicon.features(sources, targets)
         scores = self._random_pairs.standard_scores(features)
-        return JudgedPairs(scores, self._coverage.log_odds(features.all), features.all)
+        return PairScores(scores, self._coverage.log_odds(features.all), features.all)
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
         """Return how much better the words of each pair explain each other than random ones, in standard deviations."""
-        return self.judge(sources, targets).scores
+        return self.score_pairs(sources, targets).scores
 
     def coverages(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
         """Return the log-odds that the target of a pair is not truncated, or those of its source if they are lower."""
-        return self.judge(sources, targets).coverages
+        return self.score_pairs(sources, targets).coverages
 
     def save(self, path: Path) -> None:
         """Write the model to a file (.npz)."""

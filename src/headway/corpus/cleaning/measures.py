@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from headway.corpus.cleaning.config import REPAIRS, RepairName, RuleName
 from headway.corpus.cleaning.corpus_lines import CorpusKind, CorpusLine
-from headway.corpus.cleaning.facts import fact_differences
+from headway.corpus.cleaning.facts import count_fact_differences
 from headway.corpus.cleaning.language import LanguageDetector, language_detector
 from headway.corpus.cleaning.repairs import Repairer
-from headway.corpus.cleaning.scripts import ScriptTable, scripts_of
-from headway.corpus.cleaning.similarity import copy_similarity, plain_key, repetition
+from headway.corpus.cleaning.scripts import ScriptTable, language_scripts
+from headway.corpus.cleaning.similarity import comparison_key, copy_similarity, repetition_share
 
-VALUES = (
+VALUE_NAMES = (
     "is_held_out",
     "is_undecodable",
     "source_characters",
@@ -38,12 +38,12 @@ VALUES = (
     "facts",
     "repetition",
 )
-ROW = np.dtype(
+ROW_DTYPE = np.dtype(
     [
         ("pair", "<u8"),
         ("source", "<u8"),
         ("target", "<u8"),
-        ("values", "<f4", (len(VALUES),)),
+        ("values", "<f4", (len(VALUE_NAMES),)),
         ("source_language", "u1"),
         ("target_language", "u1"),
         ("source_script", "u1"),
@@ -52,13 +52,13 @@ ROW = np.dtype(
         ("padding", "u1", (3,)),  # Base64 encodes three bytes as four characters
     ]
 )
-ROW_CHARACTERS = ROW.itemsize // 3 * 4
+ROW_CHARACTERS = ROW_DTYPE.itemsize // 3 * 4
 UNKNOWN_LANGUAGE = 255
-_VALUE = {name: number for number, name in enumerate(VALUES)}
+_VALUE = {name: number for number, name in enumerate(VALUE_NAMES)}
 
 
-def value(rows: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """Return a value of each row: one of ``VALUES``."""
+def get_value(rows: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """Return a value of each row: one of ``VALUE_NAMES``."""
     column: NDArray[np.float32] = rows["values"][:, _VALUE[name]]
     return column
 
@@ -71,7 +71,7 @@ def encode_rows(rows: NDArray[Any]) -> list[str]:
 
 def decode_rows(text: bytes) -> NDArray[Any]:
     """Return the rows whose encoded forms follow each other in ``text``."""
-    rows: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype=ROW)
+    rows: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype=ROW_DTYPE)
     return rows
 
 
@@ -132,7 +132,7 @@ class Measurer:
             if code is not None and self._detector is not None:
                 self._detector.column(code)
 
-    def repaired(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
+    def repair_texts(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
         """Return the repaired texts of lines, without labels, skipping lines that have no texts."""
         return [
             tuple([self._repairer.repair(text)[0] for text in line.texts[: len(self.languages)]])
@@ -142,7 +142,7 @@ class Measurer:
 
     def measure(self, lines: Sequence[CorpusLine]) -> MeasuredLines:
         """Return the repaired texts of lines and their rows."""
-        rows = np.zeros(len(lines), dtype=ROW)
+        rows = np.zeros(len(lines), dtype=ROW_DTYPE)
         rows["values"][:] = np.nan
         repairs = [self._repair(line) for line in lines]
         repaired = [texts for texts, _ in repairs]
@@ -157,10 +157,10 @@ class Measurer:
         self._measure_scripts(rows, sides)
         self._measure_languages(rows, sides, usable)
         if "repetition" in self.rules:
-            measured = [[_number(repetition(text)) for text in side] for side in sides[: len(self.languages)]]
+            measured = [[_number(repetition_share(text)) for text in side] for side in sides[: len(self.languages)]]
             set_value(rows, "repetition", np.fmax.reduce(np.array(measured)))
         if self.kind == "pairs" and "facts" in self.rules:
-            set_value(rows, "facts", [_number(fact_differences(*pair)) for pair in repaired])
+            set_value(rows, "facts", [_number(count_fact_differences(*pair)) for pair in repaired])
         for name in ("letters", "script", "copy", "language", "facts", "repetition"):
             rows["values"][~usable, _VALUE[name]] = np.nan  # an unusable line is judged only by its emptiness
         return MeasuredLines(repaired, rows)
@@ -176,7 +176,7 @@ class Measurer:
         return tuple(texts), made
 
     def _measure_keys(self, rows: NDArray[Any], sides: Sequence[Sequence[str]]) -> None:
-        keys = [[plain_key(text) for text in side] for side in sides[: len(self.languages)]]
+        keys = [[comparison_key(text) for text in side] for side in sides[: len(self.languages)]]
         hashes = [[text_hash(key) for key in side] for side in keys]
         rows["source"] = hashes[0]
         if self.kind == "texts":
@@ -197,8 +197,8 @@ class Measurer:
             counts = self._scripts.count(side)
             rows[name] = counts.main_scripts()
             letters.append(counts.letter_shares())
-            if code is not None and (scripts := scripts_of(code)):
-                shares.append(counts.share_in(scripts))
+            if code is not None and (scripts := language_scripts(code)):
+                shares.append(counts.letter_share_in(scripts))
         set_value(rows, "letters", np.fmin.reduce(np.array(letters)))
         if shares:
             set_value(rows, "script", np.fmin.reduce(np.array(shares)))
@@ -218,7 +218,7 @@ class Measurer:
 
 
 def set_value(rows: NDArray[Any], name: str, values: Sequence[float] | NDArray[np.float64]) -> None:
-    """Set a value of each row: one of ``VALUES``."""
+    """Set a value of each row: one of ``VALUE_NAMES``."""
     rows["values"][:, _VALUE[name]] = values
 
 

@@ -24,7 +24,7 @@ from headway.corpus.cleaning.measures import (
     encode_rows,
     text_hash,
 )
-from headway.corpus.cleaning.similarity import plain_key
+from headway.corpus.cleaning.similarity import comparison_key
 from headway.data.readers import read_byte_lines
 from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 
@@ -79,7 +79,7 @@ class CleaningSettings(Config):
         return Measurer(self.kind, self.languages, self.config.repairs, self.config.rules, held_out)
 
 
-def held_out_hashes(settings: CleaningSettings) -> frozenset[int]:
+def hash_held_out_texts(settings: CleaningSettings) -> frozenset[int]:
     """Return the hashes of the held-out texts, ignoring case and punctuation.
 
     Each line of a file is a text. For records, the texts are the fields except for the label.
@@ -92,8 +92,8 @@ def held_out_hashes(settings: CleaningSettings) -> frozenset[int]:
     for path in map(Path, settings.held_out):
         parser = settings.parser(path)
         for line in read_byte_lines(path):
-            texts = repairer.repaired([parser.parse((line,))])
-            hashes.update(text_hash(key) for text in sum(texts, ()) if (key := plain_key(text)))
+            texts = repairer.repair_texts([parser.parse((line,))])
+            hashes.update(text_hash(key) for text in sum(texts, ()) if (key := comparison_key(text)))
     return frozenset(hashes)
 
 
@@ -109,7 +109,7 @@ class MeasureMap:
 
     def __init__(self, settings: CleaningSettings) -> None:
         self._settings = settings
-        self._measurer = settings.measurer(held_out_hashes(settings))
+        self._measurer = settings.measurer(hash_held_out_texts(settings))
         self._measurer.load()
         self.processor: dict[str, Any] = {}
 
@@ -143,12 +143,12 @@ class MeasuredChunk:
 
     Attributes:
         rows: The row of each line.
-        content: The whole output.
+        output: The whole output.
         scores: The scores of each line by models, by rule; empty if there are none.
     """
 
     rows: NDArray[Any]
-    content: bytes
+    output: bytes
     scores: Mapping[str, NDArray[np.float32]]
 
     @classmethod
@@ -161,10 +161,10 @@ class MeasuredChunk:
 
     def lines(self) -> list[bytes]:
         """Return the texts of each line in UTF-8, separated by tabs and escaped."""
-        return [line[: -ROW_CHARACTERS - 1] for line in self.content.split(b"\n")[:-1]]
+        return [line[: -ROW_CHARACTERS - 1] for line in self.output.split(b"\n")[:-1]]
 
 
-def texts_of(line: bytes) -> list[str]:
+def decode_texts(line: bytes) -> list[str]:
     """Return the texts of a line of :meth:`MeasuredChunk.lines`."""
     texts = line.decode("utf-8", "surrogatepass").split("\t")
     if b"\\" not in line:

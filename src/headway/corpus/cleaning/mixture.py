@@ -30,7 +30,7 @@ _PSEUDO = 0.5  # pseudo-count added to the counts of each block
 
 
 @dataclass(frozen=True, eq=False)
-class PairBorder:
+class PosteriorCurve:
     """The posterior probability of being a translation, as a function of the score.
 
     Attributes:
@@ -51,9 +51,9 @@ class PairBorder:
     @property
     def border(self) -> float:
         """The lowest score at which a pair is probably a translation (posterior above 1/2)."""
-        return self.border_at(0.5)
+        return self.score_at_posterior(0.5)
 
-    def border_at(self, posterior: float) -> float:
+    def score_at_posterior(self, posterior: float) -> float:
         """Return the lowest score with at least this posterior probability; infinity if there is none."""
         block = int(np.searchsorted(self.posteriors, posterior))
         if block == 0:
@@ -61,13 +61,13 @@ class PairBorder:
         return float(self.scores[block]) if block < len(self.scores) else np.inf
 
 
-def pair_posteriors(
+def estimate_posteriors(
     scores: Shaped[np.ndarray, " N"],
     scores_of_random_pairs: Shaped[np.ndarray, " M"],
     *,
     share: float | None = None,
     lowest_part: float = _LOWEST_PART,
-) -> PairBorder:
+) -> PosteriorCurve:
     """Estimate the posterior probability of being a translation.
 
     Args:
@@ -81,7 +81,7 @@ def pair_posteriors(
         np.sort(values[~np.isnan(values)].astype(np.float64)) for values in (scores, scores_of_random_pairs)
     )
     if not len(corpus) or not len(random):
-        return PairBorder(0.0, np.array([-np.inf]), np.array([1.0]))
+        return PosteriorCurve(0.0, np.array([-np.inf]), np.array([1.0]))
     pooled = np.concatenate([corpus, random])
     edges = np.unique(np.quantile(pooled, np.linspace(0, 1, _BINS + 1)[:-1]))
     counts = [np.diff(np.append(np.searchsorted(values, edges), len(values))) for values in (corpus, random)]
@@ -92,14 +92,14 @@ def pair_posteriors(
     starts, num_corpus, num_random = _pool(counts[0], counts[1])
     ratio = (num_corpus + _PSEUDO) / len(corpus) / ((num_random + _PSEUDO) / len(random))
     posteriors = np.maximum.accumulate(np.clip(1 - share / ratio, 0, 1))
-    return PairBorder(share, edges[starts], posteriors)
+    return PosteriorCurve(share, edges[starts], posteriors)
 
 
-def probable(
+def is_probably_good(
     scores: Shaped[np.ndarray, " N"], scores_of_bad_pairs: Shaped[np.ndarray, " M"], lowest_part: float = _LOWEST_PART
 ) -> npt.NDArray[np.bool_]:
     """Return whether each pair is more probably good than bad; True for all if no pair is, as in a tiny corpus."""
-    border = pair_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
+    border = estimate_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
     is_probable = border.posterior(scores) >= 0.5
     return is_probable if is_probable.any() else np.ones_like(is_probable)
 

@@ -96,7 +96,7 @@ class KeyPartitions:
         shutil.rmtree(self._paths[0].parent, ignore_errors=True)
 
 
-def line_flags(path: Path, num_lines: int) -> NDArray[np.bool_]:
+def create_line_flags(path: Path, num_lines: int) -> NDArray[np.bool_]:
     """Return a flag for each line, which are False, in a new file, so that they need no memory of the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return np.memmap(path, dtype=np.bool_, mode="w+", shape=(max(num_lines, 1),))

@@ -109,7 +109,7 @@ class CleaningReport:
                 f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
                 "look at the examples of this rule, and check --from and --to"
             )
-        if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.limit)]:
+        if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.threshold)]:
             warnings.append(f"too few pairs to learn word translations; not applied: {', '.join(not_learned)}")
         for label, count in counts.labels.most_common(1):
             if count >= _ONE_LABEL * counts.labels.total():
@@ -132,15 +132,15 @@ def _rule(finding: RuleFindings) -> dict[str, Any]:
         histogram = {
             "edges": [float(f"{edge:.6g}") for edge in finding.edges],
             "counts": finding.counts.tolist(),
-            "scale": rule.scale,
+            "scale": rule.histogram_scale,
         }
     return {
         "name": rule.name,
         "meaning": rule.meaning,
         "value": rule.value,
-        "threshold": finding.limit if has_threshold and math.isfinite(finding.limit) else None,
+        "threshold": finding.threshold if has_threshold and math.isfinite(finding.threshold) else None,
         "drops": rule.drops,
-        "alone": finding.alone,
+        "alone": finding.num_dropped_alone,
         "dropped": finding.num_dropped,
         "histogram": histogram,
         "examples": {

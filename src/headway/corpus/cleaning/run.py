@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from headway.corpus.cleaning.corpus_files import CorpusInput, KeptFiles, json_line, open_outputs, readable_inputs
 from headway.corpus.cleaning.corpus_lines import CorpusKind, LineParser
 from headway.corpus.cleaning.decisions import Decisions, Judge, usable_lines
-from headway.corpus.cleaning.findings import CorpusCounts, LineExample, RuleFindings, repair_examples
+from headway.corpus.cleaning.findings import CorpusCounts, LineExample, RuleFindings, empty_repair_examples
 from headway.corpus.cleaning.length_ratio import RatioHistogram, RatioLimits
-from headway.corpus.cleaning.measures import value
-from headway.corpus.cleaning.measuring import CleaningSettings, MeasuredChunk, texts_of
-from headway.corpus.cleaning.repeats import KeyPartitions, line_flags
+from headway.corpus.cleaning.measures import get_value
+from headway.corpus.cleaning.measuring import CleaningSettings, MeasuredChunk, decode_texts
+from headway.corpus.cleaning.repeats import KeyPartitions, create_line_flags
 from headway.corpus.cleaning.report import CleaningReport, write_report
 from headway.corpus.cleaning.rules import Rule, rules_for
 from headway.corpus.cleaning.tmx_output import TMX_END, tmx_start, tmx_unit
-from headway.corpus.work import OperationSettings, job_request
+from headway.corpus.work import OperationSettings, make_job_request
 from headway.errors import CheckpointError
 from headway.jobs.join import read_output
 from headway.jobs.plan import JobChunk, JobRequest, Plan, content_digest, make_plan
@@ -46,10 +46,10 @@ from headway.storage import lock_file
 if TYPE_CHECKING:
     from headway.corpus.cleaning.scoring import ScoringSettings
 
-MEASURE, SCORE = "clean", "clean-score"  # names of job operations, and of their folders
+MEASURE_OPERATION, SCORE_OPERATION = "clean", "clean-score"  # names of job operations, and of their folders
 _JOB = ".job"
 _DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
-PAGE = "report.html"  # the report for people
+HTML_REPORT_FILE = "report.html"  # the report for people
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
 _ADVICE = "repeat that command to resume it, or choose another folder"
 
@@ -116,7 +116,9 @@ def clean(
     """
     memories = tuple(str(item.paths[0]) for item in inputs if item.format == "tmx")
     settings = settings.model_copy(update={"memories": memories})
-    request = job_request(MEASURE, settings, [item.paths for item in inputs], chunk_lines=chunk_lines, timing=timing)
+    request = make_job_request(
+        MEASURE_OPERATION, settings, [item.paths for item in inputs], chunk_lines=chunk_lines, timing=timing
+    )
     if (folder / _REPORT).exists():
         report = _finished(folder, request)
         shutil.rmtree(folder / _JOB, ignore_errors=True)
@@ -129,7 +131,7 @@ def clean(
     paths = [item.paths for item in readable]
 
     def plan_job(operation: str, options: OperationSettings) -> Plan:
-        planned = job_request(operation, options, paths, chunk_lines=chunk_lines, timing=timing)
+        planned = make_job_request(operation, options, paths, chunk_lines=chunk_lines, timing=timing)
         done = 0
 
         def on_lines(lines: int) -> None:
@@ -139,11 +141,11 @@ def clean(
 
         return make_plan(job / operation, planned, advice=_ADVICE, on_progress=on_lines)
 
-    plan = plan_job(MEASURE, settings)
+    plan = plan_job(MEASURE_OPERATION, settings)
     work(plan)
 
     def score(scoring: ScoringSettings) -> Plan:
-        scored = plan_job(SCORE, scoring)
+        scored = plan_job(SCORE_OPERATION, scoring)
         work(scored)
         return scored
 
@@ -225,7 +227,7 @@ class _SecondPass:
         judge = self._with_line_flags(judge)
         report = self._write(judge)
         data = {"run": identity, **report.as_dict()}
-        write_report(data, self._folder / _REPORT, self._folder / PAGE)
+        write_report(data, self._folder / _REPORT, self._folder / HTML_REPORT_FILE)
         shutil.rmtree(self._folder / _JOB, ignore_errors=True)
         return _result(data)
 
@@ -251,7 +253,7 @@ class _SecondPass:
         histogram = RatioHistogram()
         for _, _, chunk in self._chunks("learning"):
             rows = chunk.rows[usable_lines(chunk.rows)]
-            histogram.add(value(rows, "source_characters"), value(rows, "target_characters"))
+            histogram.add(get_value(rows, "source_characters"), get_value(rows, "target_characters"))
         return histogram.limits()
 
     def _with_scores(self, judge: Judge) -> Judge:
@@ -282,7 +284,7 @@ class _SecondPass:
         self._scored = self._score(settings)
         scores = self._sampled_scores(cheap, learned_scores.MAX_PAIRS)
         posterior = self._settings.config.thresholds.min_pair_posterior
-        return replace(judge, learned=learned_scores.learn_borders(settings, scores, pairs, posterior))
+        return replace(judge, learned=learned_scores.learn_thresholds(settings, scores, pairs, posterior))
 
     def _sampled_share(self, count: int) -> float:
         """Return the share of the lines that are in a sample of about ``count`` lines."""
@@ -311,7 +313,7 @@ class _SecondPass:
         for chunk, chosen in self._sampled(judge, count, "reading a sample"):
             lines = chunk.lines()
             for number in np.flatnonzero(chosen).tolist():
-                source, target = texts_of(lines[number])
+                source, target = decode_texts(lines[number])
                 pairs.append((source, target))
         return pairs
 
@@ -330,14 +332,17 @@ class _SecondPass:
         for rule in self._rules:
             if rule.name not in _COMPARING:
                 continue
-            before = replace(judge, rules=self._rules[: self._rules.index(rule)], alone=alone, in_order=in_order)
+            before = replace(
+                judge, rules=self._rules[: self._rules.index(rule)], flags_alone=alone, flags_in_order=in_order
+            )
             alone[rule.name], in_order[rule.name] = self._line_flags(rule, before)
-        return replace(judge, alone=alone, in_order=in_order)
+        return replace(judge, flags_alone=alone, flags_in_order=in_order)
 
     def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which lines a rule drops: as the only rule, and among the lines that the judge keeps."""
         alone, in_order = (
-            line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines) for part in ("alone", "in_order")
+            create_line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines)
+            for part in ("alone", "in_order")
         )
         for flags, judge in ((alone, None), (in_order, before)):
             partitions = KeyPartitions(self._scratch / "keys", self._plan.num_lines, self._keys(rule, judge))
@@ -373,8 +378,8 @@ class _SecondPass:
         files = self._files
         names = [*files.names, _DROPPED]
         counts = CorpusCounts()
-        findings = [RuleFindings(rule, judge.limit(rule)) for rule in self._rules]
-        repairs = repair_examples()
+        findings = [RuleFindings(rule, judge.threshold_of(rule)) for rule in self._rules]
+        repairs = empty_repair_examples()
         staging = self._scratch / "new"
         staging.mkdir(parents=True)
         with open_outputs([staging / name for name in names]) as (*kept, dropped):
@@ -446,11 +451,11 @@ class _ChunkWriter:
     def example(self, index: int, measured: float) -> LineExample:
         """Return a line as an example."""
         number = self._chunk.first_line + index
-        return LineExample(self._pass.file_name(self._chunk), number, measured, tuple(texts_of(self._lines[index])))
+        return LineExample(self._pass.file_name(self._chunk), number, measured, tuple(decode_texts(self._lines[index])))
 
     def label(self, index: int) -> str:
         """Return the label of a line."""
-        return texts_of(self._lines[index])[1]
+        return decode_texts(self._lines[index])[1]
 
     def repaired_example(self, index: int) -> LineExample:
         """Return a line with its texts before repairs."""
@@ -469,19 +474,21 @@ class _ChunkWriter:
         if not numbers:
             return
         if files.format == "tmx":
-            outputs[0].writelines(tmx_unit(texts_of(self._lines[number]), self._pass.languages) for number in numbers)
+            outputs[0].writelines(
+                tmx_unit(decode_texts(self._lines[number]), self._pass.languages) for number in numbers
+            )
         elif files.format == "text":
             pairs = [_cells(self._lines[number]) for number in numbers]
             for output, column in zip(outputs, zip(*pairs, strict=True), strict=True):
                 output.write(b"\n".join(column) + b"\n")
         else:
             parser, raw = self._pass.parser(self._chunk), self._raw_lines()
-            lines = [parser.replace(raw[number][0], texts_of(self._lines[number])) for number in numbers]
+            lines = [parser.replace_texts(raw[number][0], decode_texts(self._lines[number])) for number in numbers]
             outputs[0].write(b"\n".join(lines) + b"\n")
 
     def write_dropped(self, output: Any) -> None:
         """Write the lines that are dropped, as records of JSON."""
-        by_rule = self._decisions.by_rule
+        by_rule = self._decisions.dropped_by
         names = _FIELD_NAMES[self._pass.kind]
         for number in np.flatnonzero(~self._decisions.kept).tolist():
             finding = self._findings[by_rule[number]]
@@ -491,9 +498,9 @@ class _ChunkWriter:
                 "line": self._chunk.first_line + number,
                 "rule": finding.rule.name,
                 "value": float(f"{measured:.6g}"),
-                "threshold": finding.limit,
+                "threshold": finding.threshold,
             }
-            record.update(zip(names, texts_of(self._lines[number]), strict=False))
+            record.update(zip(names, decode_texts(self._lines[number]), strict=False))
             output.write(json_line(record))
 
 
@@ -504,4 +511,4 @@ def _cells(line: bytes) -> list[bytes]:
     """Return the texts of a measured line, each on one line."""
     if b"\\" not in line:
         return line.split(b"\t")
-    return [text.replace("\n", " ").replace("\r", " ").encode() for text in texts_of(line)]
+    return [text.replace("\n", " ").replace("\r", " ").encode() for text in decode_texts(line)]

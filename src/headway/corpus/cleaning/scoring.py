@@ -24,9 +24,9 @@ from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules that use these scores as their values
+SCORE_NAMES = ("misaligned", "truncated", "cross_entropy")  # the rules that use these scores as their values
 _BYTES_PER_SCORE = 4
-_LINE_CHARACTERS = len(SCORES) * _BYTES_PER_SCORE // 3 * 4
+_LINE_CHARACTERS = len(SCORE_NAMES) * _BYTES_PER_SCORE // 3 * 4
 
 
 class ScoringSettings(Config):
@@ -76,8 +76,8 @@ class PairScorer:
             )
 
     def scores(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float32]:
-        """Return the scores of each pair: shape (pairs, ``SCORES``); NaN for those that are not computed."""
-        table = np.full((len(pairs), len(SCORES)), np.nan, dtype=np.float32)
+        """Return the scores of each pair: shape (pairs, ``SCORE_NAMES``); NaN for those that are not computed."""
+        table = np.full((len(pairs), len(SCORE_NAMES)), np.nan, dtype=np.float32)
         usable = np.array([all(pair) for pair in pairs], dtype=bool)
         if usable.any():
             table[usable] = self._judge([pair for pair in pairs if all(pair)])[0]
@@ -90,10 +90,10 @@ class PairScorer:
     def _judge(self, pairs: Sequence[tuple[str, ...]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the scores and the features of pairs without empty texts."""
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-        scores = np.full((len(pairs), len(SCORES)), np.nan)
+        scores = np.full((len(pairs), len(SCORE_NAMES)), np.nan)
         features = []
         if self._lexical is not None:
-            judged = self._lexical.judge(sources, targets)
+            judged = self._lexical.score_pairs(sources, targets)
             scores[:, 0], scores[:, 1] = judged.scores, judged.coverages
             features.append(judged.features)
         if self._translators is not None:
@@ -125,12 +125,12 @@ class ScoreMap:
     def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
         """Return the scores of each line."""
         parser = self._settings.parser(Path(location))
-        pairs = [next(iter(self._measurer.repaired([parser.parse(line)])), ("", "")) for line in lines]
+        pairs = [next(iter(self._measurer.repair_texts([parser.parse(line)])), ("", "")) for line in lines]
         return ConvertedBatch([*map(ConvertedLine, _encoded(self._scorer.scores(pairs)))])
 
     def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Return the output for a line that cannot be scored: no rule drops it."""
-        return ConvertedLine(_encoded(np.full((1, len(SCORES)), np.nan, dtype=np.float32))[0], reason)
+        return ConvertedLine(_encoded(np.full((1, len(SCORE_NAMES)), np.nan, dtype=np.float32))[0], reason)
 
 
 def _encoded(table: NDArray[np.float32]) -> list[str]:
@@ -141,4 +141,4 @@ def _encoded(table: NDArray[np.float32]) -> list[str]:
 def decode_scores(output: bytes) -> dict[str, NDArray[np.float32]]:
     """Return the scores of the lines of a chunk, by the name of the score."""
     numbers = np.frombuffer(base64.b64decode(output.replace(b"\n", b"")), dtype="<f4")
-    return dict(zip(SCORES, numbers.reshape(-1, len(SCORES)).T, strict=True))
+    return dict(zip(SCORE_NAMES, numbers.reshape(-1, len(SCORE_NAMES)).T, strict=True))

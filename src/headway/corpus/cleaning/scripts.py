@@ -67,7 +67,7 @@ _SUBTAGS = {
 }  # fmt: skip
 
 
-def scripts_of(code: str) -> tuple[str, ...]:
+def language_scripts(code: str) -> tuple[str, ...]:
     """Return the scripts in which a language is written, or nothing if they are not known."""
     language, *subtags = normalized(code).split("-")
     for subtag in subtags:
@@ -83,20 +83,20 @@ class ScriptCounts:
     Attributes:
         visible: Number of visible characters of each text.
         letters: Number of letters and marks of each text.
-        of_script: Number of letters and marks of each text in each of ``SCRIPTS``: shape (texts, scripts).
+        letters_by_script: Number of letters and marks of each text in each of ``SCRIPTS``: shape (texts, scripts).
     """
 
     visible: NDArray[np.int64]
     letters: NDArray[np.int64]
-    of_script: NDArray[np.int64]
+    letters_by_script: NDArray[np.int64]
 
-    def share_in(self, scripts: Sequence[str]) -> NDArray[np.float64]:
+    def letter_share_in(self, scripts: Sequence[str]) -> NDArray[np.float64]:
         """Return the share of the letters of each text that are in one of the scripts; NaN if it has no such letters.
 
         Letters that several scripts share do not count.
         """
-        known = self.of_script.sum(axis=1)
-        chosen = self.of_script[:, [SCRIPTS.index(name) for name in scripts]].sum(axis=1)
+        known = self.letters_by_script.sum(axis=1)
+        chosen = self.letters_by_script[:, [SCRIPTS.index(name) for name in scripts]].sum(axis=1)
         return _ratio(chosen, known)
 
     def letter_shares(self) -> NDArray[np.float64]:
@@ -105,7 +105,7 @@ class ScriptCounts:
 
     def main_scripts(self) -> NDArray[np.int64]:
         """Return the index of the most frequent script of each text, or ``len(SCRIPTS)`` if it has no letters."""
-        return np.where(self.of_script.any(axis=1), self.of_script.argmax(axis=1), len(SCRIPTS))
+        return np.where(self.letters_by_script.any(axis=1), self.letters_by_script.argmax(axis=1), len(SCRIPTS))
 
 
 class ScriptTable:

@@ -13,7 +13,7 @@ _NGRAM = 6
 _MIN_REPETITION = 40  # minimum number of characters: shorter texts repeat n-grams by chance
 
 
-def plain_key(text: str) -> str:
+def comparison_key(text: str) -> str:
     """Return a text without case and punctuation, by which repeated texts are found. Never empty for visible text."""
     return " ".join(text.casefold().translate(_punctuation()).split()) or text.casefold().strip()
 
@@ -35,7 +35,7 @@ def copy_similarity(source_key: str, target_key: str) -> float | None:
     return len(ours & theirs) / min(len(ours), len(theirs))
 
 
-def repetition(text: str) -> float | None:
+def repetition_share(text: str) -> float | None:
     """Return the share of character 6-grams that occurred before in a text, or None if it is too short."""
     total = len(text) - _NGRAM + 1
     if len(text) < _MIN_REPETITION:

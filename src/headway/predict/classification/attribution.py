@@ -75,7 +75,7 @@ class Explanation:
         return page(paragraph(head), paragraph(shaded(words)))
 
 
-def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
+def explain_label(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
     """Explain ``label`` for one text. ``source`` contains its token ids and EOS."""
     model = bundle.model
     ids = model.encoder_tokens(source)[0].tolist()

@@ -18,10 +18,10 @@ from headway.decode import length_batches
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.interop.hub import model_folder
 from headway.notebook_html import page, table
-from headway.predict.classification.attribution import Explanation, attribute
-from headway.predict.presentation import PresentedModel
+from headway.predict.classification.attribution import Explanation, explain_label
+from headway.predict.presentation import ModelWrapper
 from headway.predict.results import process_lines, raise_first_error
-from headway.predict.shared_weights import with_own_model
+from headway.predict.shared_weights import with_model_copy
 from headway.text.base import EOS, PAD, refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, PackedIds
 from headway.text.normalization import normalize
@@ -55,7 +55,7 @@ class Classification:
         return page(table(("label", "probability"), rows, numbers=(1,)))
 
 
-class Classifier(PresentedModel):
+class Classifier(ModelWrapper):
     """A trained classifier with its tokenizer. Several threads may call it at the same time.
 
     A text that is empty or only white space is an error. If a text is too long for the model, only its beginning is
@@ -81,7 +81,7 @@ class Classifier(PresentedModel):
     ) -> None:
         from headway.engine.accelerate import accelerate  # not needed by translators, which import this package, too
 
-        self.bundle = bundle = with_own_model(bundle, device)
+        self.bundle = bundle = with_model_copy(bundle, device)
         self.device = accelerate(bundle.model).projection.weight.device
         self.max_batch_tokens = max_batch_tokens
         self._encoder = CorpusEncoder(bundle.tokenizer)
@@ -139,7 +139,7 @@ class Classifier(PresentedModel):
         classification = self.classify(text)
         chosen = self.find_label(label) or classification.label
         ids = self._batch(self._encoder.encode([self.bundle.normalized(text)]), np.arange(1))
-        return attribute(self.bundle, ids, chosen, classification.probabilities[chosen])
+        return explain_label(self.bundle, ids, chosen, classification.probabilities[chosen])
 
     def find_label(self, label: str | None) -> str | None:
         """Return a label as the model spells it, or None for None.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from headway.notebook_html import DOUBT, page, paragraph, shaded, text
-from headway.predict.results import TokenAlternative, shortened
+from headway.predict.results import TokenAlternative, abbreviate
 from headway.text.visible_tokens import make_visible
 
 PartT = TypeVar("PartT")
@@ -35,7 +35,7 @@ class Continuation:
     ids: tuple[int, ...]
 
     def __repr__(self) -> str:
-        return f"<Continuation: {shortened(self.text)}, {len(self.tokens):,} tokens, ended by {self.finish_reason}>"
+        return f"<Continuation: {abbreviate(self.text)}, {len(self.tokens):,} tokens, ended by {self.finish_reason}>"
 
     def _repr_html_(self) -> str:
         probabilities = zip(self.tokens, map(math.exp, self.token_log_probabilities), strict=True)

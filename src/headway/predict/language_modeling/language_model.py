@@ -48,10 +48,10 @@ from headway.predict.language_modeling.sequence_scores import (
     score_sequences_by_steps,
     score_sequences_with_state,
 )
-from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
-from headway.predict.presentation import PresentedModel
+from headway.predict.phrases import check_phrases, tokenize_banned_phrases, tokenize_included_phrases, word_boundaries
+from headway.predict.presentation import ModelWrapper
 from headway.predict.results import Source, TokenAlternative
-from headway.predict.shared_weights import Once, with_own_model
+from headway.predict.shared_weights import Lazy, with_model_copy
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]
@@ -61,7 +61,7 @@ _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maximum number of tokens and of sequences in a batch
 
 
-class LanguageModel(PresentedModel):
+class LanguageModel(ModelWrapper):
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
     The given model does not change: this object has a copy, which shares the weights unless it is on another device.
@@ -93,7 +93,7 @@ class LanguageModel(PresentedModel):
     ) -> None:
         from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
-        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=precision == "int8")
+        self.bundle = bundle = with_model_copy(bundle, device, needs_cpu=precision == "int8")
         self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         self._chosen_precision = search_precision(bundle.model, precision, self.device)
@@ -172,7 +172,7 @@ class LanguageModel(PresentedModel):
         return check
 
     def _convert_once(self, precision: Precision) -> Callable[[], Any]:
-        return Once(partial(to_search_model, self._model, precision))
+        return Lazy(partial(to_search_model, self._model, precision))
 
     def _search_model(self) -> Any:
         return self._search_models[self.precision]()
@@ -351,7 +351,7 @@ class LanguageModel(PresentedModel):
             for ids, values in zip(encoded, log_probs, strict=True)
         ]
 
-    def read_prompt(self, prompt: Prompt) -> tuple[str, int]:
+    def decode_prompt(self, prompt: Prompt) -> tuple[str, int]:
         """Return the text of a prompt, and its number of tokens.
 
         Raises:
@@ -490,9 +490,9 @@ class LanguageModel(PresentedModel):
             source=ids[:-1],
             first=ids[-1],
             limit=limit,
-            include=phrases_to_include(self._tokenizer, phrases),
+            include=tokenize_included_phrases(self._tokenizer, phrases),
             boundaries=word_boundaries(self._tokenizer) if options.include else None,
-            banned=banned_ids(self._tokenizer, phrases),
+            banned=tokenize_banned_phrases(self._tokenizer, phrases),
             ends=self._stop_rule(generated, options.stop) if options.stop else None,
         )
 

@@ -27,8 +27,8 @@ from headway.decode import give_way
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.interop.hub import model_folder
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
-from headway.predict.presentation import PresentedModel
-from headway.predict.shared_weights import with_own_model
+from headway.predict.presentation import ModelWrapper
+from headway.predict.shared_weights import with_model_copy
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
 _MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maximum number of tokens and of logits in a batch
@@ -73,7 +73,7 @@ class _Partial:
         return math.fsum(self.log_probs)
 
 
-class MaskedLanguageModel(PresentedModel):
+class MaskedLanguageModel(ModelWrapper):
     """A trained masked language model with its tokenizer. Several threads may call it at the same time.
 
     The given model does not change: this object has a copy, which shares the weights unless it is on another device.
@@ -92,7 +92,7 @@ class MaskedLanguageModel(PresentedModel):
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
         from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
-        self.bundle = bundle = with_own_model(bundle, device)
+        self.bundle = bundle = with_model_copy(bundle, device)
         self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         assert bundle.tokenizer.mask_id is not None  # the bundle has checked it

@@ -222,7 +222,7 @@ class DocumentBuilder:
         self._stand_ins: list[Item] = []
         self._write: Callable[[str], str] = str
 
-    def inner(self, write: Callable[[str], str]) -> DocumentBuilder:
+    def nested(self, write: Callable[[str], str]) -> DocumentBuilder:
         """Return a builder with the same segments but separate stand-ins, for a nested text.
 
         ``write`` converts text to the syntax of the outer text.
@@ -231,7 +231,7 @@ class DocumentBuilder:
         builder.segments, builder._write = self.segments, write
         return builder
 
-    def stand_in(self, item: Item) -> str:
+    def add_stand_in(self, item: Item) -> str:
         """Return a character that is replaced by ``item`` after parsing, or the item's text if none is left."""
         character = _FIRST_STAND_IN + len(self._stand_ins)
         if character > _LAST_STAND_IN:

@@ -29,7 +29,7 @@ from pydantic import Field
 from headway.config import Config
 from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
 from headway.predict.markup.entities import ENTITY, is_known_entity
-from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
+from headway.predict.markup.icu_messages import MessageReader, may_have_branches
 from headway.predict.markup.placeholders import protected_parts
 
 MarkupKind = Literal["html", "xml"]
@@ -38,7 +38,7 @@ _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
     "wbr",
 })  # fmt: skip
-BLOCKS = frozenset({
+BLOCK_TAGS = frozenset({
     "address", "article", "aside", "audio", "blockquote", "body", "br", "button", "canvas", "caption", "center",
     "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
     "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr",
@@ -55,7 +55,7 @@ _INLINE = frozenset({
     "map", "mark", "nobr", "output", "picture", "q", "rp", "rt", "ruby", "s", "small", "span", "strike", "strong",
     "sub", "sup", "time", "tt", "u",
 })  # fmt: skip
-_NAMES = _VOID | BLOCKS | _KEPT | _INLINE
+_NAMES = _VOID | BLOCK_TAGS | _KEPT | _INLINE
 _RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
 _FORMATTING = re.compile(
     r"<(?:b|big|del|em|font|i|ins|mark|q|s|small|span|strike|strong|sub|sup|tt|u)\s*>", re.IGNORECASE
@@ -155,7 +155,7 @@ class _MarkupParser:
 
     def pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of a text, which may contain ICU messages."""
-        if not (self._protect and may_have_arguments(text)):
+        if not (self._protect and may_have_branches(text)):
             return self._pieces(text, builder)
         # In HTML, only parts of the text are messages.
         reader = MessageReader(text, self._pieces, hide_tags=self._hide_tags, is_message=not self._is_html)
@@ -163,7 +163,7 @@ class _MarkupParser:
 
     def _hide_tags(self, text: str) -> str:
         """Replace tags and the elements that are not translated."""
-        tokens = markup_tokens(text, is_html=self._is_html)
+        tokens = tokenize_markup(text, is_html=self._is_html)
         hidden: list[str] = []
         end = -1  # index of the last token of an element that is not translated
         for index, token in enumerate(tokens):
@@ -180,7 +180,7 @@ class _MarkupParser:
         )
 
     def _pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
-        tokens = markup_tokens(text, is_html=self._is_html)
+        tokens = tokenize_markup(text, is_html=self._is_html)
         splits = _splitting(tokens, self._options)
         has_unfinished_tag = any(token.kind == "stray" for token in tokens)
         pieces: list[str | int] = []
@@ -252,7 +252,7 @@ class _MarkupParser:
         return (*pieces, tag[position:])
 
 
-def text_without_markup(text: str, options: MarkupOptions) -> str:
+def translatable_text(text: str, options: MarkupOptions) -> str:
     """Return the texts that are translated, for example to detect their language."""
     return "\n".join(segment.text for segment in parse_markup(text, options).segments)
 
@@ -269,14 +269,14 @@ def _kept_element(tokens: Sequence[MarkupToken]) -> Item:
     return Item("placeholder", (raw,), text) if is_readable else Item("object", (raw,))
 
 
-def markup_tokens(text: str, *, is_html: bool) -> list[MarkupToken]:
+def tokenize_markup(text: str, *, is_html: bool) -> list[MarkupToken]:
     """Return the tokens of a text with markup, which concatenate to the text, with the partners of its tags."""
     return _paired(list(_tokenize(text, is_html)), is_html)
 
 
 def is_html_text(text: str) -> bool:
     """Return whether a text has tags of HTML and no others, all of them paired. Text such as ``a < b`` has none."""
-    tokens = markup_tokens(text, is_html=True)
+    tokens = tokenize_markup(text, is_html=True)
     tags = [token for token in tokens if token.kind == "tag"]
     return (
         bool(tags)
@@ -357,7 +357,7 @@ def _paired(tokens: list[MarkupToken], is_html: bool) -> list[MarkupToken]:
 def _splitting(tokens: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
     """Return for each token whether it separates segments."""
     detected = _outline(tokens) if options.outline_detection else set()
-    names = set(BLOCKS) if options.kind == "html" else detected
+    names = set(BLOCK_TAGS) if options.kind == "html" else detected
     names = (names | set(options.splitting_tags)) - set(options.non_splitting_tags)
     splits: list[bool] = []
     depth = 0

@@ -65,7 +65,7 @@ class BranchingArgument:
     branches: tuple[Branch, ...]
 
 
-def find_arguments(text: str) -> tuple[BranchingArgument, ...]:
+def find_branching_arguments(text: str) -> tuple[BranchingArgument, ...]:
     """Return the arguments with branches in a text, without those inside of branches, from left to right.
 
     Tags in the text must have been replaced by characters that have no special meaning in messages.
@@ -145,9 +145,9 @@ class MessageReader:
         is_message: bool = True,
     ) -> None:
         self._text, self._parse, self._is_message = text, parse, is_message
-        self._hidden = hide_tags(text) if may_have_arguments(text) else ""
+        self._hidden = hide_tags(text) if may_have_branches(text) else ""
         self._doubles = "''" in self._hidden
-        self._arguments = () if STAND_IN.search(text) else find_arguments(self._hidden)
+        self._arguments = () if STAND_IN.search(text) else find_branching_arguments(self._hidden)
 
     def pieces(self, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of the text."""
@@ -156,7 +156,7 @@ class MessageReader:
         whole = Branch(0, len(self._text), "", self._arguments)
         if self._is_message:
             return self._message(whole, builder)
-        inner_builder = builder.inner(str)
+        inner_builder = builder.nested(str)
         return inner_builder.restore(
             self._parse(self._replace_arguments(whole, inner_builder, self._source), inner_builder)
         )
@@ -166,7 +166,7 @@ class MessageReader:
 
     def _message(self, branch: Branch, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of a message."""
-        inner_builder = builder.inner(literal_writer(branch.special, doubles=self._doubles))
+        inner_builder = builder.nested(make_literal_writer(branch.special, doubles=self._doubles))
 
         def unquote(start: int, end: int, inner_builder: DocumentBuilder) -> str:
             return self._unquoted(start, end, inner_builder, "#" in branch.special)
@@ -185,10 +185,10 @@ class MessageReader:
             position = argument.end
             if inner_builder.keeps_messages:
                 source = self._text[argument.start : argument.end]
-                out.append(inner_builder.stand_in(Item("text", (source,), source)))
+                out.append(inner_builder.add_stand_in(Item("text", (source,), source)))
             else:
                 out.append(
-                    inner_builder.stand_in(
+                    inner_builder.add_stand_in(
                         Item("placeholder", self._argument(argument, inner_builder), f"{{{argument.name}}}")
                     )
                 )
@@ -214,14 +214,14 @@ class MessageReader:
             if match["apostrophe"]:
                 out.append("'")
             elif match["number"]:
-                out.append(inner_builder.stand_in(Item("placeholder", ("#",), "#")))
+                out.append(inner_builder.add_stand_in(Item("placeholder", ("#",), "#")))
             else:
                 quoted = self._text[match.start("quoted") : match.end("quoted")].replace("''", "'")
-                out.append(_BRACES.sub(lambda braces: inner_builder.stand_in(_quoted_item(braces.group())), quoted))
+                out.append(_BRACES.sub(lambda braces: inner_builder.add_stand_in(_quoted_item(braces.group())), quoted))
         return "".join([*out, self._text[position:end]])
 
 
-def may_have_arguments(text: str) -> bool:
+def may_have_branches(text: str) -> bool:
     """Return whether a text contains the beginning of an argument with branches."""
     return _START.search(text) is not None
 
@@ -230,7 +230,7 @@ def _quoted_item(braces: str) -> Item:
     return Item("placeholder", (f"'{braces}'",), braces)
 
 
-def literal_writer(special: str, *, doubles: bool) -> Callable[[str], str]:
+def make_literal_writer(special: str, *, doubles: bool) -> Callable[[str], str]:
     """Return a function that writes a text so that a message displays it.
 
     Args:

@@ -36,7 +36,7 @@ class AlignedText:
     Attributes:
         text: The translation.
         placeholders: Start and end of each placeholder of the segment; see :meth:`Segment.find_placeholders`.
-        links: Pairs (source word, target word) of indices into the words of both texts; see :func:`split_words`.
+        links: Pairs (source word, target word) of indices into the words of both texts; see :func:`split_into_spans`.
     """
 
     text: str
@@ -44,14 +44,14 @@ class AlignedText:
     links: frozenset[tuple[int, int]] = frozenset()
 
 
-def split_words(text: str, placeholders: Iterable[Span]) -> list[Span]:
+def split_into_spans(text: str, placeholders: Iterable[Span]) -> list[Span]:
     """Return the start and end of each word and each single character of a text. A placeholder is one word."""
     kept = sorted(placeholders)
     inside = {position for start, end in kept for position in range(start, end)}
     return sorted([*kept, *(span for span in word_spans(text) if span[0] not in inside)])
 
 
-def fill_document(document: Document, translations: Sequence[AlignedText | None]) -> str:
+def render_document(document: Document, translations: Sequence[AlignedText | None]) -> str:
     """Return the text of a document with a translation in place of each segment. None leaves a segment unchanged."""
 
     def join(pieces: Pieces) -> str:
@@ -176,10 +176,10 @@ class _Placement:
     """Places marks into a translation by word alignment."""
 
     def __init__(self, segment: Segment, translation: AlignedText) -> None:
-        self._source = split_words(
+        self._source = split_into_spans(
             segment.text, [(placeholder.start, placeholder.end) for placeholder in segment.placeholders]
         )
-        self._target = split_words(translation.text, translation.placeholders)
+        self._target = split_into_spans(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
         self._target_starts, self._target_ends = [start for start, _ in self._target], [end for _, end in self._target]
@@ -407,11 +407,11 @@ def link_words(
         target_tokens: The tokens of the translation as displayed.
         token_pairs: Pairs (source token, target token).
     """
-    source_words = split_words(
+    source_words = split_into_spans(
         segment.text, [(placeholder.start, placeholder.end) for placeholder in segment.placeholders]
     )
     source = _words_of_tokens(segment.text, source_words, source_tokens)
-    target = _words_of_tokens(translation, split_words(translation, placeholders), target_tokens)
+    target = _words_of_tokens(translation, split_into_spans(translation, placeholders), target_tokens)
     return frozenset((i, j) for one, other in token_pairs for i in source[one] for j in target[other])
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
 from headway.predict.markup.entities import ENTITY
-from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
+from headway.predict.markup.icu_messages import MessageReader, may_have_branches
 from headway.predict.markup.markdown_dialects import find_constructs
 
 _NESTED = "[^{}]*+"
@@ -95,7 +95,7 @@ def is_plain(text: str) -> bool:
     return not _HINT.search(text)
 
 
-def has_words(text: str) -> bool:
+def is_translatable(text: str) -> bool:
     """Return whether there is something to translate: a letter, or a number with a unit, such as 20 %."""
     return any(map(str.isalpha, text)) or any(match["number"] for match in _PROTECTED.finditer(text))
 
@@ -197,11 +197,11 @@ def parse_plain_text(text: str) -> Document | None:
     outer = DocumentBuilder()
     if STAND_IN.search(text):
         pieces, is_marked = _plain_text_pieces(text, outer)
-    elif may_have_arguments(text):
+    elif may_have_branches(text):
         pieces = MessageReader(text, lambda part, inner: _pieces(part, inner)[0]).pieces(outer)
         is_marked = True
     else:
-        builder = outer.inner(str)
+        builder = outer.nested(str)
         pieces, is_marked = _pieces(text, builder)
         pieces = builder.restore(pieces)
     return Document(pieces, tuple(outer.segments)) if is_marked else None
@@ -220,7 +220,7 @@ def _without_constructs(text: str, builder: DocumentBuilder) -> str:
         source = text[construct.start : construct.end]
         is_readable = construct.kind == "formula" and len(source) <= _READABLE
         item = Item("placeholder", (source,), source) if is_readable else Item("object", (source,))
-        out += (text[position : construct.start], builder.stand_in(item))
+        out += (text[position : construct.start], builder.add_stand_in(item))
         position = construct.end
     return "".join([*out, text[position:]])
 

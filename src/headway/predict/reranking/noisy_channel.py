@@ -25,7 +25,7 @@ from headway.predict.translation.translator import Translator
 _LANGUAGE_MODEL_GRID = _CHANNEL_GRID = tuple(step / 10 for step in range(11))
 _LENGTH_GRID = tuple(step / 4 for step in range(-4, 13))
 
-Features = Float[np.ndarray, "_ 4"]  # log p(y | x), log p(y), log p(x | y), |y|
+NoisyChannelFeatures = Float[np.ndarray, "_ 4"]  # log p(y | x), log p(y), log p(x | y), |y|
 
 
 class NoisyChannelWeights(Config):
@@ -45,7 +45,7 @@ def noisy_channel_features(
     channel: Translator | None = None,
     target_language: str | None = None,
     source_language: str | None = None,
-) -> list[Features]:
+) -> list[NoisyChannelFeatures]:
     """Return log p(y | x), log p(y), log p(x | y) and |y| for each candidate of each source.
 
     The log-probability of a model that is not given is 0.
@@ -80,7 +80,7 @@ def noisy_channel_features(
 
 
 def rank_by_noisy_channel(
-    candidates: Sequence[Sequence[str]], features: Sequence[Features], weights: NoisyChannelWeights
+    candidates: Sequence[Sequence[str]], features: Sequence[NoisyChannelFeatures], weights: NoisyChannelWeights
 ) -> list[list[RankedText]]:
     """Rank the candidates of each source, best first."""
     values = np.array([1.0, weights.language_model, weights.channel, weights.length])
@@ -89,7 +89,7 @@ def rank_by_noisy_channel(
 
 def tune_noisy_channel(
     candidates: Sequence[Sequence[str]],
-    features: Sequence[Features],
+    features: Sequence[NoisyChannelFeatures],
     references: Sequence[str],
     target_language: str | None = None,
 ) -> NoisyChannelWeights:

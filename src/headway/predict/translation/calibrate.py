@@ -12,7 +12,7 @@ from headway.decode import DecodingOptions
 from headway.errors import DataError
 from headway.predict.phrases import contains_any_phrase
 from headway.predict.results import Candidate, Source, Translation
-from headway.predict.translation.calibration import Calibration, cost_limit, fit_calibration
+from headway.predict.translation.calibration import Calibration, constraint_cost_limit, fit_calibration
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.translator import Translator
 from headway.text.words import split_words
@@ -90,7 +90,7 @@ def calibrate(
         for (_, _, free), result in zip(unmet, forced, strict=True)
         if isinstance(result, Translation) and not result.candidates[0].unmet
     ]
-    return calibration.model_copy(update={"max_constraint_cost": cost_limit(costs)})
+    return calibration.model_copy(update={"max_constraint_cost": constraint_cost_limit(costs)})
 
 
 def _mean_log_prob(translation: Translation) -> float:

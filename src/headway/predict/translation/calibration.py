@@ -253,7 +253,7 @@ def _largest(values: Iterable[float], rank: int) -> float:
     return sorted(values, reverse=True)[rank - 1]
 
 
-def cost_limit(costs: Sequence[float]) -> float | None:
+def constraint_cost_limit(costs: Sequence[float]) -> float | None:
     """Return the 99th percentile (nearest rank) of the costs of constraints, or None if there are fewer than 100.
 
     The result is at least 5 nats, with which a translation is 150 times less probable than the best one, for models

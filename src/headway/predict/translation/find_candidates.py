@@ -22,7 +22,7 @@ from headway.hardware import return_freed_memory
 from headway.predict.phrases import WordPhrase, alternatives_to_include, contains_any_phrase, find_phrase
 from headway.predict.results import Candidate, GlossaryTerm, Source
 from headway.predict.translation.plan import CallSettings, PartRequest
-from headway.predict.translation.quality import find_flags, is_unknown, sort_flags
+from headway.predict.translation.quality import find_flags, has_only_unknown_tokens, sort_flags
 from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 
 _LOGITS_IN_MEMORY = 1 << 24  # maximum number of logits in a decoding step: sentences x beam x vocabulary
@@ -181,7 +181,7 @@ class CandidateFinder:
                 *(self.settings.bundle.normalized(source.text), text, part.source_ids, tokens),
                 finished=hypothesis.finished,
                 languages_differ=self.settings.languages_differ,
-                source_is_unknown=is_unknown(part.source_ids, self.settings.bundle.source_tokenizer),
+                source_is_unknown=has_only_unknown_tokens(part.source_ids, self.settings.bundle.source_tokenizer),
             ),
             unmet=self._unmet(source, text) if source.include else (),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),

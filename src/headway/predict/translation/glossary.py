@@ -33,7 +33,7 @@ from headway.data.readers import read_lines
 from headway.decode import Phrase, give_way
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.phrases import MAX_PHRASE_TOKENS, WordPhrase, tokenize_phrases
-from headway.predict.shared_weights import Once
+from headway.predict.shared_weights import Lazy
 from headway.text.base import UNK, TextTokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import split_words
@@ -234,7 +234,7 @@ class _Index:
 
 
 class ModelGlossary:
-    """A glossary whose target phrases are tokenized for a model. :func:`model_glossary` creates it.
+    """A glossary whose target phrases are tokenized for a model. :func:`prepare_glossary` creates it.
 
     Args:
         glossary: The glossary.
@@ -297,7 +297,7 @@ class ModelGlossary:
         return self._tokens[entry]
 
 
-def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
+def prepare_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
     """Return the glossary prepared for a model. The last ones of each tokenizer that is in use are cached.
 
     If several threads need a glossary, one of them prepares it. Only those that need this glossary wait for it.
@@ -313,7 +313,7 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     with _CACHE_LOCK:
         prepared = _PREPARED.setdefault(tokenizer, {})
         reference = weakref.ref(tokenizer)
-        prepared[glossary] = prepare = prepared.pop(glossary, None) or Once(lambda: _prepare(glossary, reference))
+        prepared[glossary] = prepare = prepared.pop(glossary, None) or Lazy(lambda: _prepare(glossary, reference))
         while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or sum(map(len, prepared)) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
     try:
@@ -328,20 +328,20 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     return prepared_glossary
 
 
-def is_prepared(glossary: Glossary, tokenizer: Any) -> bool:
-    """Return whether :func:`model_glossary` would return immediately."""
+def is_glossary_prepared(glossary: Glossary, tokenizer: Any) -> bool:
+    """Return whether :func:`prepare_glossary` would return immediately."""
     with _CACHE_LOCK:
         prepare = _PREPARED.get(tokenizer, {}).get(glossary)
     return prepare is not None and prepare.is_made
 
 
 _CACHE_LOCK = Lock()
-_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Once]] = WeakKeyDictionary()
+_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Lazy]] = WeakKeyDictionary()
 
 
 def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
     tokenizer = reference()
-    assert tokenizer is not None  # the caller of model_glossary has it
+    assert tokenizer is not None  # the caller of prepare_glossary has it
     with without_garbage_collection(len(glossary)):
         return ModelGlossary(glossary, tokenizer)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.markup.document import Document, Segment
 from headway.predict.markup.html import parse_markup
-from headway.predict.markup.mark_placement import AlignedText, fill_document, link_words, visible_text
+from headway.predict.markup.mark_placement import AlignedText, link_words, render_document, visible_text
 from headway.predict.markup.placeholders import (
     keeps_placeholders,
     parse_plain_text,
@@ -56,7 +56,7 @@ class MarkedTexts:
 
         marked = MarkedTexts(texts, options, can_align=True)
         marked.store(marked.units, translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, translate(retries))
         translations = marked.merge()
 
@@ -86,7 +86,7 @@ class MarkedTexts:
         for unit, result in zip(units, results, strict=True):
             unit.result = result
 
-    def retries(self) -> list[TranslationUnit]:
+    def prepare_retries(self) -> list[TranslationUnit]:
         """Remove the placeholders of the units whose translations did not keep them, and return these units."""
         units = [unit for unit in self.units if not self._keeps_placeholders(unit)]
         for unit in units:
@@ -181,11 +181,11 @@ class MarkedTexts:
             flags = candidate.flags
             if None in aligned and "copied" not in flags:
                 flags = (*flags, "copied")
-            candidates.append(replace(candidate, text=fill_document(document, aligned), flags=flags))
+            candidates.append(replace(candidate, text=render_document(document, aligned), flags=flags))
         return replace(merged, candidates=tuple(candidates))
 
     def _aligned(self, segment: Segment, candidate: Candidate, protected: bool) -> AlignedText | None:
-        """Return a segment's translation for :func:`fill_document`, or None if the segment must not be changed.
+        """Return a segment's translation for :func:`render_document`, or None if the segment must not be changed.
 
         It is not changed if the translation and an adjacent placeholder together look like another placeholder. If
         ``protected`` is set, the text has placeholders, so the translation must not add any.

@@ -35,7 +35,7 @@ from headway.predict.translation.segment import TextPart, split_text
 from headway.predict.translation.text_translator import TextTranslator
 from headway.predict.translation.translator import Translator
 
-DEFAULT_CANDIDATES = 1
+DEFAULT_NUM_PIVOTS = 1
 _UNKNOWN_LANGUAGES = ("source", "target")  # names in models whose languages are not known
 _HARMLESS: tuple[Flag, ...] = ("forced", "fell_back", "split")
 
@@ -55,7 +55,7 @@ class _PivotedPart:
     has_glossary: bool
 
 
-def search_for_pivots(decoding: DecodingOptions, search: DecodingOptions, candidates: int) -> DecodingOptions:
+def pivot_search_options(decoding: DecodingOptions, search: DecodingOptions, candidates: int) -> DecodingOptions:
     """Return the options of the first step of a translation.
 
     Args:
@@ -96,7 +96,7 @@ class PivotTranslator(TextTranslator):
         second: Translator,
         *,
         pivot_language: str | tuple[str, str] | None = None,
-        candidates: int = DEFAULT_CANDIDATES,
+        candidates: int = DEFAULT_NUM_PIVOTS,
     ) -> None:
         if candidates < 1:
             raise ConfigError(f"candidates = {candidates}: expected 1 or more pivots")
@@ -130,7 +130,7 @@ class PivotTranslator(TextTranslator):
             self.second.check_glossary(glossary)
         marked = MarkedTexts(texts, options, can_align=self.first.can_align and self.second.can_align)
         marked.store(marked.units, self._translate(marked.units, options, glossary))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, self._translate(retries, options, glossary))
         return marked.merge()
 
@@ -160,7 +160,7 @@ class PivotTranslator(TextTranslator):
         decoding = options.decoding
         needs_alignment = any(unit.needs_alignment for unit in units)
         first_options = TranslateOptions(
-            decoding=search_for_pivots(decoding, self.first.bundle.search, self.candidates),
+            decoding=pivot_search_options(decoding, self.first.bundle.search, self.candidates),
             source_language=options.source_language,
             target_language=self._into,
             alignment=needs_alignment,
@@ -195,11 +195,11 @@ class PivotTranslator(TextTranslator):
             return TranslationPlan(source), []
         first = self.first
         try:
-            length = first.source_length(source.text)
+            length = first.count_source_tokens(source.text)
             if not source.split_sentences and length <= first.max_source_tokens:
                 return TranslationPlan(source, (TextPart(source.text, ""),)), [source]
             language = source_language or first.bundle.task.source_language
-            parts, trailing = split_text(source.text, language, first.source_length, first.max_source_tokens)
+            parts, trailing = split_text(source.text, language, first.count_source_tokens, first.max_source_tokens)
         except HeadwayError as error:
             return error
         if source.include and len(parts) > 1:

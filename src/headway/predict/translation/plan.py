@@ -17,10 +17,10 @@ from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import (
     TokenIds,
     alternatives_to_include,
-    banned_ids,
     check_phrases,
-    phrases_to_include,
-    prefix_ids,
+    encode_prefix,
+    tokenize_banned_phrases,
+    tokenize_included_phrases,
     word_boundaries,
 )
 from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation
@@ -165,13 +165,13 @@ class RequestBuilder:
         prefix = settings.special_tokens.target_prefix
         if source.prefix:
             if source.prefix not in self._prefixes:
-                self._prefixes[source.prefix] = prefix_ids(tokenizer, settings.bundle.normalized(source.prefix))
+                self._prefixes[source.prefix] = encode_prefix(tokenizer, settings.bundle.normalized(source.prefix))
             prefix += self._prefixes[source.prefix]
         framed = tuple(settings.special_tokens.add_to_source(ids))
         if source.include not in self._included:
-            self._included[source.include] = phrases_to_include(tokenizer, source)
+            self._included[source.include] = tokenize_included_phrases(tokenizer, source)
         if source.banned not in self._banned:
-            self._banned[source.banned] = banned_ids(tokenizer, source)
+            self._banned[source.banned] = tokenize_banned_phrases(tokenizer, source)
         include = self._included[source.include]
         matches = glossary.matches(source.text) if glossary else []
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
@@ -287,7 +287,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate], max_attention: int) ->
         )
     text = "".join(separator + part for separator, part in zip(separators, texts, strict=True))
     flags: list[Flag] = [flag for part in parts for flag in part.flags]
-    if any(part.partial_sentence for part in plan.parts):
+    if any(part.is_partial_sentence for part in plan.parts):
         flags.append("split")
     return replace(whole, text=text + plan.trailing_whitespace, flags=sort_flags(flags))
 

@@ -76,7 +76,7 @@ def sort_flags(flags: Iterable[Flag]) -> tuple[Flag, ...]:
     return tuple(flag for flag in get_args(Flag) if flag in names)
 
 
-def is_unknown(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
+def has_only_unknown_tokens(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
     """Return whether a text consists of unknown tokens, apart from punctuation and white space."""
     if UNK not in ids:
         return False

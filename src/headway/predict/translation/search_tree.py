@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headway.decode import Hypothesis
 from headway.notebook_html import page, paragraph, table, tree
-from headway.predict.results import shortened
+from headway.predict.results import abbreviate
 from headway.text.base import EOS, TextTokenizer
 from headway.text.visible_tokens import make_visible
 
@@ -66,7 +66,7 @@ class SearchTree:
     ends: tuple[SearchEnd, ...]
 
     def __repr__(self) -> str:
-        best = f", best {shortened(self.ends[0].text)} with score {self.ends[0].score:.2f}" if self.ends else ""
+        best = f", best {abbreviate(self.ends[0].text)} with score {self.ends[0].score:.2f}" if self.ends else ""
         return f"<SearchTree: beam {self.beam_size}, {len(self.nodes):,} tokens, {len(self.ends):,} finished{best}>"
 
     def _repr_html_(self) -> str:

@@ -37,12 +37,12 @@ class TextPart:
     Attributes:
         text: The part, without leading and trailing white space.
         leading_whitespace: The white space before the part.
-        partial_sentence: Whether the part is only a part of a sentence.
+        is_partial_sentence: Whether the part is only a part of a sentence.
     """
 
     text: str
     leading_whitespace: str
-    partial_sentence: bool = False
+    is_partial_sentence: bool = False
 
 
 def split_text(
@@ -69,7 +69,7 @@ def split_text(
             core = piece.strip()
             lead = piece[: len(piece) - len(piece.lstrip())]
             if not is_blank(core):
-                parts.append(TextPart(core, carried + lead, partial_sentence=len(pieces) > 1))
+                parts.append(TextPart(core, carried + lead, is_partial_sentence=len(pieces) > 1))
                 carried = piece[len(lead) + len(core) :]
             else:
                 carried += piece

@@ -40,7 +40,7 @@ from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
-from headway.predict.presentation import PresentedModel
+from headway.predict.presentation import ModelWrapper
 from headway.predict.results import (
     Candidate,
     ScoredTarget,
@@ -50,12 +50,12 @@ from headway.predict.results import (
     WordAlignment,
     raise_first_error,
 )
-from headway.predict.shared_weights import Once, with_own_model
+from headway.predict.shared_weights import Lazy, with_model_copy
 from headway.predict.translation.alignment import alignment_module, word_alignment
 from headway.predict.translation.calibration import Calibration, read_calibration
 from headway.predict.translation.call import TranslationCall
 from headway.predict.translation.find_candidates import CandidateFinder, search_vocabulary
-from headway.predict.translation.glossary import Glossary, ModelGlossary, is_prepared, model_glossary
+from headway.predict.translation.glossary import Glossary, ModelGlossary, is_glossary_prepared, prepare_glossary
 from headway.predict.translation.marked_translation import MarkedTexts
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import CallSettings, RequestBuilder, encode_each
@@ -72,7 +72,7 @@ _SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call t
 _SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
 
 
-class Translator(PresentedModel, TextTranslator):
+class Translator(ModelWrapper, TextTranslator):
     """Translates text with a trained model.
 
     The given model does not change: the translator has a copy, which shares the weights unless it is on another device.
@@ -124,7 +124,7 @@ class Translator(PresentedModel, TextTranslator):
         calibration: Calibration | None = None,
     ) -> None:
         needs_cpu = precision == "int8" or onnx_model is not None
-        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=needs_cpu)
+        self.bundle = bundle = with_model_copy(bundle, device, needs_cpu=needs_cpu)
         self.device = bundle.model.device
         self.max_batch_tokens = max_batch_tokens
         self.avoid_flagged = avoid_flagged
@@ -147,11 +147,11 @@ class Translator(PresentedModel, TextTranslator):
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
         lock = Lock()  # while one thread replaces the layers of the model, no other thread converts them
-        self._accelerated = Once(partial(_accelerate, bundle.model), lock)
-        self._forward_model = Once(lambda: onnx_model) if onnx_model else self._accelerated
+        self._accelerated = Lazy(partial(_accelerate, bundle.model), lock)
+        self._forward_model = Lazy(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
         if not plain_reason and onnx_model is None:
-            self._search_model = Once(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
+            self._search_model = Lazy(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -187,8 +187,8 @@ class Translator(PresentedModel, TextTranslator):
                 )
         joined = copy.copy(first)
         joined._model = Ensemble([translator._model for translator in translators])
-        joined._forward_model = Once(lambda: Ensemble([translator._forward_model() for translator in translators]))
-        joined._search_model = Once(lambda: Ensemble([translator._search_model() for translator in translators]))
+        joined._forward_model = Lazy(lambda: Ensemble([translator._forward_model() for translator in translators]))
+        joined._search_model = Lazy(lambda: Ensemble([translator._search_model() for translator in translators]))
         return joined
 
     @property
@@ -233,7 +233,7 @@ class Translator(PresentedModel, TextTranslator):
         """Raise an error if translations cannot be aligned, or not by the chosen block."""
         alignment_module(self.bundle.model, self.alignment_layer)
 
-    def source_length(self, text: str) -> int:
+    def count_source_tokens(self, text: str) -> int:
         """Return the number of tokens of a text, with EOS and language tag.
 
         Raises:
@@ -287,7 +287,7 @@ class Translator(PresentedModel, TextTranslator):
         call = self._call(options, glossary)
         marked = MarkedTexts(texts, options, can_align=self.can_align)
         marked.store(marked.units, call.translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, call.translate(retries))
         return marked.merge()
 
@@ -480,7 +480,7 @@ class Translator(PresentedModel, TextTranslator):
 
     def has_prepared(self, glossary: Glossary) -> bool:
         """Return whether a glossary is ready for use. A large one takes seconds when it is used first."""
-        return is_prepared(glossary, self.bundle.target_tokenizer)
+        return is_glossary_prepared(glossary, self.bundle.target_tokenizer)
 
     def check_glossary(self, glossary: Glossary) -> None:
         """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""
@@ -511,7 +511,7 @@ class Translator(PresentedModel, TextTranslator):
                 "divided among the phrases to include; use a beam_size of at least 2, without groups"
             )
         limits = [limit for limit in (options.max_length, positions and positions - 1) if limit is not None]
-        return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
+        return prepare_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
 
 def _accelerate(model: TranslationModel) -> TranslationModel:
