@@ -291,7 +291,7 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
     refused = [
         ((source, short, *LANGUAGES, *out), r"same number of lines; .*short\.en has 1"),
         ((source, tmp_path / "binary.en", *LANGUAGES, *out), r"binary\.en: looks binary"),
-        ((source, target, "--from", "de", "--to", "tlh", *out), "language 'tlh': py3langid cannot detect it"),
+        ((source, target, "--from", "de", "--to", "tlh", *out), "language 'tlh' cannot be detected by py3langid"),
         ((source, target, "--to", "en", *out), "--to needs --from"),
         ((source, target, *out), "pairs need --from and --to"),
         ((source, *LANGUAGES, *out), "has no partner"),
@@ -301,7 +301,7 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
         ((source, target, *LANGUAGES, "--set", "thresholds.min_letter_share=2", *out), "min_letter_share = 2"),
         ((source, target, *LANGUAGES, "--set", "thresholds.max_words=2", *out), "unknown key 'thresholds.max_words'"),
         ((source, target, *LANGUAGES, "--set", 'rules=["copies"]', *out), "rules"),
-        ((source, target, *LANGUAGES, "--model", folders["translator"], *out), "--model and --reverse belong together"),
+        ((source, target, *LANGUAGES, "--model", folders["translator"], *out), "--model and --reverse must be used together"),
         (
             (source, target, *LANGUAGES, "--model", folders["back"], "--reverse", folders["translator"], *out),
             "translates from en to de; expected de to en; exchange",
@@ -310,7 +310,7 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
             (source, target, *LANGUAGES, "--model", folders["classifier"], "--reverse", folders["back"], *out),
             "does not translate",
         ),
-        ((source, target, *LANGUAGES, "-o", tmp_path), "neither empty nor the folder of an interrupted run"),
+        ((source, target, *LANGUAGES, "-o", tmp_path), "not empty, and not the folder of an interrupted run"),
         (
             (source, target, "--from", "en", "--to", "de", "-o", cleaned / "clean"),
             "contains the results of another run",

@@ -84,7 +84,7 @@ def test_strict_open_xml_is_refused(word: Path) -> None:
             b"http://purl.oclc.org/ooxml/wordprocessingml/main",
         )
 
-    assert "Strict Open XML; save it as an ordinary" in refusal(changed(word, strict))
+    assert "Strict Open XML variant; save it as an ordinary" in refusal(changed(word, strict))
 
 
 def test_a_file_that_is_larger_than_the_archive_says_is_not_unpacked(word: Path) -> None:

@@ -1,4 +1,4 @@
-"""An operation on texts as an operation on lines, which a job can run."""
+"""Apply an operation on texts to lines, so that a job can run it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
     """An operation on texts that is ready to run.
 
     Attributes:
-        num_texts: Number of texts of an item: 2 for pairs.
-        processor: What results depend on besides the options, such as the precision.
+        num_texts: Number of texts in an item: 2 for pairs.
+        processor: Properties besides the options that results depend on, such as the precision.
     """
 
     num_texts = 1
@@ -31,11 +31,11 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
 
     @abstractmethod
     def parse(self, lines: Sequence[Line], first_line: int) -> list[ItemT | HeadwayError]:
-        """Return the item of each line that has no fields, or its error."""
+        """Return the item in each line, or its error. The lines have no fields."""
 
     @abstractmethod
     def make_item(self, texts: tuple[str, ...]) -> ItemT:
-        """Return the item with these texts."""
+        """Return an item made of these texts."""
 
     @abstractmethod
     def run(self, items: Sequence[ItemT]) -> Sequence[ResultT | HeadwayError]:
@@ -43,19 +43,19 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
 
     @abstractmethod
     def format_line(self, number: int, item: ItemT | HeadwayError, result: ResultT | HeadwayError) -> str:
-        """Return the output for a line that has no fields, with line ends."""
+        """Return the output for a line without fields, including line ends."""
 
     @abstractmethod
     def json_value(self, item: ItemT, result: ResultT) -> Any:
-        """Return a result as a value of JSON, for a field."""
+        """Return a result as a JSON value, for a field of a record."""
 
     def count_keys(self, result: ResultT) -> Iterable[str]:
-        """Return the names under which to count a result."""
+        """Return the keys under which a result is counted."""
         return ()
 
 
 class TextLineMap(Generic[ItemT, ResultT]):
-    """An operation on the lines of a corpus.
+    """Applies an operation on texts to the lines of a corpus.
 
     Args:
         operation: The operation on texts.
@@ -63,7 +63,7 @@ class TextLineMap(Generic[ItemT, ResultT]):
         on_error: "stop" raises the error of a line that fails; "mark" returns it.
 
     Attributes:
-        processor: What results depend on besides the job.
+        processor: Properties of the machine and the model that results depend on, besides the job's options.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TextLineMap(Generic[ItemT, ResultT]):
     ) -> None:
         self._operation, self._records, self._on_error = operation, records, on_error
         self.processor = {"features": _features(), **operation.processor}
-        if operation.processor["precision"] != "int8":  # sums of int8 products are exact, regardless of their order
+        if operation.processor["precision"] != "int8":  # sums of int8 products are exact in any order
             self.processor["threads"] = os.environ.get("OMP_NUM_THREADS", "all")
 
     def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
@@ -153,12 +153,12 @@ def _parse(records: RecordFormat, line: bytes) -> CorpusRecord | HeadwayError:
 
 
 def counts_with_prefix(counts: Counter[str], prefix: str) -> Counter[str]:
-    """Return the counts whose names begin with ``prefix``, without it."""
+    """Return the counts whose names begin with ``prefix``, which is removed from the names."""
     return Counter({name[len(prefix) :]: count for name, count in counts.items() if name.startswith(prefix)})
 
 
 def _features() -> list[str]:
-    """Return the features of the processor that kernels use, and its architecture."""
+    """Return the processor's architecture and the features that kernels use."""
     features = [platform.machine()]
     with suppress(ImportError):
         from headway.kernels.processor import cpu_features

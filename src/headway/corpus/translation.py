@@ -1,4 +1,4 @@
-"""Translate the lines of a corpus, with all options of ``headway translate``."""
+"""Translate the lines of a corpus with all options of ``headway translate``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLAG_PREFIX, TERM_MET_PREFIX, TERM_NOT_MET_PREFIX = "flag:", "term met:", "term 
 
 
 class TranslationSettings(Config):
-    """The options of ``headway translate`` that determine translations and their format."""
+    """Options of ``headway translate`` that determine translations and their format."""
 
     model: str
     other_models: tuple[str, ...] = ()
@@ -57,17 +57,19 @@ class TranslationSettings(Config):
         return search.model_dump(mode="json", exclude_unset=True)  # unset options keep the model's defaults
 
     def check(self) -> None:
-        """Check that the options fit together.
+        """Check that the options are compatible.
 
         Raises:
-            ConfigError: They do not.
+            ConfigError: Two options exclude each other, or one requires another.
         """
         from headway.predict.translation.pivot import DEFAULT_NUM_PIVOTS
 
         if self.mbr and self.search.n_best == 1:
-            raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
+            raise ConfigError("--mbr chooses among several candidates; add --n-best, for example --n-best 4")
         if self.alignment_layer is not None and not self.alignment:
-            raise ConfigError("--alignment-layer has no effect without --alignment; add --alignment, or leave it out")
+            raise ConfigError(
+                "--alignment-layer has no effect without --alignment; add --alignment, or omit --alignment-layer"
+            )
         if self.pivot is None and (self.pivot_candidates != DEFAULT_NUM_PIVOTS or self.pivot_language is not None):
             raise ConfigError("--pivot-candidates and --pivot-language need --pivot, a second model")
 
@@ -77,13 +79,13 @@ class TranslationSettings(Config):
         return [Path(path) for path in (self.model, *self.other_models, self.pivot, self.glossary) if path is not None]
 
     def load(self, note: Callable[[str], None] = lambda note: None) -> TextTranslator:
-        """Load the translator. ``note`` is called with the reason if a model searches in its slower form."""
+        """Load the translator. ``note`` is called with a message if a model cannot use the fast search."""
         return self.load_with_description(note)[0]
 
     def load_with_description(
         self, note: Callable[[str], None] = lambda note: None
     ) -> tuple[TextTranslator, dict[str, str]]:
-        """Return the translator, and the precision and the device with which it searches."""
+        """Load the translator. Also return the precision and the device of its searches, for messages."""
         from headway.predict import PivotTranslator
 
         first = self._load_ensemble(self.model, self.other_models, note)
@@ -115,7 +117,7 @@ class TranslationSettings(Config):
         return Translator.ensemble(translators)
 
     def options(self) -> TranslateOptions:
-        """Return the options of a translation."""
+        """Return the options for :meth:`TextTranslator.translate_each`."""
         from headway.predict import TranslateOptions
 
         return TranslateOptions.of(
@@ -130,11 +132,11 @@ class TranslationSettings(Config):
         )
 
     def line_reader(self, name: str) -> LineReader:
-        """Return the parser of lines of the input ``name``."""
+        """Return the parser for the lines of the input ``name``."""
         return LineReader(name, self.input_format, self.prefix, self.include, self.ban)
 
     def rerank(self, result: Translation | HeadwayError) -> Translation | HeadwayError:
-        """Return a translation whose first candidate is the one to write."""
+        """Order the candidates by expected chrF if minimum Bayes risk decoding was requested. Errors are returned."""
         from headway.predict import Translation, minimum_bayes_risk
 
         if not self.mbr or not isinstance(result, Translation):
@@ -143,14 +145,14 @@ class TranslationSettings(Config):
 
 
 class TranslationWriter:
-    """Formats translations as lines of output: the best text, all candidates, or JSON."""
+    """Formats translations as output lines: the best text, all candidates, or JSON."""
 
     def __init__(self, translator: TextTranslator, settings: TranslationSettings) -> None:
         self._translator, self._format = translator, settings.format
         self._listed = settings.search.n_best > 1 and not settings.mbr
 
     def format_lines(self, number: int, _: Source | HeadwayError, result: Translation | HeadwayError) -> str:
-        """Return the output for line ``number`` of the input, with line ends. An error becomes a line without text."""
+        """Return the output for line ``number`` of the input, with line ends. For an error, the text is empty."""
         if self._format == "json":
             whole = {"error": str(result)} if isinstance(result, HeadwayError) else self.as_dict(result)
             return json.dumps(whole, ensure_ascii=False) + "\n"
@@ -171,20 +173,20 @@ class TranslationWriter:
         return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.word_alignment(candidate).pairs)
 
     def json_value(self, translation: Translation) -> Any:
-        """Return a translation as a value of JSON: the text, all texts, or a dictionary."""
+        """Return a translation as a JSON value: the text, a list of texts, or a dictionary."""
         if self._format == "json":
             return self.as_dict(translation)
         texts = [candidate.text for candidate in translation.candidates]
         return texts if self._listed else texts[0]
 
     def as_dict(self, translation: Translation) -> dict[str, Any]:
-        """Return a translation with all of its candidates as a value of JSON."""
+        """Return a translation with all its candidates as a dictionary for JSON."""
         candidates = [self._candidate_dict(candidate) for candidate in translation.candidates]
         judged = {} if translation.unlikely is None else {"unlikely": translation.unlikely}
         return {"source": translation.source, **candidates[0], **judged, "candidates": candidates}
 
     def _candidate_dict(self, candidate: Candidate) -> dict[str, Any]:
-        """Return every field that has a value, and the word alignment if there is an alignment."""
+        """Return all fields of a candidate that have a value, and its word alignment if it has an alignment."""
         whole = {name: value for name, value in asdict(candidate).items() if value is not None}
         if candidate.alignment is not None:
             whole["words"] = asdict(self._translator.word_alignment(candidate))
@@ -195,7 +197,7 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
     """Translates with a model, an ensemble, or through a third language.
 
     Args:
-        settings: The options.
+        settings: The models, and the options of the translation.
     """
 
     def __init__(self, settings: TranslationSettings) -> None:
@@ -213,11 +215,11 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
         self._translator.translate_each(["a", "b"], self._options, self._glossary)
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[Source | HeadwayError]:
-        """Return the source of each line, or its error."""
+        """Return the source in each line, or its error."""
         return self._reader.parse([line[0] for line in lines], first_line)
 
     def make_item(self, texts: tuple[str, ...]) -> Source:
-        """Return a text with the requirements on all translations."""
+        """Return a text as a source with the requirements that apply to all translations."""
         return self._reader.source(texts[0])
 
     def run(self, items: Sequence[Source]) -> list[Translation | HeadwayError]:
@@ -230,11 +232,11 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
         return self._writer.format_lines(number, item, result)
 
     def json_value(self, item: Source, result: Translation) -> Any:
-        """Return a translation as a value of JSON."""
+        """Return a translation as a JSON value."""
         return self._writer.json_value(result)
 
     def count_keys(self, result: Translation) -> Iterable[str]:
-        """Return the flags of a translation, and the glossary terms that it has met or not."""
+        """Return keys for the translation's flags, and for each glossary term whether it was satisfied."""
         from headway.predict.translation.quality import translation_flags
 
         yield from (f"{FLAG_PREFIX}{name}" for name in translation_flags(result))

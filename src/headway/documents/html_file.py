@@ -1,5 +1,5 @@
-"""HTML pages. Tags, scripts, comments, code and everything else that is not text are copied character by character; see
-:mod:`headway.predict.markup.html`. Each block is translated as a separate text.
+"""HTML pages. Each block is translated as a separate text. Tags, scripts, comments, code and everything else that is
+not text are copied unchanged; see :mod:`headway.predict.markup.html`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _QUOTES = {'"': "&quot;", "'": "&#39;"}
 
 @dataclass(frozen=True)
 class _Fragment:
-    """A text of a page.
+    """A text in a page.
 
     Attributes:
         raw: The text as written in the page's source.
-        quote: The quotation mark around the value of an attribute. Empty for other texts.
+        quote: The quotation mark around the text if it is an attribute's value. Empty for other texts.
     """
 
     raw: str
@@ -53,7 +53,7 @@ class _Fragment:
 
 
 def read_html(path: Path, options: ReadingOptions) -> DocumentContent:
-    """Read a page.
+    """Read an HTML page.
 
     Raises:
         DocumentError: The file is not text, or its encoding is unknown.
@@ -68,7 +68,7 @@ def read_html(path: Path, options: ReadingOptions) -> DocumentContent:
 
 
 def extract_html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]], str]]:
-    """Return the texts of a page, and a function that returns the page with their translations."""
+    """Return the texts of a page, and a function that inserts their translations into the page."""
     parts = list(_parts(page))
     fragments = [part for part in parts if isinstance(part, _Fragment)]
 
@@ -122,12 +122,12 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
     for candidate in encodings:
         with contextlib.suppress(UnicodeDecodeError):  # Windows-1252 lacks a few bytes that Latin-1 has
             return _HtmlText(data.decode(candidate), candidate)
-    reason = "which it declares as its encoding" if encoding is None else "the encoding that was named"
+    reason = "which it declares as its encoding" if encoding is None else "the requested encoding"
     raise DocumentError(f"the page is not valid {declared}, {reason}")
 
 
 class _HtmlText(EncodedText):
-    """A page whose encoding lacks most characters. They are written as character references."""
+    """A page in a legacy encoding. Characters that the encoding lacks are written as character references."""
 
     def write(self, text: str, target: Path) -> None:
         target.write_bytes(text.encode(self.encoding, "xmlcharrefreplace"))

@@ -1,13 +1,13 @@
-"""HTML that an XLIFF file contains as text: with escaped tags (``&lt;b&gt;``) or in CDATA sections.
+"""HTML in the texts of an XLIFF file: with escaped tags (``&lt;b&gt;``) or in CDATA sections.
 
-The text of a unit is read as HTML if
+The text of a unit is treated as HTML in two cases:
 
-- the unit, or the file around it, declares it (``datatype="html"``), and it contains a tag or an entity; or
-- it has tags of HTML and no others, all of them paired, and so have at least three of four texts of the file in which a
-  ``<`` begins anything like a tag. Many programs declare ``datatype="plaintext"`` for all texts.
+- The unit or an enclosing element declares HTML (``datatype="html"``), and the text contains a tag or an entity.
+- The text contains only HTML tags, all of them paired, and the same is true of at least three quarters of the texts in
+  the file in which a ``<`` begins something like a tag. (Many programs declare ``datatype="plaintext"`` for all texts.)
 
-A text such as ``a < b`` or ``Open <file>`` is therefore plain. In a text with inline elements, tags become elements
-with the same roles.
+A text such as ``a < b`` or ``Open <file>`` is therefore plain text. If a text also contains inline elements, its HTML
+tags are represented by elements with the same roles.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ HtmlPredicate = Callable[["_Element", "_Element"], bool]
 
 
 def make_html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HtmlPredicate:
-    """Return a function that returns, for a unit and its new target, whether the target's text is HTML.
+    """Return a function of a unit and its new target that returns whether the target's text is HTML.
 
     Args:
-        root: The root of the file.
-        text_syntax: The syntax of all texts. None means that the file declares it or that it is detected.
+        root: The root element of the file.
+        text_syntax: The syntax of all texts. None means that the syntax is declared in the file or detected.
     """
     if text_syntax is not None:
         return lambda _, target: text_syntax == "html" and (not len(target) or "<" in _visible(target))
@@ -78,7 +78,7 @@ class HtmlTarget:
 
     Args:
         target: The element to read and fill.
-        keeps_space: Whether line breaks are kept. Lines are separate texts if no element spans several of them.
+        keeps_space: Whether line breaks are kept. Lines are separate texts if no HTML element spans several lines.
 
     Attributes:
         texts: The texts to translate.
@@ -107,7 +107,7 @@ def contains_cdata(target: _Element) -> bool:
 
 
 def write_as_cdata(target: _Element) -> None:
-    """Put the text of an element into a CDATA section, unless it contains ``]]>``."""
+    """Put the text of an element into a CDATA section, unless the text contains ``]]>``."""
     from lxml import etree
 
     if target.text and "]]>" not in target.text:
@@ -115,7 +115,7 @@ def write_as_cdata(target: _Element) -> None:
 
 
 def tags_to_elements(target: _Element) -> None:
-    """Replace the tags in the text of an element and its inline elements by elements that represent them."""
+    """Replace the tags in the text of an element and its inline elements with elements that represent the tags."""
     for node in [target, *(node for node in target.iter() if local_name(node) in _PAIRS)]:
         following = list(node)
         node.text = _insert_elements(node, 0, node.text)
@@ -124,7 +124,7 @@ def tags_to_elements(target: _Element) -> None:
 
 
 def _insert_elements(parent: _Element, position: int, text: str | None) -> str | None:
-    """Insert elements for the tags of a text, and return the text before the first of them."""
+    """Insert elements for the tags in a text, and return the text before the first tag."""
     from lxml import etree
 
     if not text or "<" not in text:
@@ -165,7 +165,7 @@ def role_of_tag(element: _Element) -> InlineElement | None:
 
 
 def elements_to_tags(target: _Element) -> None:
-    """Replace the elements that represent tags by the tags."""
+    """Replace the elements that represent tags with the tags."""
     elements: Sequence[_Element] = list(target.iter(_TAG)) if len(target) else ()
     for element in elements:
         parent, previous = element.getparent(), element.getprevious()

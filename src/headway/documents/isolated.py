@@ -1,13 +1,13 @@
 """Read and write documents in a separate process, with limits on memory, time and file size.
 
-Parsers written in C can crash, and malicious documents can make them use much memory or time. Such failures end only
-this process, and its parent reports an error. The process loads neither a model nor PyTorch, has the lowest priority,
-and ends with its parent.
+Parsers written in C can crash, and malicious documents can make them use a lot of memory or time. Such failures end
+only this process, and its parent reports an error. The process loads neither a model nor PyTorch, has the lowest
+priority, and ends when its parent ends.
 
 Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT OPTIONS PARENT``. FOLDER contains the document
-as ``source``. OPTIONS are in JSON, and PARENT is the id of the parent process. "read" writes ``texts.json``, a list of
-(syntax, text) pairs, and their size, ``size.json``. "write" reads ``translations.json``, a list of texts, and writes
-``target``. If the document is refused, ``error.json`` contains the message as a string.
+as ``source``. OPTIONS is a JSON object, and PARENT is the id of the parent process. "read" writes ``texts.json``, a
+list of (syntax, text) pairs, and ``size.json``, the size of the texts. "write" reads ``translations.json``, a list of
+texts, and writes ``target``. If the document is refused, ``error.json`` contains the message as a string.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ async def read_isolated(
     """Return the texts of the document ``source`` in a folder.
 
     Args:
-        folder: The folder.
-        format_name: The format of the document.
+        folder: The folder that contains the document.
+        format_name: Name of the document's format.
         options: How the document is read.
-        check: Raises an exception if there are too many texts, or if they are too large. They are read into this
-            process afterwards.
+        check: Called before the texts are read into this process. It raises an exception if there are too many texts
+            or if they are too long.
 
     Raises:
         DocumentError: The document was refused, or the process failed.
@@ -150,7 +150,7 @@ def _limit_resources(limits: DocumentLimits) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Let the system end this process when its parent ends, even if that is killed. Only Linux can do this."""
+    """Let the system end this process when its parent ends, even if the parent is killed. Only Linux supports this."""
     if sys.platform == "linux":
         import ctypes
 

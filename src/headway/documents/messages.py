@@ -1,4 +1,4 @@
-"""Messages of programs: plain text that may contain HTML tags, printf directives, other messages and plural forms."""
+"""Program messages: plain text that may contain HTML tags, printf directives, other messages and plural forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.predict.markup.entities import ENTITY
 from headway.predict.markup.icu_messages import find_branching_arguments
 
 CONTROL_CHARACTER = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-"""A pattern of a control character that is no white space of a line."""
+"""Pattern of a control character that is not white space."""
 # Tags, ANSI escape sequences for colors, and other control characters.
 _TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL_CHARACTER}"
 _TAGS = re.compile(_TAG)
@@ -39,14 +39,14 @@ class Message:
     """A message. Its translation keeps HTML tags, control characters and, in some syntaxes, the items listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
-    argument with branches do not end a line. Characters that the message writes as entities of HTML are entities in the
-    translation, too.
+    argument with branches do not end a line. Characters that the message writes as HTML entities are also written as
+    entities in the translation.
 
     ==========  ====================================================================================================
     gettext     nothing else
     c-format    printf directives
-    json        separators `` | `` of plural forms or titles, nested messages such as ``$t(key)``
-    vue-i18n    separators ``|`` with and without spaces, and linked messages such as ``@:key``
+    json        the separators `` | `` between plural forms or titles, and nested messages such as ``$t(key)``
+    vue-i18n    the separators ``|`` with and without spaces, and linked messages such as ``@:key``
     ==========  ====================================================================================================
 
     Attributes:
@@ -67,7 +67,7 @@ class Message:
         self.texts = [line.source for line in self._lines if line.is_translatable]
 
     def fill(self, translations: Iterator[str]) -> str:
-        """Return the translated message. Consumes one item of ``translations`` for each text.
+        """Return the translated message. One item of ``translations`` is consumed for each text.
 
         Raises:
             DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.

@@ -1,4 +1,4 @@
-"""The formatting of spaces between words of office documents, such as the end of underlining.
+"""The formatting of spaces between words in office documents, for example where an underline ends.
 
 Formatting is placed by word alignment, which does not cover the spaces between words. A space in the translation gets
 the formatting of a space in the source with the same neighbors. The neighbors of a space are the items on its left and
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FormattedText:
-    """A text with one formatting.
+    """A text with uniform formatting.
 
     Attributes:
-        text: The text.
-        format: Identifies the formatting.
-        properties: The formatting. None for the default.
+        text: The formatted text.
+        format: Identifies the formatting: equal for equal formatting.
+        properties: The run's ``rPr`` element. None for the default formatting.
     """
 
     text: str

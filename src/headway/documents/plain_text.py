@@ -1,6 +1,6 @@
 """Plain text. Each line is a separate text, except that the lines of a wrapped paragraph form one text.
 
-Tabs and three or more spaces separate the columns of other lines, which are separate texts.
+In other lines, tabs or three or more spaces separate columns, which are translated as separate texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEADING_LINES = 3  # maximum number of headings directly above a wrapped paragr
 
 @dataclass(frozen=True)
 class _Line:
-    """A line: white space, text, and white space that includes the line break."""
+    """A line, split into leading white space, text, and trailing white space with the line break."""
 
     indent: str
     text: str
@@ -32,7 +32,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _TextParagraph:
-    """Lines that form one text. ``width`` is None for a single line."""
+    """Lines that form one text. ``width`` is the width at which they were wrapped, or None for a single line."""
 
     lines: Sequence[_Line]
     width: int | None
@@ -77,7 +77,7 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _parts(lines: Iterator[_Line]) -> Iterator[str | _TextParagraph]:
-    """Yield paragraphs, and the lines without words between them."""
+    """Yield paragraphs, and the lines without letters and digits between them."""
     block: list[_Line] = []
     for line in lines:
         is_text = any(map(str.isalnum, line.text))

@@ -1,7 +1,7 @@
 """Subtitles: SubRip (.srt) and WebVTT (.vtt).
 
-The text of each cue is translated. Numbers, times, settings, notes and styles are not changed, as do tags such as
-``<i>``, ``<v Name>`` and ``{\\an8}``. A text that spans several lines keeps its number of lines.
+The text of each cue is translated. Numbers, times, settings, notes, styles and tags such as ``<i>``, ``<v Name>`` and
+``{\\an8}`` are kept. A translation has at most as many lines as its source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # a 
 
 @dataclass(frozen=True)
 class _CueText:
-    """Lines of a cue that form one text, with their line breaks."""
+    """Lines in a cue that form one text, with their line breaks."""
 
     lines: Sequence[str]
     ends: Sequence[str]
@@ -60,15 +60,14 @@ def read_subtitles(path: Path, options: ReadingOptions) -> DocumentContent:
 
 
 def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
-    """Yield the texts of cues and the lines between them."""
+    """Yield the texts in cues and the lines between them."""
     lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
     cue: list[tuple[str, str]] = []
     in_cue = False
     for (line, end), (following, _) in zip(lines, [*lines[1:], ("", "")], strict=True):
         is_number = line.strip().isdecimal() and _TIMES.match(following) is not None
         if _TIMES.match(line):
-            # If no empty line separates two cues, the number of the second cue looks like the last line of the first
-            # one.
+            # If no empty line separates two cues, the second cue's number looks like the last line of the first cue.
             number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True

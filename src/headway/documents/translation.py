@@ -43,7 +43,7 @@ class DocumentReport:
     """Summary of a document's translation.
 
     Attributes:
-        num_texts: Number of texts.
+        num_texts: Number of texts in the document.
         errors: The errors of texts that could not be translated.
         glossary: The glossary entries that were applied, listed once for each text.
     """
@@ -75,10 +75,10 @@ def translate_document(
     copied.
 
     Args:
-        translator: The translator.
+        translator: The translator for the texts.
         source: Path of the document.
         target: The file to write, in the same format.
-        options: The options of the search.
+        options: The search options.
         target_language: The language to translate into, for models with several target languages.
         source_language: The language of the document, for imported models that need it.
         glossary: Required translations of certain source phrases.
@@ -87,7 +87,7 @@ def translate_document(
             translation ends.
         limits: Larger documents are refused.
         encoding: The encoding of a text file that does not declare it. None means UTF-8.
-        text_syntax: XLIFF: whether texts are HTML as text. None means that the file declares it.
+        text_syntax: XLIFF: whether texts are escaped HTML. None means that this is declared in the file or detected.
 
     Raises:
         HeadwayError: The document is refused, or an argument does not fit the model.
@@ -147,7 +147,8 @@ def fill_document(
             raise ConfigError("the source and the target are the same file")
         if target.suffix.lower() not in ("", source.suffix.lower(), *document_type.extensions):
             raise ConfigError(
-                f"{target}: the result has the format {document_type.name}, as the source; documents are not converted",
+                f"{target}: the result has the same format as the source ({document_type.name}); documents are not "
+                "converted",
                 accepted=" or ".join(str(target.with_suffix(extension)) for extension in document_type.extensions),
             )
         with limit_processor_time(limits):
@@ -169,7 +170,7 @@ def fill_document(
 
 
 def choose_format(source: Path, format_name: str | None) -> DocumentFormat:
-    """Return the format named ``format_name``, or if that is None, the format of the document's extension.
+    """Return the format named ``format_name``. None means the format of the document's extension.
 
     Raises:
         HeadwayError: The format or the extension is unknown.

@@ -1,8 +1,8 @@
 """Coverage: the log-odds that neither side of a pair is truncated, so that both sides have the same content.
 
-A logistic regression for each side distinguishes pairs of the corpus from pairs in which this side was truncated, by
-features of pairs (:mod:`headway.corpus.cleaning.lexical_model`, :mod:`headway.corpus.cleaning.cross_entropy`). The
-coverage is the lower of the two log-odds.
+A logistic regression for each side distinguishes pairs of the corpus from pairs in which this side was truncated. Its
+inputs are features of pairs (:mod:`headway.corpus.cleaning.lexical_model`,
+:mod:`headway.corpus.cleaning.cross_entropy`). The coverage is the lower of the two log-odds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jaxtyping import Float, Shaped
 from headway.corpus.cleaning.mixture import PosteriorCurve, estimate_posteriors, is_probably_good
 
 _LEAST_TRUNCATED = 1e-4  # minimum share of truncated pairs in a corpus
-_LOWEST_PART = 0.5  # the lowest scores depend on how many words are cut, which differs between corpora
-_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of steps of Newton's method, and the step size at which it ends
+_LOWEST_PART = 0.5  # the lowest scores depend on how many words are missing, which differs between corpora
+_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of Newton steps, and the step size at which the iteration ends
 _RIDGE = 1e-3  # weight of the L2 penalty, compared with the mean log-likelihood
 _LEAST_DEVIATION = 1e-3
 _MAX_LOG_ODDS = 30.0
@@ -36,7 +36,7 @@ class _TruncatedSide:
     Attributes:
         mean: The mean of each feature.
         deviation: The standard deviation of each feature.
-        weights: The weight of each feature, and the bias, for equally many pairs of both kinds.
+        weights: The weight of each feature, and the bias, fitted with equal total weight for both kinds of pairs.
         share: The estimated share of pairs in the corpus in which this side is truncated.
     """
 
@@ -61,7 +61,7 @@ class _TruncatedSide:
     def _fit(
         cls, whole: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
     ) -> _TruncatedSide:
-        """Maximize the mean log-likelihood of both kinds by Newton's method."""
+        """Maximize the mean log-likelihood of both kinds of pairs by Newton's method."""
         features = np.concatenate([whole, truncated])
         start = cls(features.mean(axis=0), features.std(axis=0) + _LEAST_DEVIATION, np.zeros(0))
         terms = start._terms(features)
@@ -93,8 +93,8 @@ class CoverageModel:
     """Distinguishes whole pairs from pairs in which one side is truncated.
 
     Attributes:
-        target: Recognizes truncated targets.
-        source: Recognizes truncated sources.
+        target: Classifier for truncated targets.
+        source: Classifier for truncated sources.
         truncated_pair_coverages: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`.
             Truncated targets and truncated sources occur here in the same proportion as in the corpus.
     """
@@ -121,18 +121,18 @@ class CoverageModel:
         )
 
     def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
-        """Return the log-odds that the target of a pair is not truncated, or those of its source, if lower."""
+        """Return the smaller of two log-odds for each pair: that its target is whole, and that its source is whole."""
         return np.minimum(self.target.log_odds(features), self.source.log_odds(features))
 
     def arrays(self) -> dict[str, Any]:
-        """Return the content by name, for a file."""
+        """Return the model's arrays by name, for saving."""
         sides = {"target": self.target, "source": self.source}
         arrays = {f"{name}.{key}": value for name, side in sides.items() for key, value in asdict(side).items()}
         return arrays | {"of_truncated_pairs": self.truncated_pair_coverages}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> CoverageModel:
-        """Return the model with the content that :meth:`arrays` has returned."""
+        """Create a model from the result of :meth:`arrays`."""
 
         def side(name: str) -> _TruncatedSide:
             parts = {key: arrays[f"{name}.{key}"] for key in ("mean", "deviation", "weights")}
@@ -155,5 +155,5 @@ class CoverageModel:
 def coverage_posteriors(
     coverages: Shaped[np.ndarray, " N"], truncated_pair_coverages: Shaped[np.ndarray, " M"]
 ) -> PosteriorCurve:
-    """Estimate the probability that neither side is truncated from coverages of a corpus and of truncated pairs."""
+    """Estimate the probability that neither side is truncated, from coverages of a corpus and of truncated pairs."""
     return estimate_posteriors(coverages, truncated_pair_coverages, lowest_part=_LOWEST_PART)

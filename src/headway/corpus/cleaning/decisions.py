@@ -19,7 +19,7 @@ KEPT = -1
 Scores = Mapping[str, NDArray[np.float32]]
 
 LineFlags = Mapping[str, NDArray[np.bool_]]
-"""For each rule that compares lines with each other, whether it drops each line of the corpus."""
+"""For each rule that compares lines with each other: whether it drops each line of the corpus."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Decisions:
     """The results of the rules for the lines of a chunk.
 
     Attributes:
-        values: The value of each line for each rule.
-        drops: Whether each rule alone would drop each line.
-        dropped_by: The index of the rule that drops each line, the first one in their order, or ``KEPT``.
+        values: For each rule, the value of each line.
+        drops: For each rule, whether it would drop each line if it were the only rule.
+        dropped_by: For each line, the index of the first rule that drops it, or ``KEPT``.
     """
 
     values: dict[str, NDArray[np.float64]]
@@ -45,15 +45,15 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Judge:
-    """Applies rules to rows.
+    """Applies rules to the rows of lines.
 
     Attributes:
-        rules: The rules, in their order.
-        thresholds: Their thresholds.
+        rules: The rules in the order in which they are applied.
+        thresholds: The configured thresholds of the rules.
         ratio_limits: The limits of the length ratio.
-        learned: Thresholds that were learned from the corpus, by rule.
-        flags_alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
-        flags_in_order: For the same rules, the lines that they drop among the lines that the earlier rules keep.
+        learned: The thresholds that were learned from the corpus, by rule.
+        flags_alone: For each rule that compares lines, which lines it would drop if it were the only rule.
+        flags_in_order: For each rule that compares lines, which lines it drops among those that earlier rules keep.
     """
 
     rules: Sequence[Rule]
@@ -68,12 +68,12 @@ class Judge:
         return self.learned.get(rule.name, rule.limit(self.thresholds))
 
     def decide(self, rows: NDArray[Any], first: int, scores: Scores | None = None) -> Decisions:
-        """Apply the rules to lines.
+        """Apply the rules to consecutive lines.
 
         Args:
             rows: The rows of the lines.
-            first: Number of the first line in the corpus, counted from 0.
-            scores: The scores of the lines by models, by rule.
+            first: Index of the first of these lines in the corpus, counted from 0.
+            scores: For each rule that uses model scores, the scores of the lines.
         """
         span = slice(first, first + len(rows))
         values: dict[str, NDArray[np.float64]] = {}
@@ -94,7 +94,7 @@ class Judge:
         return Decisions(values, drops, dropped_by)
 
     def _values(self, name: str, rows: NDArray[Any], scores: Scores) -> NDArray[np.float64]:
-        """Return the values of a rule that looks at each line by itself."""
+        """Return the lines' values for a rule that examines each line separately."""
         source, target = get_value(rows, "source_characters"), get_value(rows, "target_characters")
         if name in scores:
             return scores[name].astype(np.float64)
@@ -120,7 +120,7 @@ class Judge:
 
 
 def usable_lines(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each line can be decoded and has no empty text."""
+    """Return whether each line can be decoded and contains no empty text."""
     usable: NDArray[np.bool_] = get_value(rows, "is_undecodable") == 0
     usable &= get_value(rows, "source_characters") > 0
     usable &= ~(get_value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts

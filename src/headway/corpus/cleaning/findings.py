@@ -1,4 +1,4 @@
-"""What the second pass has counted, and the examples that it has chosen, for the report."""
+"""The counts and examples that the second pass collects for the report."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MAX_LABELS = 10_000  # maximum number of distinct labels to count
 
 @dataclass(frozen=True, order=True)
 class LineExample:
-    """A line in the report.
+    """An example line in the report.
 
     Attributes:
-        file: The file, as the user named it.
-        line: Number of the line, counted from 1.
-        value: Its value for the rule.
-        texts: Its texts.
-        before: The texts before repairs; empty if nothing was repaired.
+        file: The file name, as given by the user.
+        line: Line number, counted from 1.
+        value: The line's value for the rule.
+        texts: The texts in the line, after repairs.
+        before: The texts before repairs. Empty if nothing was repaired.
     """
 
     file: str
@@ -42,10 +42,10 @@ class LineExample:
 
 
 class NearestExamples:
-    """The lines whose values are nearest to a border. Ties are broken by the smallest hash.
+    """Collects the lines whose values are nearest to a threshold. Ties are broken by the smallest hash.
 
     Args:
-        count: How many.
+        count: Number of lines to keep.
     """
 
     def __init__(self, count: int = NUM_EXAMPLES) -> None:
@@ -60,7 +60,7 @@ class NearestExamples:
         hashes: NDArray[np.uint64],
         example: Callable[[int], LineExample],
     ) -> None:
-        """Add the candidates among the lines of a chunk. ``example`` returns one by its index in the chunk."""
+        """Add the candidates among the lines in a chunk. ``example`` returns a line by its index in the chunk."""
         numbers = np.flatnonzero(candidates)
         if len(self._heap) == self._count:
             numbers = numbers[distances[numbers] <= -self._heap[0][0]]
@@ -73,23 +73,23 @@ class NearestExamples:
                 heapq.heapreplace(self._heap, (*key, example(number)))
 
     def examples(self) -> list[LineExample]:
-        """Return the lines, the nearest first."""
+        """Return the collected lines, the nearest one first."""
         return [example for *_, example in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 
 @dataclass
 class RuleFindings:
-    """The results of a rule.
+    """The results of one rule.
 
     Attributes:
-        rule: The rule.
-        threshold: Its threshold.
-        num_dropped_alone: Number of lines that only this rule would drop.
-        num_dropped: Number of lines that it has dropped among those that the earlier rules keep.
+        rule: The rule that was applied.
+        threshold: The threshold that the rule used.
+        num_dropped_alone: Number of lines that the rule would drop if it were the only rule.
+        num_dropped: Number of lines that the rule dropped among the lines that earlier rules keep.
         edges: Edges of the bins of the rule's histogram.
         counts: Number of lines in each bin.
-        dropped: Lines that it has dropped, the nearest to the threshold first.
-        kept: Lines that were kept, the nearest to the threshold first.
+        dropped: Examples of lines that the rule dropped, the nearest to the threshold first.
+        kept: Examples of lines that were kept, the nearest to the threshold first.
     """
 
     rule: Rule
@@ -113,7 +113,7 @@ class RuleFindings:
         hashes: NDArray[np.uint64],
         example: Callable[[int, float], LineExample],
     ) -> None:
-        """Add a chunk. ``index`` is the position of the rule in the order of rules."""
+        """Add the decisions on a chunk. ``index`` is the rule's index in the order of rules."""
         values, name = decisions.values[self.rule.name], self.rule.name
         dropped = decisions.dropped_by == index
         self.num_dropped_alone += int(decisions.drops[name].sum())
@@ -135,17 +135,17 @@ class RuleFindings:
 
 @dataclass
 class CorpusCounts:
-    """What the corpus is.
+    """Statistics of a corpus.
 
     Attributes:
         lines: Number of lines.
         kept: Number of lines that were kept.
         usable: Number of lines that can be decoded and have no empty text.
-        repairs: Number of lines that each repair has changed.
-        languages: For source and target, the number of lines of each detected language, by its index.
-        scripts: For source and target, the number of lines of each script, by its index.
-        lengths: For source and target, the number of lines with each number of characters, up to 10,000.
-        labels: Number of lines of each label.
+        repairs: Number of lines that each repair changed.
+        languages: For source and target, the number of lines in each detected language, by index.
+        scripts: For source and target, the number of lines in each script, by index.
+        lengths: For source and target, the number of texts of each length in characters, up to 10,000.
+        labels: Number of lines with each label.
     """
 
     lines: int = 0
@@ -161,7 +161,7 @@ class CorpusCounts:
     _label_names: dict[int, str] = field(default_factory=dict)
 
     def add(self, rows: NDArray[Any], decisions: Decisions) -> None:
-        """Add a chunk."""
+        """Add the lines in a chunk."""
         usable = usable_lines(rows)
         self.lines += len(rows)
         self.kept += int(decisions.kept.sum())
@@ -178,7 +178,7 @@ class CorpusCounts:
             self.lengths[side] += np.bincount(np.minimum(characters, _MAX_LENGTH), minlength=_MAX_LENGTH + 1)
 
     def add_labels(self, rows: NDArray[Any], label: Callable[[int], str]) -> None:
-        """Count the labels of a chunk. ``label`` returns one by its index in the chunk."""
+        """Count the labels in a chunk. ``label`` returns the label of a line by its index in the chunk."""
         usable = np.flatnonzero(usable_lines(rows))
         keys, firsts, counts = np.unique(rows["target"][usable], return_index=True, return_counts=True)
         for key, first, count in zip(keys.tolist(), firsts.tolist(), counts.tolist(), strict=True):
@@ -190,11 +190,11 @@ class CorpusCounts:
 
 
 def percentiles(counts: NDArray[np.int64], shares: Sequence[float]) -> list[int]:
-    """Return the smallest lengths that reach these shares of all lines, given the number of lines of each length."""
+    """Return the percentiles of the lengths. ``counts`` contains the number of lines of each length."""
     cumulative = np.cumsum(counts)
     return [int(np.searchsorted(cumulative, share * cumulative[-1])) for share in shares]
 
 
 def empty_repair_examples() -> dict[str, NearestExamples]:
-    """Return empty collections of examples for each repair."""
+    """Return an empty collection of examples for each repair."""
     return {name: NearestExamples(_NUM_REPAIRS) for name in REPAIRS}

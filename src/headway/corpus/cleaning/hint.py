@@ -1,4 +1,4 @@
-"""Check a sample of a training corpus: how many of its pairs would the cheap rules drop?"""
+"""Check a sample of a training corpus: count the pairs that the cheap rules would drop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.errors import ConfigError, MissingPackageError
 from headway.text.languages import base_language
 
 _SAMPLE = 10_000
-_READ = 1_000_000  # the sample is taken from the first lines of a corpus: reading them takes a second
+_READ = 1_000_000  # the sample is taken from the first lines of a corpus, because reading all lines would take too long
 _BATCH = 1000
 _MANY = 0.01
 _NOT_IN_HINT: frozenset[RuleName] = frozenset(
@@ -33,12 +33,12 @@ Languages = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class CleaningHint:
-    """How many pairs of a sample the cheap rules would drop.
+    """The number of pairs in a sample that the cheap rules would drop.
 
     Attributes:
-        pairs: Number of pairs of the sample.
+        pairs: Number of pairs in the sample.
         dropped: Number of pairs that would be dropped.
-        rule: The rule that would drop most of them.
+        rule: Name of the rule that would drop the most pairs.
         command: The command that cleans the corpus.
     """
 
@@ -49,25 +49,25 @@ class CleaningHint:
 
     @property
     def is_needed(self) -> bool:
-        """Whether enough pairs would be dropped to tell the user."""
+        """Whether enough pairs would be dropped to show the hint."""
         return self.dropped > _MANY * self.pairs
 
     def __str__(self) -> str:
         return (
-            f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most of them: "
-            f"{self.rule}); this command shows which and why: {self.command}"
+            f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most frequent "
+            f"reason: {self.rule}); this command shows which pairs and why: {self.command}"
         )
 
 
 def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages = (None, None)) -> CleaningHint | None:
-    """Look at a sample of the pairs of training corpora. Return None if there are none.
+    """Check a sample of the pairs in training corpora. Return None if there are no pairs.
 
-    Rules whose package is not installed, or whose language cannot be derived from the file names, are left out.
+    Rules that need a package that is not installed, or an unknown language, are skipped.
 
     Args:
         corpora: The training corpora, whose examples are pairs.
-        folder: Base of their file names.
-        languages: The languages of source and target, of corpora that do not declare their own.
+        folder: The folder that the corpora's file names are relative to.
+        languages: The source and target language of corpora that do not declare their languages.
 
     Raises:
         DataError: A file cannot be read.
@@ -92,7 +92,7 @@ def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages 
 
 
 def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple[dict[str, int], int]:
-    """Return how many pairs each rule would drop, and the number of pairs."""
+    """Return the number of pairs that each rule would drop, and the total number of pairs."""
     measurer = _measurer(languages)
     lines = map(CorpusLine, examples)
     rows = []
@@ -113,7 +113,7 @@ def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple
 
 
 def _measurer(languages: Languages) -> Measurer:
-    """Return an object that measures pairs with the installed packages."""
+    """Return a measurer that needs only installed packages and known languages."""
     rules: list[RuleName] = [name for name in RULES if name not in _NOT_IN_HINT]
     repairs: list[RepairName] = list(REPAIRS)
     without: list[tuple[list[RepairName], list[RuleName]]] = [
@@ -133,7 +133,7 @@ def _measurer(languages: Languages) -> Measurer:
 
 
 def _languages(corpus: Corpus, default: Languages) -> Languages:
-    """Return the languages that a corpus declares, or the default, or those in the suffixes of its file names."""
+    """Return the languages that a corpus declares, or the default ones, or the languages in its file name suffixes."""
     ends = [uncompressed_name(Path(name)).suffix.removeprefix(".") for name in corpus.files]
     known = [end if language_scripts(end) and len(base_language(end)) == 2 else None for end in ends]
     source, target = [*known, None, None][:2] if corpus.format == "text" else (None, None)

@@ -1,4 +1,4 @@
-"""What is learned from a corpus to score its pairs: word translations, coverage, and the borders of good scores."""
+"""Learn from a corpus how to score its pairs: word translations, coverage, and the thresholds of good scores."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from headway.corpus.cleaning.scoring import PairScorer, ScoringSettings
 from headway.storage import atomic_write
 
 MIN_PAIRS = 5000
-"""Number of pairs from which word translations can be learned."""
+"""Minimum number of pairs for learning word translations."""
 MAX_PAIRS = 200_000
-# Number of pairs to score with models, in addition to as many random pairs and twice as many truncated pairs.
+# Number of pairs to score with models, in addition to equally many random pairs and twice as many truncated pairs.
 _JUDGED_BY_MODELS = 3000
 
 Pairs = Sequence[tuple[str, str]]
 
 
 def learn_lexical_model(pairs: Pairs, share: float, path: Path) -> None:
-    """Learn word translations from a share of the pairs of a corpus, and write them to a file."""
+    """Learn word translations from pairs of a corpus, and write them to a file.
+
+    ``share`` is the share of the corpus's pairs that ``pairs`` contains.
+    """
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     model = LexicalModel.learn(sources, targets, corpus_size=round(len(pairs) / share))
     with atomic_write(path) as new:
@@ -33,7 +36,7 @@ def learn_lexical_model(pairs: Pairs, share: float, path: Path) -> None:
 
 
 def learn_coverage(settings: ScoringSettings, pairs: Pairs, path: Path) -> None:
-    """Learn from pairs of a corpus how translation models score truncated pairs, and write it to a file."""
+    """Learn from pairs of a corpus how translation models score truncated pairs, and write the model to a file."""
     scorer, pairs = PairScorer(settings), _evenly_spaced(pairs)
     if settings.lexical_model is not None:
         model = LexicalModel.load(Path(settings.lexical_model))
@@ -49,7 +52,7 @@ def learn_coverage(settings: ScoringSettings, pairs: Pairs, path: Path) -> None:
 
 
 def _truncated_pairs(pairs: Pairs) -> list[Pairs]:
-    """Return pairs with truncated targets, and with truncated sources."""
+    """Return the pairs with truncated targets, and the pairs with truncated sources."""
     (sources, targets), dice = _sides(pairs), np.random.default_rng(1)
     groups = (
         zip(sources, truncate_texts(targets, dice), strict=True),
@@ -61,13 +64,13 @@ def _truncated_pairs(pairs: Pairs) -> list[Pairs]:
 def learn_thresholds(
     settings: ScoringSettings, scores: NDArray[np.float32], pairs: Pairs, posterior: float
 ) -> dict[str, float]:
-    """Return the border of each score, by its rule.
+    """Return the threshold of each rule that uses these scores.
 
     Args:
         settings: The models with which pairs are scored.
-        scores: Scores of pairs of the corpus: shape (pairs, ``SCORE_NAMES``).
-        pairs: Pairs of the corpus, from which random ones are made.
-        posterior: The probability of being good at the border.
+        scores: Scores of pairs in the corpus: shape (pairs, ``SCORE_NAMES``).
+        pairs: Pairs in the corpus, from which random pairs are created.
+        posterior: The probability of being a good pair at the threshold.
     """
     borders: dict[str, float] = {}
     of_truncated: NDArray[np.float64] | None = None
@@ -96,7 +99,7 @@ def learn_thresholds(
 
 
 def _evenly_spaced(pairs: Pairs) -> Pairs:
-    """Return as many pairs as the translation models judge."""
+    """Return evenly spaced pairs, at most as many as are scored with the translation models."""
     if len(pairs) <= _JUDGED_BY_MODELS:
         return pairs
     return [pairs[number] for number in np.linspace(0, len(pairs) - 1, _JUDGED_BY_MODELS).astype(int)]

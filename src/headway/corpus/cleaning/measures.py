@@ -1,9 +1,9 @@
-"""The values by which rules judge the lines of a corpus.
+"""Measure the values of each line that rules compare with their thresholds.
 
-A line has a *row*: its keys, by which repeated texts are found, its values, the languages and scripts of its texts,
-and the repairs that were made. Rows are all that the second pass needs besides the texts, so that thresholds that are
-learned from the corpus, or compare lines with each other, need no text. A value that does not apply to a line is NaN,
-and no rule drops a line by it.
+Each line has a *row*. It contains the keys by which repeated texts are found, the values, the languages and scripts of
+the texts, and the repairs that were made. Apart from the texts to write, the second pass needs only the rows: neither
+learning thresholds nor comparing lines needs the texts. A value that does not apply to a line is NaN, and no rule drops
+a line because of a NaN.
 """
 
 from __future__ import annotations
@@ -58,34 +58,34 @@ _VALUE = {name: number for number, name in enumerate(VALUE_NAMES)}
 
 
 def get_value(rows: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """Return a value of each row: one of ``VALUE_NAMES``."""
+    """Return the value with the given name, one of ``VALUE_NAMES``, of each row."""
     column: NDArray[np.float32] = rows["values"][:, _VALUE[name]]
     return column
 
 
 def encode_rows(rows: NDArray[Any]) -> list[str]:
-    """Return each row as ``ROW_CHARACTERS`` characters of ASCII."""
+    """Encode each row as ``ROW_CHARACTERS`` ASCII characters (Base64)."""
     text = base64.b64encode(rows.tobytes()).decode("ascii")
     return [text[start : start + ROW_CHARACTERS] for start in range(0, len(text), ROW_CHARACTERS)]
 
 
 def decode_rows(text: bytes) -> NDArray[Any]:
-    """Return the rows whose encoded forms follow each other in ``text``."""
+    """Decode the rows whose encoded forms are concatenated in ``text``."""
     rows: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype=ROW_DTYPE)
     return rows
 
 
 def text_hash(text: str) -> int:
-    """Return a hash of 64 bits, which is the same in every process."""
+    """Return a 64-bit hash that is the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 @dataclass(frozen=True)
 class MeasuredLines:
-    """The repaired texts of lines, and their rows.
+    """The repaired texts and the rows of lines.
 
     Attributes:
-        texts: The texts of each line.
+        texts: The repaired texts in each line.
         rows: The row of each line.
     """
 
@@ -98,10 +98,10 @@ class Measurer:
     """Repairs and measures lines.
 
     Attributes:
-        kind: What a line contains.
-        languages: The language of source and target, or of the text; None if it is not known.
+        kind: The content of a line: a pair, a text, or a labeled text.
+        languages: The languages of source and target, or of the text. None if a language is not known.
         repairs: The repairs to make.
-        rules: The rules that will be applied. What only others need is not measured.
+        rules: The rules that will be applied. Values that only other rules need are not measured.
         held_out: Hashes of the texts that must not be in the corpus.
     """
 
@@ -121,11 +121,11 @@ class Measurer:
         return language_detector() if "language" in self.rules else None
 
     def load(self) -> None:
-        """Load what measuring needs.
+        """Load the packages and models that measuring needs.
 
         Raises:
             MissingPackageError: A repair or a rule needs a package that is not installed.
-            ConfigError: A language is not known.
+            ConfigError: A language is not supported.
         """
         self.measure([CorpusLine(("a",) * len(self.languages) + ("a",) * (self.kind == "labels"))])
         for code in self.languages:
@@ -133,7 +133,7 @@ class Measurer:
                 self._detector.column(code)
 
     def repair_texts(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
-        """Return the repaired texts of lines, without labels, skipping lines that have no texts."""
+        """Return the repaired texts in lines, without labels. Lines without valid texts are skipped."""
         return [
             tuple([self._repairer.repair(text)[0] for text in line.texts[: len(self.languages)]])
             for line in lines
@@ -141,7 +141,7 @@ class Measurer:
         ]
 
     def measure(self, lines: Sequence[CorpusLine]) -> MeasuredLines:
-        """Return the repaired texts of lines and their rows."""
+        """Repair and measure lines."""
         rows = np.zeros(len(lines), dtype=ROW_DTYPE)
         rows["values"][:] = np.nan
         repairs = [self._repair(line) for line in lines]
@@ -162,11 +162,11 @@ class Measurer:
         if self.kind == "pairs" and "facts" in self.rules:
             set_value(rows, "facts", [_number(count_fact_differences(*pair)) for pair in repaired])
         for name in ("letters", "script", "copy", "language", "facts", "repetition"):
-            rows["values"][~usable, _VALUE[name]] = np.nan  # an unusable line is judged only by its emptiness
+            rows["values"][~usable, _VALUE[name]] = np.nan  # these rules do not apply to unusable lines
         return MeasuredLines(repaired, rows)
 
     def _repair(self, line: CorpusLine) -> tuple[tuple[str, ...], int]:
-        """Return the repaired texts of a line, and the set of repairs."""
+        """Return the repaired texts in a line, and the set of repairs that changed them."""
         if line.fault is not None:
             return line.texts, 0
         texts, made = list(line.texts), 0
@@ -218,7 +218,7 @@ class Measurer:
 
 
 def set_value(rows: NDArray[Any], name: str, values: Sequence[float] | NDArray[np.float64]) -> None:
-    """Set a value of each row: one of ``VALUE_NAMES``."""
+    """Set the value with the given name, one of ``VALUE_NAMES``, in each row."""
     rows["values"][:, _VALUE[name]] = values
 
 

@@ -1,4 +1,4 @@
-"""The report on a cleaned corpus: report.json for programs, and report.html, a page in a single file."""
+"""The report on a cleaned corpus: report.json for programs, and report.html, a self-contained page."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CleaningReport:
 
     Attributes:
         settings: The settings of the run.
-        counts: What the corpus is.
+        counts: Statistics of the corpus.
         findings: The results of each rule, in the order of the rules.
         repairs: Examples of each repair.
-        repeats: For "source" and "target", the number of lines that repeat that of an earlier line.
+        repeats: For "source" and "target", the number of lines whose text on this side repeats an earlier one.
         ratio_limits: The limits of the length ratio.
     """
 
@@ -50,7 +50,7 @@ class CleaningReport:
     ratio_limits: RatioLimits | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as values of JSON."""
+        """Return the report as JSON values."""
         counts = self.counts
         return {
             "kind": self.settings.kind,
@@ -94,7 +94,7 @@ class CleaningReport:
         }
 
     def _ratio(self) -> dict[str, Any] | None:
-        """Return between which ratios of target to source characters pairs are kept, at some lengths."""
+        """Return, for some lengths, the range of length ratios (target to source) in which pairs are kept."""
         if self.ratio_limits is None:
             return None
         deviations = self.settings.config.thresholds.max_ratio_deviations
@@ -107,10 +107,10 @@ class CleaningReport:
             worst = max(self.findings, key=lambda finding: finding.num_dropped)
             warnings.append(
                 f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
-                "look at the examples of this rule, and check --from and --to"
+                "check the examples of this rule, and check --from and --to"
             )
         if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.threshold)]:
-            warnings.append(f"too few pairs to learn word translations; not applied: {', '.join(not_learned)}")
+            warnings.append(f"too few pairs to learn word translations; rules not applied: {', '.join(not_learned)}")
         for label, count in counts.labels.most_common(1):
             if count >= _ONE_LABEL * counts.labels.total():
                 share = math.floor(100 * count / counts.labels.total())
@@ -119,7 +119,7 @@ class CleaningReport:
 
 
 def _named(counts: NDArray[np.int64], names: Sequence[str]) -> dict[str, int]:
-    """Return the counts that are not 0 by name, the largest first."""
+    """Return the nonzero counts by name, the largest first."""
     order = np.argsort(-counts, kind="stable")
     return {names[number]: int(counts[number]) for number in order.tolist() if counts[number]}
 
@@ -158,7 +158,7 @@ def _example(example: LineExample) -> dict[str, Any]:
 
 
 def write_report(data: Mapping[str, Any], json_path: Path, html_path: Path) -> None:
-    """Write both files; the JSON file last."""
+    """Write both files. The JSON file is written last, because it marks the run as finished."""
     html = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     html.filters["number"] = _shown
     html.filters["share"] = lambda part, whole: f"{part / whole:.2%}" if whole else "–"
@@ -178,7 +178,7 @@ def _shown(number: float | None) -> str:
 
 @dataclass(frozen=True)
 class _Bar:
-    """A bar of a histogram, in units of the drawing."""
+    """A bar in a histogram, in units of the drawing."""
 
     x: float
     y: float
@@ -193,10 +193,10 @@ class _Drawing:
     """A histogram, in units of the drawing.
 
     Attributes:
-        bars: The bars.
-        threshold: Position of the threshold.
-        ticks: Positions and labels of the horizontal axis.
-        levels: Positions and labels of the vertical axis, which is logarithmic.
+        bars: The bars of nonempty bins.
+        threshold: Horizontal position of the threshold.
+        ticks: Positions and labels on the horizontal axis.
+        levels: Positions and labels on the vertical axis, which is logarithmic.
         width: Width of the plot.
         height: Height of the plot.
     """

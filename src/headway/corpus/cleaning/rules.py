@@ -1,4 +1,4 @@
-"""The rules: which value of a line they look at, and when they drop it."""
+"""The rules for dropping lines: the value that each rule compares with its threshold, and in which direction."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, which drops the lines whose value is on the wrong side of a threshold.
+    """A rule that drops the lines whose value is on the wrong side of a threshold.
 
     Attributes:
-        name: The name.
+        name: Name of the rule.
         meaning: A description of the dropped lines.
         value: A description of the value.
-        threshold: The name of the threshold in the configuration, or None if it is always 0.
-        drops: Whether it drops lines with values above or below the threshold.
-        kinds: The kinds of corpora that it applies to.
-        histogram_edges: The first and the last edge of its histogram, or None if it has only two values.
-        histogram_scale: The scale of its histogram.
-        num_bins: Number of bins of its histogram.
+        threshold: The name of the threshold in the configuration, or None if the threshold is always 0 or learned.
+        drops: Whether the rule drops lines with values above or below the threshold.
+        kinds: The kinds of corpora that the rule applies to.
+        histogram_edges: The first and the last edge of the histogram of values, or None if there are only two values.
+        histogram_scale: The scale of the histogram.
+        num_bins: Number of bins in the histogram.
         is_learned: Whether the threshold is learned from the corpus.
     """
 
@@ -43,7 +43,7 @@ class Rule:
     is_learned: bool = False
 
     def limit(self, thresholds: Thresholds) -> float:
-        """Return the threshold; NaN if it has to be learned."""
+        """Return the threshold, or NaN if it has to be learned."""
         if self.is_learned:
             return math.nan
         return 0.0 if self.threshold is None else float(getattr(thresholds, self.threshold))
@@ -132,7 +132,7 @@ RULES_BY_NAME: Mapping[RuleName | Literal["held_out"], Rule] = {
     ),
     "truncated": Rule(
         "truncated",
-        "pairs in which one side says more than the other",
+        "pairs in which one side contains more than the other",
         "log-odds that neither side is truncated",
         drops="below",
         kinds=_PAIRS,
@@ -142,7 +142,7 @@ RULES_BY_NAME: Mapping[RuleName | Literal["held_out"], Rule] = {
     "cross_entropy": Rule(
         "cross_entropy",
         "pairs that two translation models do not agree on",
-        "dual conditional cross-entropy, in nats for each token",
+        "dual conditional cross-entropy, in nats per token",
         kinds=_PAIRS,
         histogram_edges=(0, 12),
         is_learned=True,
@@ -151,6 +151,6 @@ RULES_BY_NAME: Mapping[RuleName | Literal["held_out"], Rule] = {
 
 
 def rules_for(names: Sequence[RuleName], kind: CorpusKind, *, has_held_out: bool) -> list[Rule]:
-    """Return the rules with these names that apply to a kind of corpus, in the order in which they are applied."""
+    """Return the rules with these names that apply to this kind of corpus, in the order in which they are applied."""
     rules = [RULES_BY_NAME[name] for name in names]
     return [RULES_BY_NAME["held_out"]] * has_held_out + [rule for rule in rules if kind in rule.kinds]

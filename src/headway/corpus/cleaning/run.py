@@ -1,16 +1,16 @@
-"""Clean a corpus: two passes in a folder, so that a run that was interrupted can continue.
+"""Clean a corpus in two passes, in a folder, so that an interrupted run can be resumed.
 
-The first pass measures all lines, as a job (:mod:`headway.corpus.cleaning.measuring`). What depends on the whole corpus
-is then learned from the rows alone: the limits of the length ratio, and which lines repeat others. The second pass
-decides and writes. The folder contains::
+The first pass measures all lines, as a job (:mod:`headway.corpus.cleaning.measuring`). Properties of the whole corpus
+are then learned from the rows: the limits of the length ratio, and which lines repeat others. The second pass decides
+which lines to keep, and writes the results. The folder contains::
 
-    kept.de, kept.en    the lines that are kept, in the format of the input
-    dropped.jsonl.zst   the others: file, line, rule, value, threshold and texts
+    kept.de, kept.en    the kept lines, in the format of the input
+    dropped.jsonl.zst   the dropped lines: file, line, rule, value, threshold and texts
     report.json         counts, thresholds, histograms and examples; written last
-    report.html         the same for people
-    .job/               what is needed to continue; removed when the run is complete
+    report.html         the same report as a page
+    .job/               files needed to resume; removed when the run is complete
 
-No file depends on the number of workers, or on interruptions.
+The files do not depend on the number of workers or on interruptions.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ if TYPE_CHECKING:
 MEASURE_OPERATION, SCORE_OPERATION = "clean", "clean-score"  # names of job operations, and of their folders
 _JOB = ".job"
 _DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
-HTML_REPORT_FILE = "report.html"  # the report for people
+HTML_REPORT_FILE = "report.html"
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
 _ADVICE = "repeat that command to resume it, or choose another folder"
 
 
 @dataclass(frozen=True)
 class CleaningResult:
-    """A finished run.
+    """The result of a finished run.
 
     Attributes:
-        kind: What a line contains.
-        lines: Number of lines of the corpus.
+        kind: The content of a line: a pair, a text, or a labeled text.
+        lines: Number of lines in the corpus.
         kept: Number of lines that were kept.
-        dropped: Number of lines that each rule has dropped, without rules that have dropped none.
-        repaired: Number of lines that each repair has changed, without repairs that have changed none.
+        dropped: Number of lines that each rule dropped. Rules that dropped no line are omitted.
+        repaired: Number of lines that each repair changed. Repairs that changed no line are omitted.
         warnings: Warnings about the corpus.
     """
 
@@ -75,7 +75,7 @@ class CleaningResult:
     warnings: tuple[str, ...]
 
     def summary(self) -> list[str]:
-        """Return a summary: how many lines were kept, repaired and dropped, and the warnings."""
+        """Return a summary: the numbers of lines that were kept, repaired and dropped, and the warnings."""
         texts = "pairs" if self.kind == "pairs" else "texts"
         share = f" ({self.kept / self.lines:.1%})" if self.lines else ""
         return [
@@ -99,19 +99,19 @@ def clean(
     timing: Timing | None = None,
     on_progress: Callable[[str, int, int], None] = lambda activity, done, total: None,
 ) -> CleaningResult:
-    """Clean a corpus, or continue to.
+    """Clean a corpus, or resume an interrupted run.
 
     Args:
         inputs: The files of the corpus.
-        settings: What to do.
+        settings: The settings of the cleaning.
         folder: The folder for the results.
         work: Works on a job until all of its chunks have a result.
-        chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the size.
-        timing: Times of the protocol.
-        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
+        chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the corpus size.
+        timing: Intervals and time limits of the job protocol.
+        on_progress: Called with an activity, the number of finished lines and the total number of lines.
 
     Raises:
-        CheckpointError: The folder has the results of another run, or other files.
+        CheckpointError: The folder contains the results of another run, or other files.
         DataError: A file cannot be read.
     """
     memories = tuple(str(item.paths[0]) for item in inputs if item.format == "tmx")
@@ -124,9 +124,9 @@ def clean(
         shutil.rmtree(folder / _JOB, ignore_errors=True)
         return _result(report)
     if folder.exists() and any(folder.iterdir()) and not (folder / _JOB).exists():
-        raise CheckpointError(f"{folder}: neither empty nor the folder of an interrupted run; choose another folder")
+        raise CheckpointError(f"{folder}: not empty, and not the folder of an interrupted run; choose another folder")
     job = folder / _JOB
-    with lock_file(job / "lock"):  # if the same command runs several times at once, one process converts the files
+    with lock_file(job / "lock"):  # if the same command runs in several processes, only one converts the files
         readable = readable_inputs(inputs, settings.languages, job / "input")
     paths = [item.paths for item in readable]
 
@@ -162,10 +162,10 @@ def clean(
 
 
 def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
-    """Return the report of a finished run, if it is the run that is requested.
+    """Return the report of a finished run.
 
     Raises:
-        CheckpointError: It is another one.
+        CheckpointError: The finished run is not the requested one.
     """
     path = folder / _REPORT
     try:
@@ -190,16 +190,16 @@ def _result(report: dict[str, Any]) -> CleaningResult:
 
 
 class _SecondPass:
-    """Learns from the rows of all lines, decides, and writes the results.
+    """Learns from the rows of all lines, decides which lines to keep, and writes the results.
 
     Args:
         plan: The plan of the first pass, which is complete.
         inputs: The files of the corpus.
-        files: The files for the kept lines.
-        settings: What to do.
+        files: The output files for the kept lines.
+        settings: The settings of the cleaning.
         folder: The folder for the results.
-        score: Scores all lines in a job, and returns its plan.
-        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
+        score: Scores all lines in a job, and returns the job's plan.
+        on_progress: Called with an activity, the number of finished lines and the total number of lines.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class _SecondPass:
         self._rules = rules_for(names, settings.kind, has_held_out=bool(settings.held_out))
 
     def run(self, identity: dict[str, Any]) -> CleaningResult:
-        """Return the result, when everything has been written."""
+        """Run the pass, and return the result after all files have been written."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         limits = self._learn_ratio_limits()
         judge = self._with_scores(Judge(self._rules, self._settings.config.thresholds, limits))
@@ -232,7 +232,7 @@ class _SecondPass:
         return _result(data)
 
     def _chunks(self, activity: str) -> Iterator[tuple[JobChunk, int, MeasuredChunk]]:
-        """Yield each chunk, the number of lines before it, and what was measured."""
+        """Yield each chunk, the number of lines before it, and its measurements."""
         done = 0
         for chunk in self._plan.chunks():
             scores = self._read_scores(chunk)
@@ -257,7 +257,7 @@ class _SecondPass:
         return histogram.limits()
 
     def _with_scores(self, judge: Judge) -> Judge:
-        """Return the judge with the borders of scores by models, if a rule needs them. All lines are then scored."""
+        """Return the judge with thresholds for model scores. If a rule needs them, all lines are scored."""
         needed = [rule for rule in self._rules if rule.is_learned]
         if not needed:
             return judge
@@ -293,7 +293,7 @@ class _SecondPass:
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
-        The sample depends on the texts only. It contains each pair only once, ignoring case and punctuation, because a
+        The sample depends only on the texts. It contains each pair only once, ignoring case and punctuation, because a
         repeated truncated pair would explain itself.
         """
         share = self._sampled_share(count)
@@ -339,7 +339,8 @@ class _SecondPass:
         return replace(judge, flags_alone=alone, flags_in_order=in_order)
 
     def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which lines a rule drops: as the only rule, and among the lines that the judge keeps."""
+        """Return which lines a rule drops if it is the only rule, and which it drops among those that ``before`` keeps.
+        """
         alone, in_order = (
             create_line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines)
             for part in ("alone", "in_order")
@@ -361,7 +362,7 @@ class _SecondPass:
             yield first + np.flatnonzero(chosen), rows[names[0]], rows[names[1]]
 
     def _count_repeats(self, side: str) -> int:
-        """Return how many usable lines have a source, or a target, that an earlier one has."""
+        """Return the number of usable lines whose source, or target, occurs in an earlier usable line."""
 
         def keys() -> Iterator[tuple[Any, Any, Any]]:
             for _, first, chunk in self._chunks(f"comparing {side}s"):
@@ -374,7 +375,7 @@ class _SecondPass:
         return count
 
     def _write(self, judge: Judge) -> CleaningReport:
-        """Decide about all lines, and write the files with lines."""
+        """Decide which lines to keep, and write the kept and the dropped lines."""
         files = self._files
         names = [*files.names, _DROPPED]
         counts = CorpusCounts()
@@ -412,29 +413,29 @@ class _SecondPass:
 
     @property
     def kind(self) -> CorpusKind:
-        """What a line contains."""
+        """The content of a line: a pair, a text, or a labeled text."""
         return self._settings.kind
 
     @property
     def languages(self) -> list[str]:
-        """The languages of a pair."""
+        """The languages of the two sides of a pair."""
         return [str(code) for code in self._settings.languages]
 
     def parser(self, chunk: JobChunk) -> LineParser:
-        """Return the parser of the lines of a chunk."""
+        """Return the parser for the lines in a chunk."""
         return self._settings.parser(self._inputs[chunk.input].paths[-1])
 
     def file_name(self, chunk: JobChunk) -> str:
-        """Return the name of the file of a chunk."""
+        """Return the display name of the file that contains a chunk."""
         return self._inputs[chunk.input].name
 
     def raw_lines(self, chunk: JobChunk) -> list[tuple[bytes, ...]]:
-        """Return the lines of a chunk as they are in the files."""
+        """Return the lines in a chunk as they are in the input files."""
         return self._plan.read_lines(chunk)
 
 
 class _ChunkWriter:
-    """Writes the lines of a chunk, and returns examples of them."""
+    """Writes the lines in a chunk, and returns single lines as examples."""
 
     def __init__(
         self,
@@ -458,7 +459,7 @@ class _ChunkWriter:
         return decode_texts(self._lines[index])[1]
 
     def repaired_example(self, index: int) -> LineExample:
-        """Return a line with its texts before repairs."""
+        """Return a line as an example, with its texts before repairs."""
         after = self.example(index, 0.0)
         before = self._pass.parser(self._chunk).parse(self._raw_lines()[index]).texts
         return LineExample(after.file, after.line, 0.0, after.texts, before)
@@ -469,7 +470,7 @@ class _ChunkWriter:
         return self._raw
 
     def write_kept(self, files: KeptFiles, outputs: Sequence[Any]) -> None:
-        """Write the lines that are kept."""
+        """Write the kept lines."""
         numbers = np.flatnonzero(self._decisions.kept).tolist()
         if not numbers:
             return
@@ -487,7 +488,7 @@ class _ChunkWriter:
             outputs[0].write(b"\n".join(lines) + b"\n")
 
     def write_dropped(self, output: Any) -> None:
-        """Write the lines that are dropped, as records of JSON."""
+        """Write the dropped lines as JSON records."""
         by_rule = self._decisions.dropped_by
         names = _FIELD_NAMES[self._pass.kind]
         for number in np.flatnonzero(~self._decisions.kept).tolist():
@@ -508,7 +509,7 @@ _FIELD_NAMES = {"pairs": ("source", "target"), "texts": ("text",), "labels": ("t
 
 
 def _cells(line: bytes) -> list[bytes]:
-    """Return the texts of a measured line, each on one line."""
+    """Return the texts in a measured line, each without line breaks."""
     if b"\\" not in line:
         return line.split(b"\t")
     return [text.replace("\n", " ").replace("\r", " ").encode() for text in decode_texts(line)]

@@ -54,7 +54,7 @@ export const germanMessages = {
     "ein Dokument mit der Endung {extension} kann Makros enthalten; speichern Sie es in einem Format ohne Makros",
   "the document contains macros; save it in a format without macros":
     "das Dokument enthält Makros; speichern Sie es in einem Format ohne Makros",
-  "the document is of a type with macros; save it in a format without macros":
+  "the document's type allows macros; save it in a format without macros":
     "das Dokument ist von einer Art, die Makros enthalten kann; speichern Sie es in einem Format ohne Makros",
   "the document is encrypted; save it without a password": "das Dokument ist verschlüsselt; speichern Sie es ohne Kennwort",
   "the document is encrypted, or in a format from before 2007; save it without a password":
@@ -62,9 +62,9 @@ export const germanMessages = {
   "the file is not an office document, or it is damaged (no valid zip archive)":
     "die Datei ist kein Office-Dokument, oder sie ist beschädigt (kein gültiges ZIP-Archiv)",
   "the file is not a {kind}": "die Datei ist nicht von dieser Art: {kind}",
-  "the {kind} is in the variant Strict Open XML; save it as an ordinary .docx or .pptx file":
+  "the {kind} uses the Strict Open XML variant; save it as an ordinary .docx or .pptx file":
     "das Dokument ist in der Variante Strict Open XML; speichern Sie es als gewöhnliche Datei in .docx oder .pptx",
-  "the file is not an OpenDocument text": "die Datei ist kein OpenDocument-Text",
+  "the file is not an OpenDocument Text file": "die Datei ist kein OpenDocument-Text",
   "the unpacked document has {count} bytes; expected at most {most}": "das Dokument hat ausgepackt {count} Bytes; erlaubt sind {most}",
   "the document contains too much text": "das Dokument hat zu viel Text",
   "the document takes too long to process": "das Dokument zu verarbeiten dauert zu lange",
