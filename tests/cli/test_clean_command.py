@@ -301,7 +301,10 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
         ((source, target, *LANGUAGES, "--set", "thresholds.min_letter_share=2", *out), "min_letter_share = 2"),
         ((source, target, *LANGUAGES, "--set", "thresholds.max_words=2", *out), "unknown key 'thresholds.max_words'"),
         ((source, target, *LANGUAGES, "--set", 'rules=["copies"]', *out), "rules"),
-        ((source, target, *LANGUAGES, "--model", folders["translator"], *out), "--model and --reverse must be used together"),
+        (
+            (source, target, *LANGUAGES, "--model", folders["translator"], *out),
+            "--model and --reverse must be used together",
+        ),
         (
             (source, target, *LANGUAGES, "--model", folders["back"], "--reverse", folders["translator"], *out),
             "translates from en to de; expected de to en; exchange",

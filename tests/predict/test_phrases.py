@@ -79,7 +79,7 @@ def test_words_that_the_vocabulary_does_not_have() -> None:
 
 @pytest.mark.parametrize("source", [Source("x", include=("",)), Source("x", include=((),)), Source("x", banned=(" ",))])
 def test_empty_phrases(source: Source) -> None:
-    with pytest.raises(ConfigError, match=r"(include|banned): a phrase is empty; give words"):
+    with pytest.raises(ConfigError, match=r"(include|banned): a phrase is empty; each alternative"):
         check_phrases(source)
 
 
@@ -195,7 +195,7 @@ def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.Data
 def test_a_phrase_that_is_too_long() -> None:
     made = tokenizer("characters")
     assert tokenize_banned_phrases(made, Source("x", banned=("das Haus " * 5,)))
-    with pytest.raises(LengthError, match=r"has 5\d tokens; at most 50 are accepted: shorten it"):
+    with pytest.raises(LengthError, match=r"has 5\d tokens; at most 50 are accepted; shorten the phrase"):
         tokenize_banned_phrases(made, Source("x", banned=("das Haus " * 6,)))
 
 

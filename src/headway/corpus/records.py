@@ -94,7 +94,7 @@ def record_format(paths: Sequence[Path], field: str | None, result: str, *, num_
     """Return the format of the records in input files, or None if each line is a text.
 
     Args:
-        paths: The files.
+        paths: The input files.
         field: The value of --field: the names of the fields to read, separated by commas.
         result: The name of the field for the result.
         num_fields: The number of fields that the operation reads.

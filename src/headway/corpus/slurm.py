@@ -81,8 +81,7 @@ def _run(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
     except FileNotFoundError:
         raise ConfigError(
-            f"{command[0]} is not installed on this machine; run the command on a machine that can submit jobs to "
-            "SLURM"
+            f"{command[0]} is not installed on this machine; run the command on a machine that can submit jobs to SLURM"
         ) from None
     except subprocess.CalledProcessError as error:
         raise HeadwayError(

@@ -37,7 +37,7 @@ HtmlPredicate = Callable[["_Element", "_Element"], bool]
 
 
 def make_html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HtmlPredicate:
-    """Return a function of a unit and its new target that returns whether the target's text is HTML.
+    """Return a function that takes a unit and its new target, and returns whether the target's text is HTML.
 
     Args:
         root: The root element of the file.

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _HIDDEN = re.compile(rf"({STAND_IN.pattern})\1*")
-_OBJECT = re.compile(rf"\[\^[^\[\]\s]+\]:?|{_HIDDEN.pattern}")  # the mark of a footnote, or a hidden construct
+_OBJECT = re.compile(rf"\[\^[^\[\]\s]+\]:?|{_HIDDEN.pattern}")  # a footnote marker, or a hidden construct
 _HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
 _BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
 _FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN
 _PUNCTUATION = frozenset(string.punctuation)  # characters that a backslash escapes
-_ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the mark of a list item in a cell, if any
+_ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the optional list item marker in a cell
 _CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCK_TAGS)
 _SPECIAL = "\\`*_[]<>~"
 _SPECIAL_CHARACTER = re.compile(f"[{re.escape(_SPECIAL)}]")
@@ -218,10 +218,10 @@ def _first_character(part: InlinePart | None) -> str:
 class _HiddenText:
     """A text in which constructs from Markdown dialects are hidden from the parser.
 
-    Each construct is replaced by as many other characters: a construct inside a line by private-use characters, and
-    whole lines by spaces. The marker before a title is replaced by a heading marker. The marker of a container is
-    replaced by a list item marker and a heading marker, so that the parser treats the indented content as part of the
-    list item.
+    Each construct is replaced by the same number of other characters: a construct inside a line by private-use
+    characters, and whole lines by spaces. The marker before a title is replaced by a heading marker. The marker of a
+    container is replaced by a list item marker and a heading marker, so that the parser treats the indented content as
+    part of the list item.
 
     Attributes:
         text: The text with hidden constructs.
@@ -458,8 +458,7 @@ def _inline(
 
 
 def _pairs(events: Sequence[_Event]) -> dict[int, int]:
-    """Map the index of each opening tag to its closing tag. HTML tags without a partner on the same level are unpaired.
-    """
+    """Map the index of each opening tag to its closing tag's index. HTML tags are paired only on the same level."""
     pairs: dict[int, int] = {}
     opened: list[int] = []
     for index, event in enumerate(events):
@@ -579,7 +578,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 else:
                     add(start, end, "break" if state.level == 0 else "object", source[start:end])
             elif new[-1].type == "text_special":
-                if new[-1].content != source[start:end]:  # otherwise a backslash that escapes nothing
+                if new[-1].content != source[start:end]:  # otherwise, the backslash escapes nothing
                     add(start, end, "text", source[start:end], new[-1].content)
             elif name not in ("newline", "text"):
                 visible = new[-1].content if name == "backticks" else ""

@@ -17,11 +17,11 @@ CONTROL_CHARACTER = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 # Tags, ANSI escape sequences for colors, and other control characters.
 _TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL_CHARACTER}"
 _TAGS = re.compile(_TAG)
-# A printf directive of C or Python: flags, width, precision, length modifier, conversion.
+# A C or Python printf directive: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
     _TAG + r"|%(?:\(\w+\)|\d+\$)?[-+ 0#']*+(?:\d++|\*)?(?:\.(?:\d+|\*)?)?(?:hh?|ll?|[jztLq])?[diouxXeEfFgGaAcspn%]"
 )
-# References to other messages: linked messages of vue-i18n, and nested messages of i18next.
+# References to other messages: vue-i18n's linked messages, and i18next's nested messages.
 _MESSAGES = r"|(?P<word>@(?:\.\w+)?:(?:\([\w.-]+\)|[\w-]+(?:\.[\w-]+)*)|\$t\((?:[^()]|\([^()]*\))*+\))"
 _TAGS_AND_MESSAGES = re.compile(_TAG + _MESSAGES)
 _LINE_BREAK = r"\r\n|\n|\r"
@@ -39,8 +39,8 @@ class Message:
     """A message. Its translation keeps HTML tags, control characters and, in some syntaxes, the items listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
-    argument with branches do not end a line. Characters that the message writes as HTML entities are also written as
-    entities in the translation.
+    argument with branches do not end a line. Characters that are HTML entities in the message are also written as entities
+    in the translation.
 
     ==========  ====================================================================================================
     gettext     nothing else

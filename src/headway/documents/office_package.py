@@ -1,4 +1,4 @@
-"""Open office documents, which are zip archives of XML files, safely, and write them with changed files.
+"""Safely open office documents (zip archives of XML files), and write them with changed files.
 
 Encrypted documents, macros, damaged archives and zip bombs are refused. (Zip bombs are detected by their total size,
 number of files and compression ratio.)

@@ -1,9 +1,8 @@
 """The formatting of spaces between words in office documents, for example where an underline ends.
 
 Formatting is placed by word alignment, which does not cover the spaces between words. A space in the translation gets
-the formatting of a space in the source with the same neighbors. The neighbors of a space are the items on its left and
-right: the formatting of a word, an object, or an end of the text. If the source has no such space, the formatting is
-not changed.
+the formatting of a space in the source with the same neighbors. Each of the two neighbors is the formatting of a word,
+an object, or an end of the text. If the source has no such space, the formatting is not changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parsing of untrusted XML: without custom entities, document types or network access, and with bounded depth."""
+"""Parse untrusted XML without custom entities, document types or network access, and with bounded depth."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def translate_document(
         text_syntax: XLIFF: whether texts are escaped HTML. None means that this is declared in the file or detected.
 
     Raises:
-        HeadwayError: The document is refused, or an argument does not fit the model.
+        HeadwayError: The document is refused, or an argument is not compatible with the model.
     """
     errors: list[HeadwayError] = []
     terms: list[GlossaryTerm] = []

@@ -90,7 +90,7 @@ class DecodedText:
 
 @dataclass(frozen=True)
 class DecodingTrace:
-    """The record of one search. ``str`` of it has a line for each hypothesis in each step.
+    """The record of one search. Its string form has a line for each hypothesis in each step.
 
     Attributes:
         kind: "single" for one hypothesis (greedy search, or one sample), "beam" for several hypotheses, "groups" for
@@ -165,7 +165,7 @@ def trace_translation(
         num_tokens: Number of most probable tokens to record for each hypothesis in a step.
 
     Raises:
-        HeadwayError: The text cannot be translated, or the options do not fit the model.
+        HeadwayError: The text cannot be translated, or the options are not compatible with the model.
     """
     search = _TracingSearch(num_tokens)
     (translation,) = translator.with_search(search).translate_each([text], options, glossary)

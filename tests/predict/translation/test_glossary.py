@@ -113,7 +113,7 @@ def test_files(tmp_path: Path, name: str, content: str) -> None:
         (b"a\tb\nH\0us\tb\n", r"a.tsv, line 2: looks binary"),
         (b"a\tb\nH\xe4us\tb\n", r"a.tsv, line 2: byte 2 of the line \(0xE4\) is not UTF-8"),
         (b"a\tb\nHaus\n", r"a.tsv, line 2: 1 column; expected a source phrase, a target phrase and optionally"),
-        (b"a\tb\texact\td\n", r"a.tsv, line 1: 4 columns; expected .*; separate columns by tabs"),
+        (b"a\tb\texact\td\n", r"a.tsv, line 1: 4 columns; expected .*; separate columns with tabs"),
         (b"a\tb\n\t b\n", r"a.tsv, line 2: a phrase is empty; expected words in each column"),
         (b"a\tb||c\n", r"a.tsv, line 1: a phrase is empty"),
         (b"a\t" + b"b|" * 100 + b"b\n", r"a.tsv, line 1: 101 alternatives; expected at most 100"),
@@ -151,7 +151,7 @@ def test_entries_that_a_model_cannot_produce_are_refused(make_translator: Make) 
     with pytest.raises(LengthError, match=r"has 3 tokens; expected at most 2"):
         bpe.translate("das", DecodingOptions(max_length=2), glossary=Glossary([("das", "xyz")]))
     for options in ({"beam_size": 1}, {"groups": 2}):
-        with pytest.raises(ConfigError, match=r"a glossary and (groups|beam_size = 1) exclude each other"):
+        with pytest.raises(ConfigError, match=r"a glossary cannot be combined with (groups|beam_size = 1)"):
             bpe.translate("das", DecodingOptions.parse(options, "test"), glossary=Glossary([("das", "der")]))
 
 

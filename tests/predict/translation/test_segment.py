@@ -87,7 +87,7 @@ class TestLongSentences:
         assert not {part.text[0] for part in parts} & set("ーっょ」")
 
     def test_a_character_that_is_too_long_is_an_error(self) -> None:
-        with pytest.raises(LengthError, match=r"is one character with 9 tokens, more than the limit of 4"):
+        with pytest.raises(LengthError, match=r"is one character with 9 tokens, but a source may have at most 4"):
             split_text("ab" + "e" + "\u0301" * 8, "en", len, 4)
 
 

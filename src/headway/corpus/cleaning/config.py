@@ -93,7 +93,7 @@ class Thresholds(Config):
         0,
         ge=0,
         description="facts: maximum number of numbers, URLs, e-mail addresses and placeholders on one side without a "
-        "counterpart on the other. Numbers count only if both sides have digits.",
+        "counterpart on the other. Numbers are counted only if both sides contain digits.",
     )
     max_repetition: float = Field(
         0.5,
@@ -113,9 +113,7 @@ class Thresholds(Config):
 class CleaningConfig(Config):
     """The configuration of ``headway corpus clean``: the content of clean.toml."""
 
-    repairs: tuple[RepairName, ...] = Field(
-        REPAIRS, description="Repairs to make in each text. Their order is fixed."
-    )
+    repairs: tuple[RepairName, ...] = Field(REPAIRS, description="Repairs to make in each text. Their order is fixed.")
     rules: tuple[RuleName, ...] = Field(
         RULES,
         description="Rules in the order in which they are applied. A dropped line is counted for the first rule that "

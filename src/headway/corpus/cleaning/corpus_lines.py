@@ -26,7 +26,7 @@ class CorpusLine:
     """The texts in a line, in the order source and target, text, or text and label.
 
     Attributes:
-        texts: The texts. Bytes that are not valid text are replaced, so that the line can be displayed.
+        texts: The decoded texts. Bytes that are not valid text are replaced, so that the line can be displayed.
         fault: The reason why the line is invalid, or None.
     """
 

@@ -19,7 +19,8 @@ from jaxtyping import Float, Shaped
 from headway.corpus.cleaning.mixture import PosteriorCurve, estimate_posteriors, is_probably_good
 
 _LEAST_TRUNCATED = 1e-4  # minimum share of truncated pairs in a corpus
-_LOWEST_PART = 0.5  # the lowest scores depend on how many words are missing, which differs between corpora
+# Quantile of truncated pairs below which scores are ignored: they depend on how many words are missing.
+_LOWEST_PART = 0.5
 _MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of Newton steps, and the step size at which the iteration ends
 _RIDGE = 1e-3  # weight of the L2 penalty, compared with the mean log-likelihood
 _LEAST_DEVIATION = 1e-3

@@ -27,8 +27,7 @@ _HALF_DAY = 12
 
 
 def count_fact_differences(source: str, target: str) -> int | None:
-    """Count the numbers, addresses and placeholders without a counterpart. None means that there is nothing to compare.
-    """
+    """Count numbers, addresses and placeholders without a counterpart. None means that nothing can be compared."""
     differences, can_be_compared = 0, False
     if _HINTS.search(source) or _HINTS.search(target):
         source, kept = _without_marked(source)

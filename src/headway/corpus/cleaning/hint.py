@@ -20,7 +20,7 @@ from headway.errors import ConfigError, MissingPackageError
 from headway.text.languages import base_language
 
 _SAMPLE = 10_000
-_READ = 1_000_000  # the sample is taken from the first lines of a corpus, because reading all lines would take too long
+_READ = 1_000_000  # maximum number of lines of a corpus to read, because reading all lines would take too long
 _BATCH = 1000
 _MANY = 0.01
 _NOT_IN_HINT: frozenset[RuleName] = frozenset(
@@ -62,7 +62,7 @@ class CleaningHint:
 def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages = (None, None)) -> CleaningHint | None:
     """Check a sample of the pairs in training corpora. Return None if there are no pairs.
 
-    Rules that need a package that is not installed, or an unknown language, are skipped.
+    Rules are skipped if they need a package that is not installed or a language that is not known.
 
     Args:
         corpora: The training corpora, whose examples are pairs.

@@ -7,21 +7,21 @@ If c(f, e) is the expected number of times that e is the translation of f,
 
 The base measure b(e | f) is a mixture of the word's frequency p(e) and a copy of f, which accounts for names and
 numbers. The absolute discount d removes counts that come from a single sentence pair, because a pair must not explain
-itself. The discounts of a word sum to d_f, which is given to b.
+itself. The discounts of a word f sum to d_f, which is redistributed according to b.
 
 The gain of a word is log(l + (1 - l) mean_f t(e | f) / p(e)), where the mean is over the words of the other sentence
 and the empty word, and l is the share of words that no word of the other sentence generates. In random pairs, the gain
 is about 0 or negative.
 
-The score of a pair is computed in two steps, for both directions: the gain of each word minus the word's mean gain in
-the corpus, averaged over the words; and the deviation of this average from its mean in random pairs of the same
-lengths, in standard deviations. So random pairs of any length have scores of about 0. In spite of the discount, a bad
+The score of a pair is computed in two steps for each direction. First, the gain of each word minus the word's mean gain
+in the corpus is averaged over the words. Second, this average is standardized by its mean and standard deviation in
+random pairs of the same lengths. So random pairs of any length have scores of about 0. In spite of the discount, a bad
 pair in the corpus explains itself a little. Some random pairs are therefore added to the corpus, so that the same is
 true of random pairs.
 
 A second score, the coverage, estimates whether both sides have the same content
-(:mod:`headway.corpus.cleaning.coverage`). Its features are computed from the gains and their differences from the mean
-gains: means, sums, and the largest sum of missing gains at the end of a side.
+(:mod:`headway.corpus.cleaning.coverage`). Its features are means, sums, and the largest sum of missing gains at the end
+of a side, computed from the gains and from their differences to the mean gains.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class _RandomPairs:
         return cls(means.astype(np.float64), logs.astype(np.float64), scale)
 
     def standard_scores(self, features: _PairFeatures) -> Floats:
-        """Standardize the excess of each direction by random pairs, and return their sum divided by the root of 2."""
+        """Standardize both excesses by random pairs, and return their sum divided by the square root of 2."""
         terms = features.length_terms
         scores = (features.excesses - terms @ self.means) / np.exp(terms @ self.log_deviations) / self.scale
         total: Floats = scores.sum(axis=1) / np.sqrt(2)

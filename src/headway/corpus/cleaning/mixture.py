@@ -99,7 +99,9 @@ def estimate_posteriors(
 def is_probably_good(
     scores: Shaped[np.ndarray, " N"], scores_of_bad_pairs: Shaped[np.ndarray, " M"], lowest_part: float = _LOWEST_PART
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each pair is more probably good than bad. If no pair is, as in a tiny corpus, return True for all.
+    """Return whether each pair is more probably good than bad.
+
+    If this is true of no pair, as in a tiny corpus, return True for all.
     """
     border = estimate_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
     is_probable = border.posterior(scores) >= 0.5

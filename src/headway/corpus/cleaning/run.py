@@ -339,8 +339,7 @@ class _SecondPass:
         return replace(judge, flags_alone=alone, flags_in_order=in_order)
 
     def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which lines a rule drops if it is the only rule, and which it drops among those that ``before`` keeps.
-        """
+        """Return which lines a rule drops as the only rule, and which it drops among those that ``before`` keeps."""
         alone, in_order = (
             create_line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines)
             for part in ("alone", "in_order")

@@ -100,7 +100,9 @@ class ScriptCounts:
         return _ratio(chosen, known)
 
     def letter_shares(self) -> NDArray[np.float64]:
-        """Return the share of letters among each text's visible characters. NaN if the text has no visible characters.
+        """Return the share of letters among the visible characters of each text.
+
+        NaN for a text without visible characters.
         """
         return _ratio(self.letters, self.visible)
 

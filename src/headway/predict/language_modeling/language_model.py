@@ -126,7 +126,7 @@ class LanguageModel(ModelWrapper):
         return fastest_float_precision(self.device) if self._failed_check() else self._chosen_precision
 
     def precision_note(self) -> str | None:
-        """Return why the model does not generate in int8, if int8 would be fastest or its weights are stored in int8.
+        """Return why the model does not generate in int8 although int8 would be fastest or stores the weights.
 
         None means that there is nothing to note.
         """
@@ -271,7 +271,7 @@ class LanguageModel(ModelWrapper):
     def _parts(
         self, prompt: Prompt, raw_options: dict[str, Any], alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
-        options = self.generation_options(**{"beam_size": 1, **raw_options})  # streams without a beam of the model's
+        options = self.generation_options(**{"beam_size": 1, **raw_options})  # the model's own beam size is ignored
         if options.n > 1 or options.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
         return self._stream(self._prompt_ids(prompt, 1, options), options, alternatives)
@@ -475,8 +475,7 @@ class LanguageModel(ModelWrapper):
         )
 
     def _request(self, prompt: Sequence[int], generated: Sequence[int], options: GenerationOptions) -> Request:
-        """Return the request to continue ``prompt`` and ``generated``, of which only the end may fit into the context.
-        """
+        """Return the request to continue ``prompt`` and ``generated``, truncated on the left to fit the context."""
         read, limit, context = (*prompt, *generated), options.max_new_tokens - len(generated), self.context_length
         beginning = self.bundle.prompt_prefix
         if context is not None:

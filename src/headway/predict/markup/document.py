@@ -268,7 +268,9 @@ class DocumentBuilder:
         )
 
     def add_segment(self, items: Sequence[Item], escape: Callable[[str], str] = str) -> Pieces:
-        """Add a segment, and return the pieces that represent it. If there is no text to translate, the items are kept.
+        """Add a segment, and return the pieces that represent it.
+
+        If there is no text to translate, the items themselves are returned as pieces.
         """
         write = self._write
         if self._stand_ins or write is not str:

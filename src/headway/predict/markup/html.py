@@ -85,7 +85,8 @@ class MarkupOptions(Config):
     non_splitting_tags: tuple[str, ...] = Field((), fail_fast=True, description="Tags that do not separate segments.")
     ignore_tags: tuple[str, ...] = Field((), fail_fast=True, description="Tags whose content is not translated.")
     outline_detection: bool = Field(
-        True, description="XML: detect the tags that separate segments. If false, only splitting_tags do."
+        True,
+        description="XML: detect the tags that separate segments. If false, only splitting_tags separate segments.",
     )
     attributes: tuple[str, ...] = Field(
         (), fail_fast=True, description="Attributes whose values are translated, such as title and alt."

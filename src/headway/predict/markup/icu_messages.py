@@ -6,7 +6,7 @@ themselves. Branches are translated as separate texts. The rest of the argument,
 The syntax follows ICU's MessageFormat with the apostrophe mode ``DOUBLE_OPTIONAL``: ``''`` is an apostrophe, and an
 apostrophe before a syntax character quotes the text up to the next apostrophe. ``{{...}}`` is accepted as an argument
 without branches, because Angular's templates contain it in branches. Arguments with invalid syntax or more than 16
-levels are not found. The running time is proportional to the length of the text.
+nested levels are ignored. The running time is proportional to the length of the text.
 
 https://unicode-org.github.io/icu/userguide/format_parse/messages/
 """

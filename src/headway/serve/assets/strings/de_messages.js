@@ -24,13 +24,13 @@ export const germanMessages = {
     "ein Text von mehr als {most} Token wird in {parts} Teilen übersetzt; geben Sie einen seiner Sätze ein",
   "prefix: {phrase} contains characters or words that the vocabulary lacks; leave it out or respell it":
     "{phrase} enthält Zeichen oder Wörter, die das Modell nicht kennt; schreiben Sie es anders",
-  "prefix: {count} tokens, but this target may have at most {most}; raise max_length (--max-length) as far as the model's positions allow, or give a shorter prefix":
+  "prefix: {count} tokens, but this target may have at most {most}; raise max_length (--max-length) up to the model's number of positions, or use a shorter prefix":
     "der Anfang hat {count} Token, die Übersetzung darf aber nur {most} haben; geben Sie weniger Text ein",
 
   // Glossary
-  "{phrase} is translated as {target}, but as {other} in {place}; give all alternatives in one entry, separated by |":
+  "{phrase} is translated as {target}, but as {other} in {place}; list all alternatives in one entry, separated by |":
     "für {phrase} steht hier {target}, in einer anderen Zeile aber {other}; schreiben Sie alle Möglichkeiten in eine Zeile, getrennt durch |",
-  "{phrase} contains characters or words that this model's vocabulary does not have; leave the entry out, or spell it as the training text does":
+  "{phrase} contains characters or words that this model's vocabulary does not have; remove the entry, or use a spelling that occurs in the training text":
     "{phrase} enthält Zeichen oder Wörter, die das Modell nicht kennt; lassen Sie den Eintrag weg, oder schreiben Sie ihn anders",
   "{phrase} has {count} tokens; expected at most {most}; shorten the entry, or raise max_length (--max-length) if it is lower than 50":
     "{phrase} hat {count} Token, erlaubt sind {most}; kürzen Sie den Eintrag",
