@@ -277,7 +277,9 @@ def test_two_models_score_each_pair(tmp_path: Path, folders: dict[str, Path]) ->
     for name in ("truncated", "cross_entropy"):
         assert sum(rules[name]["histogram"]["counts"]) == len(GOOD)
     translator, back = (load_translator(folders[name], precision="int8") for name in ("translator", "back"))
-    dual = PairEntropies.of(translator, back, [source for source, _ in GOOD], [target for _, target in GOOD]).dual
+    dual = PairEntropies.compute(
+        translator, back, [source for source, _ in GOOD], [target for _, target in GOOD]
+    ).dual_cross_entropy
     examples = rules["cross_entropy"]["examples"]
     values = {example["line"]: example["value"] for example in (*examples["kept"], *examples["dropped"])}
     assert values == {line: pytest.approx(dual[line - 1], rel=1e-3) for line in values}

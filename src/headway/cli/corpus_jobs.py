@@ -207,9 +207,9 @@ def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
     from headway.contention import num_cores
 
     if job.slurm is not None:
-        from headway.corpus.slurm import submit
+        from headway.corpus.slurm import submit_to_slurm
 
-        for line in submit(plan, job.slurm, job.slurm_options, job.slurm_rounds):
+        for line in submit_to_slurm(plan, job.slurm, job.slurm_options, job.slurm_rounds):
             print(f"headway: {line}", file=sys.stderr)
     elif job.ray is not None:
         from headway.corpus.ray_workers import work_on_ray

@@ -182,7 +182,7 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
         """Return the label or, in JSON format, the complete result."""
         return asdict(result) if self._is_json else result.label
 
-    def count_keys(self, result: Classification) -> Iterable[str]:
+    def counter_keys(self, result: Classification) -> Iterable[str]:
         """Return the key under which truncated texts are counted, if the text was truncated."""
         return ["flag:truncated"] * result.truncated
 

@@ -31,7 +31,7 @@ exec {python} -m headway corpus work {folder} --workers "${{SLURM_CPUS_PER_TASK:
 """
 
 
-def submit(plan: Plan, count: int, options: str, rounds: int) -> list[str]:
+def submit_to_slurm(plan: Plan, count: int, options: str, rounds: int) -> list[str]:
     """Write the batch script, and submit it ``rounds`` times. Return the lines to print.
 
     Args:

@@ -49,7 +49,7 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
     def json_value(self, item: ItemT, result: ResultT) -> Any:
         """Return a result as a JSON value, for a field of a record."""
 
-    def count_keys(self, result: ResultT) -> Iterable[str]:
+    def counter_keys(self, result: ResultT) -> Iterable[str]:
         """Return the keys under which a result is counted."""
         return ()
 
@@ -105,7 +105,7 @@ class TextLineMap(Generic[ItemT, ResultT]):
             if isinstance(result, HeadwayError):
                 failure = self._failure(result, number, location)
             else:
-                batch.counts.update(operation.count_keys(result))
+                batch.counts.update(operation.counter_keys(result))
             batch.lines.append(ConvertedLine(operation.format_line(number, item, result), failure))
         return batch
 
@@ -133,7 +133,7 @@ class TextLineMap(Generic[ItemT, ResultT]):
                     error = error or self._failure(result, number, location)
                     values.append(None)
                 else:
-                    batch.counts.update(operation.count_keys(result))
+                    batch.counts.update(operation.counter_keys(result))
                     values.append(operation.json_value(item, result))
             output = record.format_with_result(values if record.is_list else values[0])
             batch.lines.append(ConvertedLine(output, error))

@@ -235,7 +235,7 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
         """Return a translation as a JSON value."""
         return self._writer.json_value(result)
 
-    def count_keys(self, result: Translation) -> Iterable[str]:
+    def counter_keys(self, result: Translation) -> Iterable[str]:
         """Return keys for the translation's flags, and for each glossary term whether it was satisfied."""
         from headway.predict.translation.quality import translation_flags
 

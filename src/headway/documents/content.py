@@ -79,7 +79,7 @@ class ReadingOptions(Config):
         return name
 
 
-DEFAULT_OPTIONS = ReadingOptions()
+DEFAULT_READING_OPTIONS = ReadingOptions()
 TIMEOUT_MESSAGE = "the document takes too long to process"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.documents.content import DEFAULT_OPTIONS, DocumentContent, DocumentError, ReadingOptions
+from headway.documents.content import DEFAULT_READING_OPTIONS, DocumentContent, DocumentError, ReadingOptions
 from headway.documents.docx import read_docx
 from headway.documents.gettext_catalog import read_po
 from headway.documents.html_file import read_html
@@ -89,7 +89,7 @@ def document_format(name: str) -> DocumentFormat:
 
 
 def read_document(
-    path: str | Path, format_: DocumentFormat, options: ReadingOptions = DEFAULT_OPTIONS
+    path: str | Path, format_: DocumentFormat, options: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> DocumentContent:
     """Read a document.
 

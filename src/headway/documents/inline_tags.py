@@ -27,8 +27,8 @@ from headway.predict.markup.html import is_plain_formatting
 from headway.predict.markup.icu_messages import may_have_branches
 from headway.predict.markup.placeholders import is_translatable
 
-TAG_START = r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:-]*+|\d++(?=/?>))"
-TAG_END = r"(?:\s[^<>]*)?/?>"
+TAG_START_PATTERN = r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:-]*+|\d++(?=/?>))"
+TAG_END_PATTERN = r"(?:\s[^<>]*)?/?>"
 """Patterns for an HTML tag, or a numbered i18next tag such as ``<0>``, in a text that is otherwise not HTML."""
 _TAG = re.compile(
     r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>'

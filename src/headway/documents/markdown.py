@@ -20,7 +20,7 @@ from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText, SourceTag
 from headway.documents.line_breaks import break_like_source, detect_wrap_width, wrap
 from headway.errors import MissingPackageError
-from headway.predict.markup.document import STAND_IN
+from headway.predict.markup.document import STAND_IN_PATTERN
 from headway.predict.markup.html import BLOCK_TAGS, is_plain_formatting, is_untranslated_element
 from headway.predict.markup.icu_messages import may_have_branches
 from headway.predict.markup.markdown_dialects import find_constructs
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_HIDDEN = re.compile(rf"({STAND_IN.pattern})\1*")
+_HIDDEN = re.compile(rf"({STAND_IN_PATTERN.pattern})\1*")
 _OBJECT = re.compile(rf"\[\^[^\[\]\s]+\]:?|{_HIDDEN.pattern}")  # a footnote marker, or a hidden construct
 _HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
 _BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
-_FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN
+_FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN_PATTERN
 _PUNCTUATION = frozenset(string.punctuation)  # characters that a backslash escapes
 _ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the optional list item marker in a cell
 _CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCK_TAGS)
@@ -232,7 +232,7 @@ class _HiddenText:
         self._sources: list[str] = []
         self._is_formula: list[bool] = []
         position = 0
-        for construct in () if STAND_IN.search(text) else find_constructs(text):
+        for construct in () if STAND_IN_PATTERN.search(text) else find_constructs(text):
             source = text[construct.start : construct.end]
             out.append(text[position : construct.start])
             position = construct.end

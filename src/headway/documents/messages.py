@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from html import unescape
 from typing import Literal
 
-from headway.documents.inline_tags import TAG_END, TAG_START, parse_tags, write_tags
-from headway.predict.markup.document import BOUNDARY
-from headway.predict.markup.entities import ENTITY
+from headway.documents.inline_tags import TAG_END_PATTERN, TAG_START_PATTERN, parse_tags, write_tags
+from headway.predict.markup.document import TAG_CHARACTER
+from headway.predict.markup.entities import ENTITY_PATTERN
 from headway.predict.markup.icu_messages import find_branching_arguments
 
 CONTROL_CHARACTER = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 """Pattern of a control character that is not white space."""
 # Tags, ANSI escape sequences for colors, and other control characters.
-_TAG = rf"{TAG_START}{TAG_END}|\x1b\[[\d;]*[A-Za-z]|{CONTROL_CHARACTER}"
+_TAG = rf"{TAG_START_PATTERN}{TAG_END_PATTERN}|\x1b\[[\d;]*[A-Za-z]|{CONTROL_CHARACTER}"
 _TAGS = re.compile(_TAG)
 # A C or Python printf directive: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
@@ -39,8 +39,8 @@ class Message:
     """A message. Its translation keeps HTML tags, control characters and, in some syntaxes, the items listed below.
 
     If a message has tags or directives, each of its lines is translated as a separate text. Line breaks in an ICU
-    argument with branches do not end a line. Characters that are HTML entities in the message are also written as entities
-    in the translation.
+    argument with branches do not end a line. Characters that are HTML entities in the message are also written as
+    entities in the translation.
 
     ==========  ====================================================================================================
     gettext     nothing else
@@ -60,7 +60,7 @@ class Message:
         lines = _lines(message, tags, separators) if has_parts else [message]
         self._entities = {
             character: entity
-            for entity in ENTITY.findall(message)
+            for entity in ENTITY_PATTERN.findall(message)
             if len(character := unescape(entity)) == 1 and character != entity
         }
         self._lines = [parse_tags(line, tags, self._read) for line in lines]
@@ -78,7 +78,7 @@ class Message:
         )
 
     def _read(self, text: str) -> str:
-        return ENTITY.sub(lambda match: unescape(match.group()), text)
+        return ENTITY_PATTERN.sub(lambda match: unescape(match.group()), text)
 
     def _write(self, text: str) -> str:
         return "".join(self._entities.get(character, character) for character in text) if self._entities else text
@@ -89,7 +89,7 @@ def _lines(message: str, tags: re.Pattern[str], separators: re.Pattern[str]) -> 
     breaks = list(separators.finditer(message))
     if not breaks:
         return [message]
-    arguments = find_branching_arguments(tags.sub(lambda tag: BOUNDARY * len(tag.group()), message))
+    arguments = find_branching_arguments(tags.sub(lambda tag: TAG_CHARACTER * len(tag.group()), message))
     inside = {position for argument in arguments for position in range(argument.start, argument.end)}
     lines: list[str] = []
     position = 0

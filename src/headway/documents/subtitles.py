@@ -14,14 +14,14 @@ from html import unescape
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, ReadingOptions, read_text
-from headway.documents.inline_tags import TAG_END, TAG_START, InlineText, parse_tags, write_tags
+from headway.documents.inline_tags import TAG_END_PATTERN, TAG_START_PATTERN, InlineText, parse_tags, write_tags
 from headway.documents.line_breaks import break_like_source
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")
 # WebVTT has classes after names (<c.loud.red>) and times (<00:01.000>); both formats have codes such as {\an8}.
-_TAG = re.compile(rf"{TAG_START}(?:\.[^\s<>]*)?{TAG_END}|<[\d:.]+>|\{{\\[^{{}}]*\}}")
+_TAG = re.compile(rf"{TAG_START_PATTERN}(?:\.[^\s<>]*)?{TAG_END_PATTERN}|<[\d:.]+>|\{{\\[^{{}}]*\}}")
 _SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # a line that begins the text of another speaker
 
 

@@ -340,7 +340,7 @@ class Service:
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            shared = direction.model, direction.arguments, [step.key() for step in steps], arguments, function
+            shared = direction.model, direction.arguments, [step.cache_key() for step in steps], arguments, function
             cache_keys = cache.keys([texts[number] for number in numbers], *shared)
             arguments["options"] = options.model_copy(update=direction.arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
@@ -379,14 +379,14 @@ class Service:
                 with suppress(UnknownLanguageError, UnknownModelError):
                     named = None if model is None else self.model(model, "translates")
                     models.add(self.directions.find(source, target, named).model)
-        steps = {step.key(): step for translating in models for step in self._steps(translating, options)}
+        steps = {step.cache_key(): step for translating in models for step in self._steps(translating, options)}
         detected_targets = {target for source, target in languages if source == "auto"}
         for candidate in self.models_that("translates"):
             if model in (None, candidate.name) and any(
                 self.directions.may_use(candidate, target) for target in detected_targets
             ):
                 with suppress(ConfigError):  # translate raises it if a text is in a language of this model
-                    steps |= {step.key(): step for step in self._steps(candidate, options)}
+                    steps |= {step.cache_key(): step for step in self._steps(candidate, options)}
         return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:

@@ -86,7 +86,9 @@ def corpus_inputs(
     return inputs
 
 
-def readable_inputs(inputs: Sequence[CorpusInput], languages: Sequence[str | None], folder: Path) -> list[CorpusInput]:
+def convert_translation_memories(
+    inputs: Sequence[CorpusInput], languages: Sequence[str | None], folder: Path
+) -> list[CorpusInput]:
     """Return inputs that can be read line by line: translation memories are converted to two text files in ``folder``.
 
     Each line contains a translation unit with both languages. A unit that cannot be read becomes a line that is not

@@ -94,14 +94,14 @@ class CoverageModel:
     """Distinguishes whole pairs from pairs in which one side is truncated.
 
     Attributes:
-        target: Classifier for truncated targets.
-        source: Classifier for truncated sources.
+        target_classifier: Classifier for truncated targets.
+        source_classifier: Classifier for truncated sources.
         truncated_pair_coverages: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`.
             Truncated targets and truncated sources occur here in the same proportion as in the corpus.
     """
 
-    target: _TruncatedSide
-    source: _TruncatedSide
+    target_classifier: _TruncatedSide
+    source_classifier: _TruncatedSide
     truncated_pair_coverages: Floats
 
     @classmethod
@@ -116,18 +116,22 @@ class CoverageModel:
             _TruncatedSide.learn(pairs, truncated_targets), _TruncatedSide.learn(pairs, truncated_sources), np.zeros(0)
         )
         of_targets, of_sources = map(model.log_odds, (truncated_targets, truncated_sources))
-        num_sources = round(len(of_sources) * model.source.share / (model.target.share + model.source.share))
+        num_sources = round(
+            len(of_sources)
+            * model.source_classifier.share
+            / (model.target_classifier.share + model.source_classifier.share)
+        )
         return replace(
             model, truncated_pair_coverages=np.concatenate([of_targets[num_sources:], of_sources[:num_sources]])
         )
 
     def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
         """Return the smaller of two log-odds for each pair: that its target is whole, and that its source is whole."""
-        return np.minimum(self.target.log_odds(features), self.source.log_odds(features))
+        return np.minimum(self.target_classifier.log_odds(features), self.source_classifier.log_odds(features))
 
     def arrays(self) -> dict[str, Any]:
         """Return the model's arrays by name, for saving."""
-        sides = {"target": self.target, "source": self.source}
+        sides = {"target": self.target_classifier, "source": self.source_classifier}
         arrays = {f"{name}.{key}": value for name, side in sides.items() for key, value in asdict(side).items()}
         return arrays | {"of_truncated_pairs": self.truncated_pair_coverages}
 

@@ -49,7 +49,7 @@ class PairEntropies:
     reverse: Float[npt.NDArray[np.float64], "N 6"]
 
     @classmethod
-    def of(
+    def compute(
         cls,
         forward_model: Translator,
         reverse_model: Translator,
@@ -72,7 +72,7 @@ class PairEntropies:
         )
 
     @property
-    def dual(self) -> Entropies:
+    def dual_cross_entropy(self) -> Entropies:
         """The dual conditional cross-entropy of each pair, equation 2."""
         forward, reverse = self.forward[:, 0], self.reverse[:, 0]
         return np.abs(forward - reverse) + (forward + reverse) / 2

@@ -28,12 +28,12 @@ class Decisions:
 
     Attributes:
         values: For each rule, the value of each line.
-        drops: For each rule, whether it would drop each line if it were the only rule.
+        would_drop: For each rule, whether it would drop each line if it were the only rule.
         dropped_by: For each line, the index of the first rule that drops it, or ``KEPT``.
     """
 
     values: dict[str, NDArray[np.float64]]
-    drops: dict[str, NDArray[np.bool_]]
+    would_drop: dict[str, NDArray[np.bool_]]
     dropped_by: NDArray[np.int64]
 
     @property
@@ -65,7 +65,7 @@ class Judge:
 
     def threshold_of(self, rule: Rule) -> float:
         """Return the threshold of a rule."""
-        return self.learned.get(rule.name, rule.limit(self.thresholds))
+        return self.learned.get(rule.name, rule.default_threshold(self.thresholds))
 
     def decide(self, rows: NDArray[Any], first: int, scores: Scores | None = None) -> Decisions:
         """Apply the rules to consecutive lines.
@@ -88,7 +88,7 @@ class Judge:
                 measured, limit = self._values(rule.name, rows, scores or {}), self.threshold_of(rule)
                 values[rule.name] = measured
                 with np.errstate(invalid="ignore"):
-                    dropped = measured > limit if rule.drops == "above" else measured < limit
+                    dropped = measured > limit if rule.drops_if == "above" else measured < limit
                 drops[rule.name] = dropped
             dropped_by[(dropped_by == KEPT) & dropped] = index
         return Decisions(values, drops, dropped_by)

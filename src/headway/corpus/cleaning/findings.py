@@ -31,14 +31,14 @@ class LineExample:
         line: Line number, counted from 1.
         value: The line's value for the rule.
         texts: The texts in the line, after repairs.
-        before: The texts before repairs. Empty if nothing was repaired.
+        texts_before_repair: The texts before repairs. Empty if nothing was repaired.
     """
 
     file: str
     line: int
     value: float
     texts: tuple[str, ...]
-    before: tuple[str, ...] = ()
+    texts_before_repair: tuple[str, ...] = ()
 
 
 class NearestExamples:
@@ -88,16 +88,16 @@ class RuleFindings:
         num_dropped: Number of lines that the rule dropped among the lines that earlier rules keep.
         edges: Edges of the bins of the rule's histogram.
         counts: Number of lines in each bin.
-        dropped: Examples of lines that the rule dropped, the nearest to the threshold first.
-        kept: Examples of lines that were kept, the nearest to the threshold first.
+        dropped_examples: Examples of lines that the rule dropped, the nearest to the threshold first.
+        kept_examples: Examples of lines that were kept, the nearest to the threshold first.
     """
 
     rule: Rule
     threshold: float
     num_dropped_alone: int = 0
     num_dropped: int = 0
-    dropped: NearestExamples = field(default_factory=NearestExamples)
-    kept: NearestExamples = field(default_factory=NearestExamples)
+    dropped_examples: NearestExamples = field(default_factory=NearestExamples)
+    kept_examples: NearestExamples = field(default_factory=NearestExamples)
 
     def __post_init__(self) -> None:
         self.edges: NDArray[np.float64] | None = None
@@ -116,7 +116,7 @@ class RuleFindings:
         """Add the decisions on a chunk. ``index`` is the rule's index in the order of rules."""
         values, name = decisions.values[self.rule.name], self.rule.name
         dropped = decisions.dropped_by == index
-        self.num_dropped_alone += int(decisions.drops[name].sum())
+        self.num_dropped_alone += int(decisions.would_drop[name].sum())
         self.num_dropped += int(dropped.sum())
         distances = np.zeros(len(values))
         if self.edges is not None:
@@ -125,8 +125,8 @@ class RuleFindings:
             distances = np.abs(self._scaled(values) - self._scaled(np.array([self.threshold])))
             distances[~known] = np.inf
             near = lambda number: example(number, float(values[number]))  # noqa: E731
-            self.kept.add(distances, decisions.kept & known, hashes, near)
-        self.dropped.add(distances, dropped, hashes, lambda number: example(number, float(values[number])))
+            self.kept_examples.add(distances, decisions.kept & known, hashes, near)
+        self.dropped_examples.add(distances, dropped, hashes, lambda number: example(number, float(values[number])))
 
     def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         assert self.edges is not None
@@ -138,9 +138,9 @@ class CorpusCounts:
     """Statistics of a corpus.
 
     Attributes:
-        lines: Number of lines.
-        kept: Number of lines that were kept.
-        usable: Number of lines that can be decoded and have no empty text.
+        num_lines: Number of lines.
+        num_kept: Number of lines that were kept.
+        num_usable: Number of lines that can be decoded and have no empty text.
         repairs: Number of lines that each repair changed.
         languages: For source and target, the number of lines in each detected language, by index.
         scripts: For source and target, the number of lines in each script, by index.
@@ -148,9 +148,9 @@ class CorpusCounts:
         labels: Number of lines with each label.
     """
 
-    lines: int = 0
-    kept: int = 0
-    usable: int = 0
+    num_lines: int = 0
+    num_kept: int = 0
+    num_usable: int = 0
     repairs: Counter[str] = field(default_factory=Counter)
     languages: list[NDArray[np.int64]] = field(default_factory=lambda: [np.zeros(256, np.int64) for _ in range(2)])
     scripts: list[NDArray[np.int64]] = field(default_factory=lambda: [np.zeros(256, np.int64) for _ in range(2)])
@@ -163,9 +163,9 @@ class CorpusCounts:
     def add(self, rows: NDArray[Any], decisions: Decisions) -> None:
         """Add the lines in a chunk."""
         usable = usable_lines(rows)
-        self.lines += len(rows)
-        self.kept += int(decisions.kept.sum())
-        self.usable += int(usable.sum())
+        self.num_lines += len(rows)
+        self.num_kept += int(decisions.kept.sum())
+        self.num_usable += int(usable.sum())
         for bit, repair in enumerate(REPAIRS):
             self.repairs[repair] += int((rows["repairs"] >> bit & 1).sum())
         rows = rows[usable]

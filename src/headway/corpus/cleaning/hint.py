@@ -36,26 +36,26 @@ class CleaningHint:
     """The number of pairs in a sample that the cheap rules would drop.
 
     Attributes:
-        pairs: Number of pairs in the sample.
-        dropped: Number of pairs that would be dropped.
+        num_pairs: Number of pairs in the sample.
+        num_dropped: Number of pairs that would be dropped.
         rule: Name of the rule that would drop the most pairs.
         command: The command that cleans the corpus.
     """
 
-    pairs: int
-    dropped: int
+    num_pairs: int
+    num_dropped: int
     rule: str
     command: str
 
     @property
     def is_needed(self) -> bool:
         """Whether enough pairs would be dropped to show the hint."""
-        return self.dropped > _MANY * self.pairs
+        return self.num_dropped > _MANY * self.num_pairs
 
     def __str__(self) -> str:
         return (
-            f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most frequent "
-            f"reason: {self.rule}); this command shows which pairs and why: {self.command}"
+            f"{self.num_dropped / self.num_pairs:.1%} of a sample of {self.num_pairs:,} training pairs look wrong "
+            f"(most frequent reason: {self.rule}); this command shows which pairs and why: {self.command}"
         )
 
 

@@ -55,8 +55,8 @@ class CleaningReport:
         return {
             "kind": self.settings.kind,
             "languages": list(self.settings.languages),
-            "lines": counts.lines,
-            "kept": counts.kept,
+            "lines": counts.num_lines,
+            "kept": counts.num_kept,
             "warnings": self._warnings(),
             "repairs": {
                 name: {"lines": counts.repairs[name], "examples": [*map(_example, examples.examples())]}
@@ -67,7 +67,7 @@ class CleaningReport:
             "ratio": self._ratio(),
             "labels": dict(counts.labels.most_common(_MAX_LABELS)),
             "corpus": {
-                "usable": counts.usable,
+                "usable": counts.num_usable,
                 **{side: self._side(number) for number, side in enumerate(self._sides())},
             },
         }
@@ -103,11 +103,11 @@ class CleaningReport:
 
     def _warnings(self) -> list[str]:
         counts, warnings = self.counts, []
-        if counts.lines and counts.kept < (1 - _MANY_DROPPED) * counts.lines:
+        if counts.num_lines and counts.num_kept < (1 - _MANY_DROPPED) * counts.num_lines:
             worst = max(self.findings, key=lambda finding: finding.num_dropped)
             warnings.append(
-                f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
-                "check the examples of this rule, and check --from and --to"
+                f"{1 - counts.num_kept / counts.num_lines:.0%} of the lines were dropped, most of them by "
+                f"{worst.rule.name}: check the examples of this rule, and check --from and --to"
             )
         if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.threshold)]:
             warnings.append(f"too few pairs to learn word translations; rules not applied: {', '.join(not_learned)}")
@@ -139,21 +139,21 @@ def _rule(finding: RuleFindings) -> dict[str, Any]:
         "meaning": rule.meaning,
         "value": rule.value,
         "threshold": finding.threshold if has_threshold and math.isfinite(finding.threshold) else None,
-        "drops": rule.drops,
+        "drops": rule.drops_if,
         "alone": finding.num_dropped_alone,
         "dropped": finding.num_dropped,
         "histogram": histogram,
         "examples": {
-            "dropped": [*map(_example, finding.dropped.examples())],
-            "kept": [*map(_example, finding.kept.examples())],
+            "dropped": [*map(_example, finding.dropped_examples.examples())],
+            "kept": [*map(_example, finding.kept_examples.examples())],
         },
     }
 
 
 def _example(example: LineExample) -> dict[str, Any]:
     data: dict[str, Any] = {"file": example.file, "line": example.line, "texts": list(example.texts)}
-    if example.before:
-        return {**data, "before": list(example.before)}
+    if example.texts_before_repair:
+        return {**data, "before": list(example.texts_before_repair)}
     return {**data, "value": float(f"{example.value:.4g}")}
 
 

@@ -23,7 +23,7 @@ class Rule:
         meaning: A description of the dropped lines.
         value: A description of the value.
         threshold: The name of the threshold in the configuration, or None if the threshold is always 0 or learned.
-        drops: Whether the rule drops lines with values above or below the threshold.
+        drops_if: "above" or "below", if the rule drops lines whose values are above or below the threshold.
         kinds: The kinds of corpora that the rule applies to.
         histogram_edges: The first and the last edge of the histogram of values, or None if there are only two values.
         histogram_scale: The scale of the histogram.
@@ -35,14 +35,14 @@ class Rule:
     meaning: str
     value: str = ""
     threshold: str | None = None
-    drops: Literal["above", "below"] = "above"
+    drops_if: Literal["above", "below"] = "above"
     kinds: tuple[CorpusKind, ...] = ("pairs", "texts", "labels")
     histogram_edges: tuple[float, float] | None = None
     histogram_scale: Scale = "linear"
     num_bins: int = 60  # chosen so that the default thresholds are edges of bins
     is_learned: bool = False
 
-    def limit(self, thresholds: Thresholds) -> float:
+    def default_threshold(self, thresholds: Thresholds) -> float:
         """Return the threshold, or NaN if it has to be learned."""
         if self.is_learned:
             return math.nan
@@ -125,7 +125,7 @@ RULES_BY_NAME: Mapping[RuleName | Literal["held_out"], Rule] = {
         "misaligned",
         "pairs whose words do not translate each other",
         "log-odds of being a pair of the corpus instead of a random pair",
-        drops="below",
+        drops_if="below",
         kinds=_PAIRS,
         histogram_edges=(-12, 12),
         is_learned=True,
@@ -134,7 +134,7 @@ RULES_BY_NAME: Mapping[RuleName | Literal["held_out"], Rule] = {
         "truncated",
         "pairs in which one side contains more than the other",
         "log-odds that neither side is truncated",
-        drops="below",
+        drops_if="below",
         kinds=_PAIRS,
         histogram_edges=(-12, 12),
         is_learned=True,

@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.corpus.cleaning.corpus_files import CorpusInput, KeptFiles, json_line, open_outputs, readable_inputs
+from headway.corpus.cleaning.corpus_files import (
+    CorpusInput,
+    KeptFiles,
+    convert_translation_memories,
+    json_line,
+    open_outputs,
+)
 from headway.corpus.cleaning.corpus_lines import CorpusKind, LineParser
 from headway.corpus.cleaning.decisions import Decisions, Judge, usable_lines
 from headway.corpus.cleaning.findings import CorpusCounts, LineExample, RuleFindings, empty_repair_examples
@@ -127,7 +133,7 @@ def clean(
         raise CheckpointError(f"{folder}: not empty, and not the folder of an interrupted run; choose another folder")
     job = folder / _JOB
     with lock_file(job / "lock"):  # if the same command runs in several processes, only one converts the files
-        readable = readable_inputs(inputs, settings.languages, job / "input")
+        readable = convert_translation_memories(inputs, settings.languages, job / "input")
     paths = [item.paths for item in readable]
 
     def plan_job(operation: str, options: OperationSettings) -> Plan:

@@ -97,8 +97,8 @@ class PairScorer:
             scores[:, 0], scores[:, 1] = judged.scores, judged.coverages
             features.append(judged.features)
         if self._translators is not None:
-            entropies = PairEntropies.of(*self._translators, sources, targets, self._languages)
-            scores[:, 2] = entropies.dual
+            entropies = PairEntropies.compute(*self._translators, sources, targets, self._languages)
+            scores[:, 2] = entropies.dual_cross_entropy
             features.append(entropies.features)
         all_features = np.concatenate(features, axis=1)
         if self._coverage is not None:

@@ -138,11 +138,11 @@ class Classifier(ModelWrapper):
             DataError: The text is empty or not valid Unicode.
         """
         classification = self.classify(text)
-        chosen = self.find_label(label) or classification.label
+        chosen = self.resolve_label(label) or classification.label
         ids = self._batch(self._encoder.encode([self.bundle.normalized(text)]), np.arange(1))
         return explain_label(self.bundle, ids, chosen, classification.probabilities[chosen])
 
-    def find_label(self, label: str | None) -> str | None:
+    def resolve_label(self, label: str | None) -> str | None:
         """Return a label in the model's spelling. None is returned unchanged.
 
         Raises:

@@ -51,7 +51,7 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
         ConfigError: The label does not exist.
         DataError: The text is empty or not valid Unicode.
     """
-    label = classifier.find_label(label)
+    label = classifier.resolve_label(label)
     text = text[: len(text) - len(text.lstrip()) + MAX_CHARACTERS]
     whole = classifier.classify(text)
     chosen = label or whole.label

@@ -31,10 +31,10 @@ ItemKind = Literal["text", "number", "placeholder", "object", "open", "close"]
 WithoutWords = Literal["empty", "dropped", "source"]
 
 _OPENING, _CLOSING = "([{„«¿¡‚", ".,;:!?)]}“”»…。、，！？；：）」』"
-BOUNDARY = "\ufffc"
+TAG_CHARACTER = "\ufffc"
 """Represents a tag in the visible text of a segment."""
 _FIRST_STAND_IN, _LAST_STAND_IN = 0x100000, 0x10FFFD
-STAND_IN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
+STAND_IN_PATTERN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
 """Private-use characters that replace parts of a text while it is parsed; see :class:`DocumentBuilder`."""
 
 
@@ -47,7 +47,7 @@ class Item:
             must be nested.
         raw: The part as written in the source.
         text: The displayed text. Empty for tags.
-        separates: Whether an object contains white space between its parts, which separates words.
+        separates_words: Whether an object contains white space between its parts, which separates words.
         without_words: What to do with a pair if the translation has no word for it: "empty" keeps the pair without
             words, "dropped" omits the tags, and "source" encloses the words of the source.
     """
@@ -55,7 +55,7 @@ class Item:
     kind: ItemKind
     raw: Pieces
     text: str = ""
-    separates: bool = False
+    separates_words: bool = False
     without_words: WithoutWords = "empty"
 
 
@@ -68,9 +68,9 @@ class Mark:
         end: End of the enclosed text. Equal to ``start`` for an object.
         opening: The opening tag, or the object.
         closing: The closing tag. None for an object.
-        visible: The text that an object displays, or :data:`BOUNDARY`.
-        left: The source character to the left of an object, "" at the edge of the segment.
-        right: The source character to the right of an object.
+        visible: The text that an object displays, or :data:`TAG_CHARACTER`.
+        left_character: The source character to the left of an object, "" at the edge of the segment.
+        right_character: The source character to the right of an object.
         starts_with_space: Whether a pair encloses the space before its text.
         ends_with_space: Whether a pair encloses the space after its text.
         children: The marks inside a pair, in the order of the source.
@@ -81,9 +81,9 @@ class Mark:
     end: int
     opening: Pieces
     closing: Pieces | None = None
-    visible: str = BOUNDARY
-    left: str = ""
-    right: str = ""
+    visible: str = TAG_CHARACTER
+    left_character: str = ""
+    right_character: str = ""
     starts_with_space: bool = False
     ends_with_space: bool = False
     children: list[Mark] = field(default_factory=list)
@@ -205,8 +205,8 @@ def raw_pieces(items: Iterable[Item]) -> Pieces:
 
 
 def text_as_seen(items: Iterable[Item]) -> str:
-    """Return the displayed text of items, with :data:`BOUNDARY` for each tag."""
-    return "".join(item.text or BOUNDARY for item in items)
+    """Return the displayed text of items, with :data:`TAG_CHARACTER` for each tag."""
+    return "".join(item.text or TAG_CHARACTER for item in items)
 
 
 class DocumentBuilder:
@@ -249,7 +249,7 @@ class DocumentBuilder:
     def _restored(self, raw: str) -> Pieces:
         pieces: list[str | int] = []
         position = 0
-        for match in STAND_IN.finditer(raw) if self._stand_ins else ():
+        for match in STAND_IN_PATTERN.finditer(raw) if self._stand_ins else ():
             pieces += (raw[position : match.start()], *self._item(match.group()).raw)
             position = match.end()
         return (*pieces, raw[position:])
@@ -258,13 +258,13 @@ class DocumentBuilder:
         return self._stand_ins[ord(stand_in) - _FIRST_STAND_IN]
 
     def _restored_item(self, item: Item) -> Item:
-        if STAND_IN.fullmatch(item.text):
+        if STAND_IN_PATTERN.fullmatch(item.text):
             return self._item(item.text)
         raw = tuple(self._write(piece) if isinstance(piece, str) else piece for piece in item.raw)
         return replace(
             item,
             raw=self.restore(raw if item.kind == "text" else item.raw),
-            text=STAND_IN.sub(lambda match: self._item(match.group()).text, item.text),
+            text=STAND_IN_PATTERN.sub(lambda match: self._item(match.group()).text, item.text),
         )
 
     def add_segment(self, items: Sequence[Item], escape: Callable[[str], str] = str) -> Pieces:
@@ -350,7 +350,7 @@ def _merge_objects(items: Sequence[Item]) -> Item:
     if len(items) == 1:
         return items[0]
     visible = text_as_seen(items)
-    separates = any(item.separates or item.kind == "text" for item in items)
+    separates = any(item.separates_words or item.kind == "text" for item in items)
     return Item("object", raw_pieces(items), visible, separates)
 
 
@@ -404,9 +404,9 @@ class _TextBuilder:
             if item.kind == "open":
                 self._open_pairs.append(mark)
             else:
-                mark.visible, mark.left = item.text or BOUNDARY, self.gap[-1:] or self.text[-1:]
+                mark.visible, mark.left_character = item.text or TAG_CHARACTER, self.gap[-1:] or self.text[-1:]
                 objects.append(mark)
-                if item.separates or item.text.strip(BOUNDARY):
+                if item.separates_words or item.text.strip(TAG_CHARACTER):
                     self.gap = self.gap or " "
         return objects
 
@@ -414,7 +414,7 @@ class _TextBuilder:
         """Add text after adjacent marks. ``objects`` are the objects among these marks."""
         content = item.text
         for mark in objects:
-            mark.right = content[:1]
+            mark.right_character = content[:1]
         if objects and content.startswith(tuple(_CLOSING)):
             self.gap = ""  # an object leaves no space before punctuation
         if self.gap or (objects and self.text.endswith(tuple(_OPENING))):

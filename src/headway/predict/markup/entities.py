@@ -10,7 +10,7 @@ import re
 from html.entities import html5
 
 _WITHOUT_SEMICOLON = "|".join(sorted(name for name in html5 if not name.endswith(";")))
-ENTITY = re.compile(
+ENTITY_PATTERN = re.compile(
     r"&(?:(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]+);"
     rf"|(?:#[0-9]{{1,7}}|#[xX][0-9A-Fa-f]{{1,6}}|{_WITHOUT_SEMICOLON})(?![A-Za-z0-9=;]))"
 )
@@ -18,7 +18,7 @@ _XML_NAMES = ("amp;", "lt;", "gt;", "quot;", "apos;")
 
 
 def is_known_entity(entity: str, *, is_html: bool) -> bool:
-    """Return whether a match of :data:`ENTITY` represents a character in HTML, or in XML if ``is_html`` is False."""
+    """Return whether an entity that :data:`ENTITY_PATTERN` matches represents a character in HTML or in XML."""
     name = entity[1:]
     if not name.startswith("#"):
         return name in html5 if is_html else name in _XML_NAMES

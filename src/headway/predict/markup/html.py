@@ -27,10 +27,18 @@ from typing import Literal
 from pydantic import Field
 
 from headway.config import Config
-from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
-from headway.predict.markup.entities import ENTITY, is_known_entity
+from headway.predict.markup.document import (
+    TAG_CHARACTER,
+    Document,
+    DocumentBuilder,
+    Item,
+    ItemKind,
+    Pieces,
+    WithoutWords,
+)
+from headway.predict.markup.entities import ENTITY_PATTERN, is_known_entity
 from headway.predict.markup.icu_messages import MessageReader, may_have_branches
-from headway.predict.markup.placeholders import protected_parts
+from headway.predict.markup.placeholders import split_protected_parts
 
 MarkupKind = Literal["html", "xml"]
 
@@ -170,7 +178,7 @@ class _MarkupParser:
         for index, token in enumerate(tokens):
             if index > end and self._is_kept(token) and token.partner is not None:
                 end = token.partner
-            hidden.append(token.raw if token.kind == "text" and index > end else BOUNDARY * len(token.raw))
+            hidden.append(token.raw if token.kind == "text" and index > end else TAG_CHARACTER * len(token.raw))
         return "".join(hidden)
 
     def _is_kept(self, token: MarkupToken) -> bool:
@@ -402,7 +410,7 @@ def _outline(tokens: Sequence[MarkupToken]) -> set[str]:
 def _text_items(raw: str, is_html: bool, protect: bool) -> Iterator[Item]:
     """Yield the items of the text between two tags."""
     position = 0
-    for match in ENTITY.finditer(raw):
+    for match in ENTITY_PATTERN.finditer(raw):
         if not is_known_entity(match.group(), is_html=is_html):
             yield from _decoded_items(raw[position : match.start()], protect)
             yield Item("object", (match.group(),))
@@ -414,7 +422,7 @@ def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
     """Yield the items of a text whose entities are all known."""
     text, starts = _decode(raw)
     everything: list[tuple[ItemKind, int, int]] = [("text", 0, len(text))]
-    for kind, start, end in protected_parts(text) if protect else everything:
+    for kind, start, end in split_protected_parts(text) if protect else everything:
         if kind == "text":
             content = text[start:end]
             lead = end - len(content.lstrip(_SPACE))
@@ -432,7 +440,7 @@ def _decode(raw: str) -> tuple[str, list[int]]:
     text: list[str] = []
     starts: list[int] = []
     position = 0
-    for match in ENTITY.finditer(raw):
+    for match in ENTITY_PATTERN.finditer(raw):
         characters = html.unescape(match.group())
         text += (raw[position : match.start()], characters)
         starts += (*range(position, match.start()), *[match.start()] * len(characters))
@@ -447,13 +455,13 @@ def _escape_function(items: Iterable[Item], quote: str = "", *, ends_tag: bool =
     tag. With ``ends_tag``, an unescaped ``>`` would end an unfinished tag in the text, so it is always escaped.
     """
     raw = "".join(piece for item in items if item.kind == "text" for piece in item.raw if isinstance(piece, str))
-    bare = ENTITY.sub("", raw)
+    bare = ENTITY_PATTERN.sub("", raw)
     names = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     if "&nbsp;" in raw:
         names["\u00a0"] = "&nbsp;"
     if quote:
         names[quote] = "&quot;" if quote == '"' else "&#39;"
-    kept = {"&": rf"(?!{ENTITY.pattern})&", "<": r"<(?=[\s\d=])"} | ({} if ends_tag else {">": ">"})
+    kept = {"&": rf"(?!{ENTITY_PATTERN.pattern})&", "<": r"<(?=[\s\d=])"} | ({} if ends_tag else {">": ">"})
     patterns = (
         [f"(?P<kept>{'|'.join(kept[character] for character in kept if character in bare)})"]
         if set(bare) & set(kept)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.predict.markup.document import STAND_IN, DocumentBuilder, Item, Pieces
+from headway.predict.markup.document import STAND_IN_PATTERN, DocumentBuilder, Item, Pieces
 
 _MAX_DEPTH = 16
 _HEADER = (
@@ -148,7 +148,7 @@ class MessageReader:
         self._text, self._parse, self._is_message = text, parse, is_message
         self._hidden = hide_tags(text) if may_have_branches(text) else ""
         self._doubles = "''" in self._hidden
-        self._arguments = () if STAND_IN.search(text) else find_branching_arguments(self._hidden)
+        self._arguments = () if STAND_IN_PATTERN.search(text) else find_branching_arguments(self._hidden)
 
     def pieces(self, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of the text."""

@@ -21,7 +21,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from headway.predict.markup.document import BOUNDARY, Document, Mark, Pieces, Segment, Span, raw_pieces, text_as_seen
+from headway.predict.markup.document import (
+    TAG_CHARACTER,
+    Document,
+    Mark,
+    Pieces,
+    Segment,
+    Span,
+    raw_pieces,
+    text_as_seen,
+)
 from headway.text.words import word_spans
 
 _UNALIGNED = -0.25  # score of an unaligned target word
@@ -83,7 +92,7 @@ def visible_text(segment: Segment, translation: AlignedText) -> str:
 
 
 def _as_visible(mark: Mark) -> Mark:
-    closing = None if mark.closing is None else (BOUNDARY,)
+    closing = None if mark.closing is None else (TAG_CHARACTER,)
     return replace(mark, opening=(mark.visible,), closing=closing, children=list(map(_as_visible, mark.children)))
 
 
@@ -118,10 +127,12 @@ def _fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pi
                 add_text(position, start - has_gap)
                 last = None
             if mark.closing is None:
-                before = "" if has_gap else _space(translation.text[:start][-1:], mark.left)
+                before = "" if has_gap else _space(translation.text[:start][-1:], mark.left_character)
                 if last is not None:
                     before = "" if out[-1] == " " else " "
-                out.extend((before, join(mark.opening), _space(translation.text[start : start + 1], mark.right)))
+                out.extend(
+                    (before, join(mark.opening), _space(translation.text[start : start + 1], mark.right_character))
+                )
                 last = mark
             else:
                 is_dropped = start == end and mark.without_words == "dropped"
@@ -155,11 +166,11 @@ def _source_words(segment: Segment, pair: Mark) -> str:
 
 def _has_gap(before: str, mark: Mark) -> bool:
     """Return whether a text ends with a space that separates the object's neighbors instead of preceding the object."""
-    return before[-2:] == f"{mark.left} " and not mark.left.isspace() and bool(mark.right)
+    return before[-2:] == f"{mark.left_character} " and not mark.left_character.isspace() and bool(mark.right_character)
 
 
 def _space(neighbor: str, source_neighbor: str) -> str:
-    """Return the space between an object and its neighbor in the translation; see :attr:`Mark.left`."""
+    """Return the space between an object and its neighbor in the translation; see :attr:`Mark.left_character`."""
     if not neighbor or neighbor.isspace():
         return ""
     if neighbor.isalnum():
@@ -225,7 +236,7 @@ class _Placement:
                 continue
             inside_word = self._position_inside_word(mark, target)
             position = self._position(mark, source, target) if inside_word is None else inside_word
-            if inside_word is None and not {mark.left, mark.right}.intersection(_JOINERS):
+            if inside_word is None and not {mark.left_character, mark.right_character}.intersection(_JOINERS):
                 start, end = self._joined[bisect_left(self._joined, (position,)) - 1]
                 position = start if start < position < end else position
             position = min(max(position, target[0]), target[1])
@@ -368,10 +379,10 @@ class _Placement:
         if not before:
             return target[0]
         is_word = self._source_text[slice(*self._source[after[0]])][0].isalnum()
-        is_attached = bool(mark.left.strip()) and mark.right.isspace()
+        is_attached = bool(mark.left_character.strip()) and mark.right_character.isspace()
         if not is_word and not is_attached and (position := self._same_punctuation(after[0], before[-1])) is not None:
             return position
-        belongs_left = not is_word or (mark.left.strip() and not mark.right.strip())
+        belongs_left = not is_word or (mark.left_character.strip() and not mark.right_character.strip())
         for distance in range(max(len(before), len(after))):
             near = [(i, True) for i in after[distance : distance + 1]]
             near += [(i, False) for i in before[::-1][distance : distance + 1]]

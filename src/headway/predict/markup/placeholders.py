@@ -23,8 +23,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
-from headway.predict.markup.entities import ENTITY
+from headway.predict.markup.document import (
+    STAND_IN_PATTERN,
+    Document,
+    DocumentBuilder,
+    Item,
+    ItemKind,
+    Pieces,
+    WithoutWords,
+)
+from headway.predict.markup.entities import ENTITY_PATTERN
 from headway.predict.markup.icu_messages import MessageReader, may_have_branches
 from headway.predict.markup.markdown_dialects import find_constructs
 
@@ -49,11 +57,11 @@ _PROTECTED = re.compile(
         | [$%\#]?\{{{{1,3}}[^{{}}\n]{{0,100}}\}}{{1,3}}
         | (?<![\d%])%(?:\([\w.]+\)|\d+\$)?[-+0\#]*+\d*+(?:\.\d++)?(?:hh?|ll?|[jztLq])?[sdiufFeEgGxXoaAcCpn@](?![A-Za-z])
         | (?<=\d)%(?:\([\w.]+\)|\d+\$)?(?:\.\d++)?l{{0,2}}[sdiufgxXc@](?![A-Za-z0-9])
-        | {ENTITY.pattern.replace("#", "[#]")}
+        | {ENTITY_PATTERN.pattern.replace("#", "[#]")}
         | %%(?!\w) | (?<![\w%])%[A-Za-z_]\w*% | (?<!\w)\$[A-Za-z_]\w*
         | (?:https?|ftps?|file)://[^\s<>"“”„»«`]*{_URL_END}
         | (?<![\w.@])www\.[\w-]+\.[^\s<>"“”„»«`]*{_URL_END}
-        | {STAND_IN.pattern}
+        | {STAND_IN_PATTERN.pattern}
         | (?<![\w.+-])(?:mailto:)?[\w+-]+(?:\.[\w+-]+)*@[\w-]+(?:\.[\w-]+)+
       )
     | (?P<emoji>(?:(?:[\U0001f1e6-\U0001f1ff]{{2}}|[0-9\#*]\ufe0f?\u20e3|{_EMOJI}){_MODIFIERS}*
@@ -71,7 +79,7 @@ _INLINE = re.compile(
 # A text without any of these characters contains nothing to keep.
 _HINT = re.compile(
     "[&{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
-    + STAND_IN.pattern
+    + STAND_IN_PATTERN.pattern
 )
 # A text without a match contains none of the constructs in headway.predict.markup.markdown_dialects.
 _CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|:::)|:[a-z][a-z0-9_+-]+:", re.MULTILINE)
@@ -107,7 +115,7 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _PROTECTED.finditer(text) if match.lastgroup != "number"]
 
 
-def placeholder_counts(text: str) -> Counter[str]:
+def count_placeholders(text: str) -> Counter[str]:
     """Count the occurrences of each placeholder and each sequence of emoji in a text."""
     return Counter(text[start:end] for start, end in find_placeholders(text))
 
@@ -117,7 +125,7 @@ def keeps_placeholders(source: str, target: str) -> bool:
 
     Only numbers with units are compared.
     """
-    if placeholder_counts(source) != placeholder_counts(target):
+    if count_placeholders(source) != count_placeholders(target):
         return False
     numbers = [match.group() for match in _PROTECTED.finditer(source) if match.lastgroup == "number"]
     if not numbers:
@@ -141,7 +149,7 @@ def remove_placeholders(source: str, target: str) -> str:
     not part of a number, or before three placeholders. Unless the text contains an unpaired brace or backtick, the
     running time is proportional to its length.
     """
-    known = placeholder_counts(source)
+    known = count_placeholders(source)
     position = border = 0
     kept: list[int] = []  # starts of the known placeholders before ``position``
     is_open = False  # whether a placeholder of any length may begin in the text before ``position``
@@ -160,7 +168,7 @@ def remove_placeholders(source: str, target: str) -> str:
     return target
 
 
-def protected_parts(text: str) -> Iterator[tuple[ItemKind, int, int]]:
+def split_protected_parts(text: str) -> Iterator[tuple[ItemKind, int, int]]:
     """Yield the kind, start and end of each part to keep, and of the text between these parts, from left to right."""
     position = 0
     for match in () if is_plain(text) else _PROTECTED.finditer(text):
@@ -198,7 +206,7 @@ def parse_plain_text(text: str) -> Document | None:
     if is_plain(text) or not text.strip():
         return None
     outer = DocumentBuilder()
-    if STAND_IN.search(text):
+    if STAND_IN_PATTERN.search(text):
         pieces, is_marked = _plain_text_pieces(text, outer)
     elif may_have_branches(text):
         pieces = MessageReader(text, lambda part, inner: _pieces(part, inner)[0]).pieces(outer)

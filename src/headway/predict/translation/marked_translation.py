@@ -20,9 +20,9 @@ from headway.predict.markup.document import Document, Segment
 from headway.predict.markup.html import parse_markup
 from headway.predict.markup.mark_placement import AlignedText, link_words, render_document, visible_text
 from headway.predict.markup.placeholders import (
+    count_placeholders,
     keeps_placeholders,
     parse_plain_text,
-    placeholder_counts,
     remove_placeholders,
 )
 from headway.predict.results import Alignment, Candidate, Source, Translation
@@ -173,7 +173,7 @@ class MarkedTexts:
         )
         if isinstance(merged, HeadwayError):
             return merged
-        protected = self._options.protect and bool(placeholder_counts(source.text))
+        protected = self._options.protect and bool(count_placeholders(source.text))
         candidates: list[Candidate] = []
         for rank, candidate in enumerate(merged.candidates):
             chosen = [part.candidates[min(rank, len(part.candidates) - 1)] for part in parts]
@@ -202,8 +202,8 @@ class MarkedTexts:
         )
         aligned = AlignedText(text, placeholders, links)
         if protected:
-            expected = placeholder_counts("\n".join(segment.visible_objects()))
-            counts = placeholder_counts(visible_text(segment, aligned))
+            expected = count_placeholders("\n".join(segment.visible_objects()))
+            counts = count_placeholders(visible_text(segment, aligned))
             if any(counts[placeholder] != count for placeholder, count in expected.items()):
                 return None
         return aligned

@@ -64,7 +64,7 @@ class TranslateOptions(Config):
         decoding = self.decoding.over(search)
         return self if decoding is self.decoding else self.model_copy(update={"decoding": decoding})
 
-    def key(self) -> str:
+    def cache_key(self) -> str:
         """Return a string that is equal for equal options, whether default values are given or omitted.
 
         The model's search settings must already be included (:meth:`with_defaults`).

@@ -63,7 +63,7 @@ def find_flags(
 ) -> tuple[Flag, ...]:
     """Return the flags of a translation, in the order of this module's docstring."""
     flags: list[Flag] = [] if finished else ["truncated"]
-    if is_repeated(source, target, source_ids, target_ids):
+    if is_repetitive(source, target, source_ids, target_ids):
         flags.append("repeated")
     if languages_differ and is_copied(source, target):
         flags.append("copied")
@@ -86,7 +86,7 @@ def has_only_unknown_tokens(ids: Sequence[int], tokenizer: TextTokenizer) -> boo
     return not any(character.isalnum() for token in known for character in token)
 
 
-def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
+def is_repetitive(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
     """Return whether the target repeats itself or compresses too well, and does so more than the source."""
     if max(Counter(target_ids).values(), default=0) >= MIN_LOOP_REPEATS:  # otherwise no n-gram occurs that often
         run = max_ngram_repeats(target_ids)
