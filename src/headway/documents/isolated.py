@@ -38,7 +38,7 @@ _MAX_TEXT_BYTES = 64 << 20  # maximum size of a file that the parent reads
 
 
 class DocumentSize(Config):
-    """The size of the texts of a document.
+    """The size of a document's texts.
 
     Attributes:
         num_texts: Number of texts.

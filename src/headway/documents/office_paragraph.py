@@ -117,7 +117,7 @@ class _ParagraphText:
 
 
 class OfficeParagraph:
-    """A paragraph and its texts."""
+    """A paragraph whose texts can be read and replaced with translations."""
 
     def __init__(self, element: _Element) -> None:
         self._element = element
@@ -243,7 +243,7 @@ class OfficeParagraph:
         return merge(0, len(parts))
 
     def _field_elements(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
-        """Return the elements of the parts of a field."""
+        """Return the elements of a field's parts."""
         return [
             element
             for part in parts

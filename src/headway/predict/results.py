@@ -133,7 +133,7 @@ class Candidate:
 
     @property
     def token_probabilities(self) -> tuple[float, ...]:
-        """The probability of each token given the tokens before it, and of EOS."""
+        """The probability of each token and of EOS, given the previous tokens."""
         return tuple(math.exp(log_probability) for log_probability in self.token_log_probabilities)
 
 

@@ -24,7 +24,7 @@ LineFlags = Mapping[str, NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class Decisions:
-    """The results of the rules for the lines of a chunk.
+    """The results of the rules for the lines in a chunk.
 
     Attributes:
         values: For each rule, the value of each line.

@@ -1,4 +1,4 @@
-"""Limits of the length ratio of a pair, learned from the corpus.
+"""Limits on a pair's length ratio, learned from the corpus.
 
 The logarithm of the length ratio (target to source, in characters) varies less in long pairs than in short ones. Its
 median and its spread are therefore learned for each class of lengths, from a histogram, and interpolated between

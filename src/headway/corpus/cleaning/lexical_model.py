@@ -87,7 +87,7 @@ class _Sentences:
         return np.where(self.lengths > 0, sums[self.starts[1:]] - smallest, 0.0)
 
     def means(self, values: Float[np.ndarray, " T"]) -> Float[np.ndarray, " N"]:
-        """Return the mean of the values of each sentence's words. 0 for an empty sentence."""
+        """Return the mean value of the words in each sentence. 0 for an empty sentence."""
         sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
         means: Floats = (sums[self.starts[1:]] - sums[self.starts[:-1]]) / np.maximum(self.lengths, 1)
         return means
@@ -260,7 +260,7 @@ class _PairFeatures:
 
     @property
     def length_terms(self) -> Float[npt.NDArray[np.float64], "N 6"]:
-        """The terms of a quadratic function of the logarithms of the lengths."""
+        """The terms of a quadratic function of the two log lengths."""
         source, target = self.all[:, 0], self.all[:, 1]
         return np.stack([np.ones_like(source), source, target, source**2, target**2, source * target], axis=1)
 
@@ -369,8 +369,8 @@ class LexicalModel:
         scores_of_random_pairs: The result of :meth:`scores` for random pairs with lengths like those of real pairs, for
             :func:`headway.corpus.cleaning.mixture.estimate_posteriors`.
         coverages_of_truncated_pairs: The result of :meth:`coverages` for pairs in which one side was truncated.
-        truncated_pairs: Pairs with truncated targets, and pairs with truncated sources. The model has learned from the
-            same share of them as of the corpus's pairs.
+        truncated_pairs: Pairs with truncated targets, and pairs with truncated sources. The share of these pairs that
+            the model has learned from is the same as for the corpus's pairs.
     """
 
     def __init__(

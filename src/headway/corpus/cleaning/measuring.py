@@ -101,7 +101,7 @@ class MeasureMap:
     """The operation of the first pass, which repairs and measures lines.
 
     Args:
-        settings: The settings of the cleaning.
+        settings: The cleaning settings.
 
     Attributes:
         processor: Empty, because results do not depend on the processor.

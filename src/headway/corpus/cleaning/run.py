@@ -109,7 +109,7 @@ def clean(
 
     Args:
         inputs: The files of the corpus.
-        settings: The settings of the cleaning.
+        settings: The cleaning settings.
         folder: The folder for the results.
         work: Works on a job until all of its chunks have a result.
         chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the corpus size.
@@ -202,7 +202,7 @@ class _SecondPass:
         plan: The plan of the first pass, which is complete.
         inputs: The files of the corpus.
         files: The output files for the kept lines.
-        settings: The settings of the cleaning.
+        settings: The cleaning settings.
         folder: The folder for the results.
         score: Scores all lines in a job, and returns the job's plan.
         on_progress: Called with an activity, the number of finished lines and the total number of lines.
@@ -423,7 +423,7 @@ class _SecondPass:
 
     @property
     def languages(self) -> list[str]:
-        """The languages of the two sides of a pair."""
+        """The source and target language of a pair."""
         return [str(code) for code in self._settings.languages]
 
     def parser(self, chunk: JobChunk) -> LineParser:

@@ -33,7 +33,7 @@ class ScoringSettings(Config):
     """The options of the scoring job.
 
     Attributes:
-        cleaning: The settings of the cleaning that uses the scores.
+        cleaning: The settings of the cleaning run that uses the scores.
         lexical_model: Path of the lexical model, or None.
         coverage: Path of a coverage model that uses the translation models, or None.
         precision: The precision of the translation models.
@@ -58,7 +58,7 @@ class PairScorer:
     """Scores pairs with the lexical model and the translation models that are given in the settings.
 
     Args:
-        settings: The models, their precision, and the settings of the cleaning.
+        settings: The models, their precision, and the cleaning settings.
     """
 
     def __init__(self, settings: ScoringSettings) -> None:

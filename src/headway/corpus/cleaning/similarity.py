@@ -14,7 +14,7 @@ _MIN_REPETITION = 40  # minimum number of characters: shorter texts repeat n-gra
 
 
 def comparison_key(text: str) -> str:
-    """Return a text without case and punctuation, to find repeated texts. The key of a visible text is not empty."""
+    """Return a text without case and punctuation, to find repeated texts. Visible texts have nonempty keys."""
     return " ".join(text.casefold().translate(_punctuation()).split()) or text.casefold().strip()
 
 

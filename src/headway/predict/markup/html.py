@@ -119,7 +119,7 @@ class MarkupToken:
         raw: The token as written.
         name: The name of the tag, in lower case in HTML.
         closing: Whether the tag is a closing tag.
-        partner: The index of the other tag of the element. None if there is none.
+        partner: The index of the element's other tag. None if there is no other tag.
     """
 
     kind: Literal["text", "tag", "kept", "stray"]

@@ -40,7 +40,7 @@ _START = re.compile(_HEADER)
 
 @dataclass(frozen=True)
 class Branch:
-    """The message of one case of an argument.
+    """The message for one case of an argument.
 
     Attributes:
         start: Start of the message, after the opening brace.

@@ -55,10 +55,10 @@ def default_alignment_layer(num_layers: int) -> int:
     """Return the decoder block used for alignment by default, counted from 0: the last of up to three blocks, otherwise
     the second-to-last.
 
-    In decoders of six blocks the second-to-last agrees best with human word alignments (Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models", section 4.2). In shallow decoders the last block is by far
-    the best: in Multi30k models with two blocks, the blocks found 25 and 88 % of the word pairs in a dictionary, and in
-    a half-trained model with three blocks, they found 11, 42 and 51 %.
+    In decoders with six blocks, the second-to-last block agrees best with human word alignments (Garg et al. 2019,
+    "Jointly Learning to Align and Translate with Transformer Models", section 4.2). In shallow decoders, the last block
+    is by far the best: in Multi30k models with two blocks, the blocks found 25 and 88 % of the word pairs in a
+    dictionary, and in a half-trained model with three blocks, they found 11, 42 and 51 %.
     """
     return num_layers - (1 if num_layers <= 3 else 2)
 

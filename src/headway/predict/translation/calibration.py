@@ -257,7 +257,7 @@ def constraint_cost_limit(costs: Sequence[float]) -> float | None:
     """Return the 99th percentile (nearest rank) of the costs of constraints, or None if there are fewer than 100.
 
     The result is at least 5 nats, because the percentile is too low for models that predict nearly every word in the
-    references. A cost of 5 nats makes a translation 150 times less probable than the best one.
+    references. A cost of 5 nats makes a translation 150 times less probable.
     """
     if len(costs) < _MIN_COSTS:
         return None

@@ -159,8 +159,8 @@ class Glossary:
     def matches(self, text: str) -> list[GlossaryEntry]:
         """Return the entries whose source phrases occur in a text, each once, in the order of their occurrence.
 
-        If occurrences overlap, only the longest one counts. Among equally long ones, entries with exact case take
-        precedence, and then the first occurrence.
+        If occurrences overlap, only the longest one is used. Among equally long occurrences, entries with exact case
+        take precedence, and then the first occurrence.
         """
         words = split_words(normalize_characters(text))
         offsets = [0, *accumulate(map(len, words))]

@@ -311,7 +311,7 @@ def _merged(
     results: Iterator[Translation | HeadwayError],
     aligned: Sequence[bool],
 ) -> list[Translation | HeadwayError]:
-    """Merge the translations of the parts of each text."""
+    """Merge the translations of each text's parts."""
     merged: list[Translation | HeadwayError] = []
     for plan, align in zip(plans, aligned, strict=True):
         if isinstance(plan, HeadwayError):

@@ -295,7 +295,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate], max_attention: int) ->
 
 
 def _merge_glossaries(glossaries: Sequence[tuple[GlossaryTerm, ...]]) -> tuple[GlossaryTerm, ...] | None:
-    """Concatenate the glossary terms of the parts of a text. Return None if no part has a glossary."""
+    """Concatenate the glossary terms of a text's parts. Return None if no part has a glossary."""
     return tuple(term for terms in glossaries for term in terms) if glossaries else None
 
 

@@ -222,7 +222,7 @@ class Translator(ModelWrapper, TextTranslator):
 
     @property
     def source_languages(self) -> tuple[str, ...]:
-        """The languages that an imported multilingual model translates from. Empty if calls need not specify one."""
+        """The languages that an imported multilingual model translates from. Empty if calls need not specify it."""
         return self.bundle.token_template.source_languages
 
     @cached_property
