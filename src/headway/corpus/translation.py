@@ -79,7 +79,7 @@ class TranslationSettings(Config):
         return [Path(path) for path in (self.model, *self.other_models, self.pivot, self.glossary) if path is not None]
 
     def load(self, note: Callable[[str], None] = lambda note: None) -> TextTranslator:
-        """Load the translator. ``note`` is called with a message if a model cannot use the fast search."""
+        """Load the translator. ``note`` is called with messages, such as why a model cannot use the fast search."""
         return self.load_with_description(note)[0]
 
     def load_with_description(

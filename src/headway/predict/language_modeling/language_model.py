@@ -126,7 +126,7 @@ class LanguageModel(ModelWrapper):
         return fastest_float_precision(self.device) if self._failed_check() else self._chosen_precision
 
     def precision_note(self) -> str | None:
-        """Return why the model does not generate in int8 although int8 would be fastest or stores the weights.
+        """Return why the model does not generate in int8, although int8 is fastest or its weights are stored in int8.
 
         None means that there is nothing to note.
         """
