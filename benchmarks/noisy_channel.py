@@ -24,7 +24,7 @@ from headway.decode import DecodingOptions
 from headway.evaluation import bleu, paired_bootstrap
 from headway.hardware import processor_name
 from headway.predict import Translator, noisy_channel_features, rank_by_noisy_channel, tune_noisy_channel
-from headway.predict.reranking.noisy_channel import Features
+from headway.predict.reranking.noisy_channel import NoisyChannelFeatures
 
 CANDIDATES = 8
 LENGTH = "length"
@@ -32,7 +32,7 @@ LENGTH = "length"
 RANKINGS = {LENGTH: (), "language model": (1,), "channel": (2,), "language model and channel": (1, 2)}
 
 
-def without_others(features: list[Features], used: tuple[int, ...]) -> list[Features]:
+def without_others(features: list[NoisyChannelFeatures], used: tuple[int, ...]) -> list[NoisyChannelFeatures]:
     """Return the features, with the features of unused models set to zero."""
     unused = [column for column in (1, 2) if column not in used]
     found = [rows.copy() for rows in features]

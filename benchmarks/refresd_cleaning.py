@@ -104,7 +104,9 @@ def main(
         there, back = (headway.load(folder, precision=precision) for folder in (forward, reverse))
         assert isinstance(there, Translator)
         assert isinstance(back, Translator)
-        scores["dual cross-entropy"] = lambda sources, targets: -PairEntropies.of(there, back, sources, targets).dual
+        scores["dual cross-entropy"] = lambda sources, targets: (
+            -PairEntropies.compute(there, back, sources, targets).dual_cross_entropy
+        )
     results: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": processor_name(),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.decode import DecodingOptions, Request, SearchVocabulary, Step, search
 from headway.predict import Source
-from headway.predict.phrases import phrases_to_include, word_boundaries
+from headway.predict.phrases import tokenize_included_phrases, word_boundaries
 from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 
 
@@ -48,7 +48,7 @@ def search_phrases(
     tokenizer: TextTokenizer, source: Source, seed: int, beam_size: int
 ) -> list[tuple[tuple[int, ...], str]]:
     """Return the unmet phrases and the text of each hypothesis, with a length limit that just fits all phrases."""
-    phrases = phrases_to_include(tokenizer, source)
+    phrases = tokenize_included_phrases(tokenizer, source)
     needed = sum(min(len(each.tokens) for each in several) + 1 for several in phrases)
     request = Request(source=(4, EOS), limit=needed + 2, include=phrases, boundaries=word_boundaries(tokenizer))
     options = DecodingOptions(beam_size=beam_size, n_best=2)

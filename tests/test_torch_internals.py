@@ -20,7 +20,7 @@ from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.recurrent import RecurrentLayer
-from headway.predict.shared_weights import share_weights
+from headway.predict.shared_weights import copy_sharing_weights
 from headway.training.averaging import MovingAverage
 from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
 
@@ -344,7 +344,7 @@ def test_without_visible_loading_hooks_a_copy_of_a_model_still_shares_its_weight
 ) -> None:
     monkeypatch.setattr(torch_internals, "bind_loading_hooks", raises)
     model = small_model()
-    twin, (warning,) = warned(lambda: share_weights(model))
+    twin, (warning,) = warned(lambda: copy_sharing_weights(model))
     assert "nn.Module._load_state_dict_pre_hooks" in warning
     assert [*map(id, twin.parameters()), *map(id, twin.buffers())] == [
         *map(id, model.parameters()),

@@ -57,8 +57,8 @@ def test_a_calibration_is_stored_in_the_model_folder(translator: Translator, fol
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not a calibration, or damaged"),
-        ("[1]", "not a calibration, or damaged"),
+        ("{", "not a calibration file, or damaged"),
+        ("[1]", "not a calibration file, or damaged"),
         ({"threshold": "high"}, "threshold = 'high'"),
         ({"counts": {"5": -1}}, "counts.5 = -1"),
         ({"extra": 1}, "unknown key 'extra'"),

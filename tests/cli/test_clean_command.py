@@ -277,7 +277,9 @@ def test_two_models_score_each_pair(tmp_path: Path, folders: dict[str, Path]) ->
     for name in ("truncated", "cross_entropy"):
         assert sum(rules[name]["histogram"]["counts"]) == len(GOOD)
     translator, back = (load_translator(folders[name], precision="int8") for name in ("translator", "back"))
-    dual = PairEntropies.of(translator, back, [source for source, _ in GOOD], [target for _, target in GOOD]).dual
+    dual = PairEntropies.compute(
+        translator, back, [source for source, _ in GOOD], [target for _, target in GOOD]
+    ).dual_cross_entropy
     examples = rules["cross_entropy"]["examples"]
     values = {example["line"]: example["value"] for example in (*examples["kept"], *examples["dropped"])}
     assert values == {line: pytest.approx(dual[line - 1], rel=1e-3) for line in values}
@@ -291,7 +293,7 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
     refused = [
         ((source, short, *LANGUAGES, *out), r"same number of lines; .*short\.en has 1"),
         ((source, tmp_path / "binary.en", *LANGUAGES, *out), r"binary\.en: looks binary"),
-        ((source, target, "--from", "de", "--to", "tlh", *out), "language 'tlh': py3langid cannot detect it"),
+        ((source, target, "--from", "de", "--to", "tlh", *out), "language 'tlh' cannot be detected by py3langid"),
         ((source, target, "--to", "en", *out), "--to needs --from"),
         ((source, target, *out), "pairs need --from and --to"),
         ((source, *LANGUAGES, *out), "has no partner"),
@@ -301,7 +303,10 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
         ((source, target, *LANGUAGES, "--set", "thresholds.min_letter_share=2", *out), "min_letter_share = 2"),
         ((source, target, *LANGUAGES, "--set", "thresholds.max_words=2", *out), "unknown key 'thresholds.max_words'"),
         ((source, target, *LANGUAGES, "--set", 'rules=["copies"]', *out), "rules"),
-        ((source, target, *LANGUAGES, "--model", folders["translator"], *out), "--model and --reverse belong together"),
+        (
+            (source, target, *LANGUAGES, "--model", folders["translator"], *out),
+            "--model and --reverse must be used together",
+        ),
         (
             (source, target, *LANGUAGES, "--model", folders["back"], "--reverse", folders["translator"], *out),
             "translates from en to de; expected de to en; exchange",
@@ -310,7 +315,7 @@ def test_wrong_use(cleaned: Path, tmp_path: Path, folders: dict[str, Path]) -> N
             (source, target, *LANGUAGES, "--model", folders["classifier"], "--reverse", folders["back"], *out),
             "does not translate",
         ),
-        ((source, target, *LANGUAGES, "-o", tmp_path), "neither empty nor the folder of an interrupted run"),
+        ((source, target, *LANGUAGES, "-o", tmp_path), "not empty, and not the folder of an interrupted run"),
         (
             (source, target, "--from", "en", "--to", "de", "-o", cleaned / "clean"),
             "contains the results of another run",

@@ -493,7 +493,7 @@ class TestLongSources:
         lines = [*LINES[:2], "x" + "\N{COMBINING TILDE}" * 10, "der Hund"]
         source = write_lines(tmp_path / "in.txt", lines)
         write_lines(tmp_path / "out.txt", ["before"])
-        message = "line 3: .* is one character with 22 tokens, more than the limit of 10 of a source; remove some"
+        message = "line 3: .* is one character with 22 tokens, but a source may have at most 10; remove some"
         assert_refused(run("translate", limited, "-i", source, "-o", tmp_path / "out.txt"), rf"in\.txt, {message}")
         assert (tmp_path / "out.txt").read_text() == "before\n"
         files = ["--source", source, "--reference", source]

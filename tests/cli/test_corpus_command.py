@@ -131,7 +131,7 @@ def test_a_model_that_changes_is_noticed(folders: dict[str, Path], tmp_path: Pat
     assert run(*command, "--workers", 1).code == 0
     shutil.rmtree(tmp_path / "job" / "results")
     (model / "config.json").write_bytes((model / "config.json").read_bytes() + b" ")
-    assert_refused(run("corpus", "work", tmp_path / "job"), "model: has changed since the job in .*job was made")
+    assert_refused(run("corpus", "work", tmp_path / "job"), "model: has changed since the job in .*job was created")
     assert_refused(run(*command), "contents.*model was")
     (model / "README.md").write_text("# Another card\n")
 
@@ -141,7 +141,7 @@ def test_mistakes_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     assert_refused(run("corpus", "work", tmp_path), r"no job, because it has no job\.json")
     assert_refused(run("corpus", "translate", model, tmp_path / "gone", "-o", tmp_path / "x"), "gone: no such file")
     words = ("corpus", "translate", model, source, "-o", tmp_path / "x")
-    assert_refused(run(*words, "--field", "text"), "--field applies to .jsonl and .tsv files")
+    assert_refused(run(*words, "--field", "text"), "--field applies only to .jsonl and .tsv files")
     assert_refused(run(*words, "--mbr"), "--mbr chooses among several candidates")
     assert_refused(run("corpus", "translate", tmp_path / "gone", source, "-o", tmp_path / "x"), "gone: no such model")
     assert not (tmp_path / "x").exists()

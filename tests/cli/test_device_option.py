@@ -41,14 +41,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The devices other than the CPU that models were asked to be on, on a machine with a GPU."""
     found: list[str] = []
 
-    def copy_to(model: nn.Module, device: torch.device | None) -> nn.Module:
+    def copy_to_device(model: nn.Module, device: torch.device | None) -> nn.Module:
         if device is not None and device.type != "cpu":
             found.append(device.type)
-        return shared_weights.share_weights(model)
+        return shared_weights.copy_sharing_weights(model)
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(shared_weights, "copy_to", copy_to)
+    monkeypatch.setattr(shared_weights, "copy_to_device", copy_to_device)
     return found
 
 
@@ -118,7 +118,9 @@ def test_int8_computes_on_the_cpu(folders: dict[str, Path], monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("headway.kernels.is_available", lambda: True)
     assert headway.load(folders[name], precision="int8").device == torch.device("cpu")
-    monkeypatch.setattr(shared_weights, "copy_to", lambda model, device: shared_weights.share_weights(model).to("meta"))
+    monkeypatch.setattr(
+        shared_weights, "copy_to_device", lambda model, device: shared_weights.copy_sharing_weights(model).to("meta")
+    )
     with pytest.raises(ConfigError, match="int8 is not supported on meta; use --device cpu or --precision auto"):
         headway.load(folders[name], precision="int8", device="cuda")
 

@@ -84,7 +84,7 @@ def test_a_trace_is_that_of_python(folder: Path, model: LanguageModel) -> None:
 def test_the_line_of_a_prompt_that_is_too_long(folder: Path, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "prompts", [*["ab"] * 80, "abcde" * 4])
     ended = run("generate", folder, "-i", source, "-o", tmp_path / "out")
-    assert_refused(ended, r"prompts, line 81: the prompt has 20 tokens, but the model's context is 16")
+    assert_refused(ended, r"prompts, line 81: the prompt has 20 tokens, but the model's context has 16")
     assert not (tmp_path / "out").exists()
 
 

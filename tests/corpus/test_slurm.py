@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.corpus.slurm import SCRIPT_FILE, submit
+from headway.corpus.slurm import SCRIPT_FILE, submit_to_slurm
 from headway.errors import ConfigError, HeadwayError
 from headway.jobs.plan import JobRequest, Plan, make_plan
 
@@ -30,7 +30,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_rounds_follow_each_other(plan: Plan, tmp_path: Path) -> None:
-    said = submit(plan, 100, "--partition cpu --time 4:00:00", 3)
+    said = submit_to_slurm(plan, 100, "--partition cpu --time 4:00:00", 3)
     script = plan.folder / SCRIPT_FILE
     calls = (tmp_path / "submitted").read_text().splitlines()
     options = f"--partition cpu --time 4:00:00 {script}"
@@ -48,16 +48,16 @@ def test_rounds_follow_each_other(plan: Plan, tmp_path: Path) -> None:
 
 def test_arrays_that_are_too_large_are_refused(plan: Plan) -> None:
     with pytest.raises(ConfigError, match=r"--slurm 101: this SLURM allows arrays of up to 100 tasks \(MaxArraySize\)"):
-        submit(plan, 101, "", 1)
+        submit_to_slurm(plan, 101, "", 1)
 
 
 def test_what_sbatch_says_is_reported(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 'invalid partition' >&2\nexit 1\n")
     with pytest.raises(HeadwayError, match="sbatch: invalid partition"):
-        submit(plan, 1, "", 1)
+        submit_to_slurm(plan, 1, "", 1)
 
 
 def test_without_slurm(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="scontrol is not installed on this machine"):
-        submit(plan, 1, "", 1)
+        submit_to_slurm(plan, 1, "", 1)

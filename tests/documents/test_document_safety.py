@@ -23,7 +23,7 @@ from headway.documents import (
     fill_document,
     read_document,
 )
-from headway.documents.content import limited_time
+from headway.documents.content import limit_processor_time
 from headway.errors import HeadwayError
 
 _DOCX = document_format("a.docx")
@@ -84,7 +84,7 @@ def test_strict_open_xml_is_refused(word: Path) -> None:
             b"http://purl.oclc.org/ooxml/wordprocessingml/main",
         )
 
-    assert "Strict Open XML; save it as an ordinary" in refusal(changed(word, strict))
+    assert "Strict Open XML variant; save it as an ordinary" in refusal(changed(word, strict))
 
 
 def test_a_file_that_is_larger_than_the_archive_says_is_not_unpacked(word: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_place_that_cannot_be_written_to_is_an_error_before_the_work(tmp_path:
 
 
 def test_the_processor_time_is_limited() -> None:
-    @limited_time(DocumentLimits(processor_s=0.01))
+    @limit_processor_time(DocumentLimits(processor_s=0.01))
     def compute() -> None:
         while True:
             pass

@@ -40,7 +40,7 @@ class UpperCaseTranslator(TextTranslator):
     ) -> list[Translation | HeadwayError]:
         marked = MarkedTexts(texts, options, can_align=False)
         marked.store(marked.units, self._translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, self._translate(retries))
         return marked.merge()
 

@@ -22,7 +22,7 @@ from headway.errors import BundleError, ConfigError
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import LanguageModel, Translator
-from headway.predict.shared_weights import share_weights
+from headway.predict.shared_weights import copy_sharing_weights
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.weights import named_weights
 
@@ -142,7 +142,7 @@ def test_a_gain_of_zero_loses_no_column_of_a_tied_embedding(tmp_path: Path) -> N
 
 def test_a_model_moved_away_from_integers_has_ordinary_weights(tmp_path: Path) -> None:
     loaded = stored(translation_bundle(), tmp_path / "int8", embeddings=True)
-    plain = dequantize_weights(share_weights(loaded.model))
+    plain = dequantize_weights(copy_sharing_weights(loaded.model))
     assert plain.int8_weights is None
     assert not any(parameter.is_meta for parameter in plain.parameters())
     assert loaded.model.int8_weights is not None  # only the copy has changed

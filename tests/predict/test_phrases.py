@@ -13,12 +13,12 @@ from headway.errors import ConfigError, LengthError
 from headway.predict import Source
 from headway.predict.phrases import (
     WordPhrase,
-    banned_ids,
     check_phrases,
     contains_any_phrase,
+    encode_prefix,
     find_phrase,
-    phrases_to_include,
-    prefix_ids,
+    tokenize_banned_phrases,
+    tokenize_included_phrases,
 )
 from headway.text.base import UNK
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
@@ -36,48 +36,50 @@ def test_a_phrase_is_found_however_its_context_is_cut(kind: str, text: str) -> N
     """In every text that contains the phrase as a word, some alternative occurs in the tokens."""
     made = tokenizer(kind)
     ids = made.encode(text)
-    (alternatives,) = phrases_to_include(made, Source("x", include=("Haus",)))
+    (alternatives,) = tokenize_included_phrases(made, Source("x", include=("Haus",)))
     places = range(len(ids))
     assert any(tuple(ids[at : at + len(each.tokens)]) == each.tokens for each in alternatives for at in places)
     assert not any(each.tokens == () for each in alternatives)
 
 
 def test_one_spelling_is_left_where_it_is_in_the_other() -> None:
-    assert len(phrases_to_include(tokenizer("bpe"), Source("x", include=("Haus",)))[0]) == 2
+    assert len(tokenize_included_phrases(tokenizer("bpe"), Source("x", include=("Haus",)))[0]) == 2
     assert [
-        len(phrases_to_include(tokenizer(kind), Source("x", include=("Haus",)))[0])
+        len(tokenize_included_phrases(tokenizer(kind), Source("x", include=("Haus",)))[0])
         for kind in ("characters", "whitespace")
     ] == [1, 1]
 
 
 def test_alternatives_of_one_phrase_and_several_phrases() -> None:
     made = tokenizer("whitespace")
-    one, two = phrases_to_include(made, Source("x", include=(("Haus", "Baum"), "das Haus")))
+    one, two = tokenize_included_phrases(made, Source("x", include=(("Haus", "Baum"), "das Haus")))
     assert one == (Phrase(tuple(made.encode("Haus"))), Phrase(tuple(made.encode("Baum"))))
     assert two == (Phrase(tuple(made.encode("das Haus"))),)
-    assert banned_ids(made, Source("x", banned=("Haus", "das Haus"))) == (
+    assert tokenize_banned_phrases(made, Source("x", banned=("Haus", "das Haus"))) == (
         tuple(made.encode("Haus")),
     )  # contains the other
 
 
 def test_a_prefix_leaves_its_last_space_to_the_next_word() -> None:
     made = tokenizer("bpe")
-    assert list(prefix_ids(made, "das ")) == made.encode("das")
-    assert prefix_ids(made, "") == ()
+    assert list(encode_prefix(made, "das ")) == made.encode("das")
+    assert encode_prefix(made, "") == ()
 
 
 def test_words_that_the_vocabulary_does_not_have() -> None:
     made = tokenizer("whitespace")
     with pytest.raises(ConfigError, match=r"include: 'Auto' contains characters or words that the vocabulary lacks"):
-        phrases_to_include(made, Source("x", include=("Auto",)))
+        tokenize_included_phrases(made, Source("x", include=("Auto",)))
     with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains characters"):
-        prefix_ids(made, "das Auto")
-    assert len(phrases_to_include(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be satisfied
+        encode_prefix(made, "das Auto")
+    assert (
+        len(tokenize_included_phrases(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1
+    )  # the other can be satisfied
 
 
 @pytest.mark.parametrize("source", [Source("x", include=("",)), Source("x", include=((),)), Source("x", banned=(" ",))])
 def test_empty_phrases(source: Source) -> None:
-    with pytest.raises(ConfigError, match=r"(include|banned): a phrase is empty; give words"):
+    with pytest.raises(ConfigError, match=r"(include|banned): a phrase is empty; each alternative"):
         check_phrases(source)
 
 
@@ -192,9 +194,9 @@ def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.Data
 
 def test_a_phrase_that_is_too_long() -> None:
     made = tokenizer("characters")
-    assert banned_ids(made, Source("x", banned=("das Haus " * 5,)))
-    with pytest.raises(LengthError, match=r"has 5\d tokens; at most 50 are accepted: shorten it"):
-        banned_ids(made, Source("x", banned=("das Haus " * 6,)))
+    assert tokenize_banned_phrases(made, Source("x", banned=("das Haus " * 5,)))
+    with pytest.raises(LengthError, match=r"has 5\d tokens; at most 50 are accepted; shorten the phrase"):
+        tokenize_banned_phrases(made, Source("x", banned=("das Haus " * 6,)))
 
 
 def test_phrases_that_contain_others_take_time_that_grows_with_their_number() -> None:
@@ -205,7 +207,12 @@ def test_phrases_that_contain_others_take_time_that_grows_with_their_number() ->
         words = [f"{'ab' * 5}{'eimnrstuAB'[number % 10]}{'eimnrstu' * 2}"[number % 7 :] for number in range(count)]
         return tuple(f"{word}{number:b}".replace("1", "a").replace("0", "b") for number, word in enumerate(words))
 
-    assert_linear(lambda banned: banned_ids(made, Source("x", banned=banned)), phrases, "banned_ids", size=500)
+    assert_linear(
+        lambda banned: tokenize_banned_phrases(made, Source("x", banned=banned)),
+        phrases,
+        "tokenize_banned_phrases",
+        size=500,
+    )
 
 
 def test_the_tokens_that_spell_a_phrase_are_found_in_a_long_target() -> None:

@@ -26,7 +26,7 @@ from headway.models.registry import ARCHITECTURES, build_model
 from headway.models.sequence_classifier import SequenceClassifierConfig
 from headway.models.transformer import TransformerConfig
 from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator
-from headway.predict.shared_weights import copy_to, share_weights
+from headway.predict.shared_weights import copy_sharing_weights, copy_to_device
 
 TEXTS = ["das rote Haus", "der Baum und das grüne Haus", "ein"]
 SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16}
@@ -135,7 +135,7 @@ def run(model: Any, length: int = 9) -> Tensor:
 
 
 def test_a_copy_of_any_architecture_has_its_own_modules_and_the_same_weights(model: nn.Module) -> None:
-    twin = share_weights(model)
+    twin = copy_sharing_weights(model)
     assert not {id(each) for each in model.modules()} & {id(each) for each in twin.modules()}
     for own, other in ((model.named_parameters, twin.named_parameters), (model.named_buffers, twin.named_buffers)):
         names = {name: id(tensor) for name, tensor in own(remove_duplicate=False)}
@@ -146,7 +146,7 @@ def test_a_copy_of_any_architecture_has_its_own_modules_and_the_same_weights(mod
 
 
 def test_weights_can_be_loaded_into_a_copy_whose_original_is_gone(model: nn.Module) -> None:
-    twin, weights = share_weights(model), {name: tensor + 1 for name, tensor in model.state_dict().items()}
+    twin, weights = copy_sharing_weights(model), {name: tensor + 1 for name, tensor in model.state_dict().items()}
     del model
     gc.collect()
     twin.load_state_dict(weights)
@@ -158,7 +158,7 @@ def test_a_copy_on_another_device_has_weights_of_its_own(model: nn.Module) -> No
     before = {name: (id(each), each.device, each.data_ptr()) for name, each in model.named_parameters()}
     modules: list[Any] = list(model.modules())
     held = {id(each.cell): list(each.cell._flat_weights) for each in modules if hasattr(each, "cell")}
-    moved = copy_to(model, torch.device("meta"))
+    moved = copy_to_device(model, torch.device("meta"))
     assert {parameter.device.type for parameter in moved.parameters()} == {"meta"}
     assert {name: (id(each), each.device, each.data_ptr()) for name, each in model.named_parameters()} == before
     for each in modules:
@@ -169,7 +169,7 @@ def test_a_copy_on_another_device_has_weights_of_its_own(model: nn.Module) -> No
 
 def test_tables_of_positions_grow_on_their_own() -> None:
     model: Any = build_model(CONFIGS["decoder_only"], 32, 32).eval()
-    twin = share_weights(model)
+    twin = copy_sharing_weights(model)
     tables = {name: table.size(0) for name, table in model.named_buffers()}
     assert tables
     long = run(twin, 500)
@@ -191,7 +191,7 @@ def test_the_hooks_of_the_model_are_those_of_the_predictor_and_later_ones_are_no
 
 
 def test_hooks_of_a_copy_stay_there(model: nn.Module) -> None:
-    before, modules = str(state_of(model)), list[Any](share_weights(model).modules())
+    before, modules = str(state_of(model)), list[Any](copy_sharing_weights(model).modules())
     for module in modules:
         module.register_forward_hook(lambda *_, **__: None, with_kwargs=True, always_call=True)
         module.register_forward_pre_hook(lambda *_, **__: None, with_kwargs=True)
@@ -214,7 +214,7 @@ def no_collection() -> Iterator[None]:
 
 
 def test_a_copy_ends_with_its_last_reference(model: nn.Module, no_collection: None) -> None:
-    twin = share_weights(model)
+    twin = copy_sharing_weights(model)
     modules = [weakref.ref(module) for module in twin.modules()]
     del twin
     assert not any(module() for module in modules)

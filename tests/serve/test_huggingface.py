@@ -231,7 +231,7 @@ def test_the_client_streams(url: str, writer: LanguageModel) -> None:
     assert last.generated_text == PROMPT + expected.text
     assert last.details is not None
     assert last.details.generated_tokens == len(expected.ids)
-    assert last.details.input_length == writer.read_prompt(PROMPT)[1]
+    assert last.details.input_length == writer.decode_prompt(PROMPT)[1]
     assert (last.details.finish_reason, last.details.seed) == ("length", 3)
 
 

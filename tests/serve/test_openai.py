@@ -80,7 +80,7 @@ def test_completions_of_a_list_of_prompts(client: openai.OpenAI, writer: Languag
     assert {each.finish_reason for each in found.choices} <= {"length", "stop"}
     assert found.usage is not None
     assert found.usage.completion_tokens == sum(len(one.ids) for own in expected for one in own)
-    assert found.usage.prompt_tokens == sum(writer.read_prompt(prompt)[1] for prompt in prompts)
+    assert found.usage.prompt_tokens == sum(writer.decode_prompt(prompt)[1] for prompt in prompts)
 
 
 def test_stop_strings_seeds_and_greedy(client: openai.OpenAI, writer: LanguageModel) -> None:

@@ -99,7 +99,7 @@ class PanicError(BaseException):
 class BadModel:
     """A model whose jobs panic, or compute without giving way until an exception ends them."""
 
-    is_prepared = False
+    is_glossary_prepared = False
     is_preparing = False
 
     def translate_each(self, texts: list[str], glossary: Glossary | None = None) -> list[str]:
@@ -108,17 +108,17 @@ class BadModel:
         return texts if glossary is None else [threading.current_thread().name]
 
     def has_prepared(self, _: Glossary) -> bool:
-        return self.is_prepared
+        return self.is_glossary_prepared
 
     def check_glossary(self, glossary: Glossary) -> None:
-        assert not self.is_prepared
+        assert not self.is_glossary_prepared
         assert not self.is_preparing  # another glossary
         self.is_preparing = True
         time.sleep(0.2)
         self.is_preparing = False
         if glossary.entries[0].source == "bad":
             raise DataError("bad")
-        self.is_prepared = True
+        self.is_glossary_prepared = True
 
     def score(self, _: list[str]) -> None:
         while True:

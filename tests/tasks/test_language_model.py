@@ -299,7 +299,7 @@ class TestGenerating:
         (found,) = model.generate(prompt, temperature=0, max_new_tokens=100)
         assert len(prompt) + len(found.tokens) <= CONTEXT
         assert found.finish_reason in ("length", "end")
-        with pytest.raises(LengthError, match="prompt 2 has 30 tokens, but the model's context is 24"):
+        with pytest.raises(LengthError, match="prompt 2 has 30 tokens, but the model's context has 24"):
             model.generate(["Ann", "x" * 30])
 
     def test_sliding_goes_on_beyond_the_context(self, model: LanguageModel) -> None:
@@ -324,7 +324,7 @@ class TestGenerating:
 
     def test_one_text_is_not_a_list_of_texts(self, model: LanguageModel) -> None:
         for measure in (model.perplexity, model.score):
-            with pytest.raises(ConfigError, match="expected a list of texts, not one text"):
+            with pytest.raises(ConfigError, match="expected a list of texts, not a single text"):
                 measure("Ann")
 
     def test_unknown_characters_are_counted(self, model: LanguageModel) -> None:

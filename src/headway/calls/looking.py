@@ -12,7 +12,7 @@ from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect as inspect_model
 from headway.inspection.results import Inspection
 from headway.notebook_html import DOUBT, page, paragraph, shaded, text
-from headway.predict.results import shortened
+from headway.predict.results import abbreviate
 from headway.text.base import MergeStep
 from headway.text.visible_tokens import make_visible
 
@@ -34,7 +34,7 @@ class TokenizedText:
     merges: tuple[MergeStep, ...]
 
     def __repr__(self) -> str:
-        return f"<TokenizedText: {len(self.tokens):,} tokens, {shortened('|'.join(self.tokens))}>"
+        return f"<TokenizedText: {len(self.tokens):,} tokens, {abbreviate('|'.join(self.tokens))}>"
 
     def _repr_html_(self) -> str:
         numbered = enumerate(zip(self.tokens, self.ids, strict=True))

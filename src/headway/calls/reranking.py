@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headway.evaluation import Comparison, bleu, paired_bootstrap, tokenization_for
 from headway.predict import NoisyChannelWeights, rank_by_noisy_channel, tune_noisy_channel
-from headway.predict.reranking.noisy_channel import Features
+from headway.predict.reranking.noisy_channel import NoisyChannelFeatures
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TunedChannel:
 def tune_on_odd_lines(
     numbers: Sequence[int],
     candidates: Sequence[Sequence[str]],
-    features: Sequence[Features],
+    features: Sequence[NoisyChannelFeatures],
     references: Sequence[str],
     target_language: str,
 ) -> TunedChannel:

@@ -183,10 +183,10 @@ def run_job(
     Raises:
         Exit: With exit code 3 if lines have failed, and with 130 or 143 if the command was told to stop.
     """
-    from headway.corpus.work import job_request
+    from headway.corpus.work import make_job_request
     from headway.jobs.plan import make_plan
 
-    request = job_request(
+    request = make_job_request(
         operation,
         settings,
         inputs,
@@ -207,9 +207,9 @@ def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
     from headway.contention import num_cores
 
     if job.slurm is not None:
-        from headway.corpus.slurm import submit
+        from headway.corpus.slurm import submit_to_slurm
 
-        for line in submit(plan, job.slurm, job.slurm_options, job.slurm_rounds):
+        for line in submit_to_slurm(plan, job.slurm, job.slurm_options, job.slurm_rounds):
             print(f"headway: {line}", file=sys.stderr)
     elif job.ray is not None:
         from headway.corpus.ray_workers import work_on_ray

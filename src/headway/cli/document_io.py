@@ -53,7 +53,9 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
         accepted = ", ".join([_AUTO, LINES, *FORMATS])
         raise ConfigError(f"--document-format {format_name!r} is unknown", accepted=accepted)
     if source is None or output in (None, Path("-")):
-        lines = "; --document-format lines translates each line of the input" if FORMATS[format_name].has_lines else ""
+        lines = (
+            "; --document-format lines translates each line of the input" if FORMATS[format_name].is_text_file else ""
+        )
         example = "-i report.docx -o report.en.docx" if source is None else f"-o {source.stem}.out{source.suffix}"
         raise ConfigError("a document needs --input and --output", hint=f"add {example}{lines}")
     return format_name
@@ -70,7 +72,7 @@ def refuse_line_options(format_name: str, given: Mapping[str, bool]) -> None:
 
     names = [name for name, is_given in given.items() if is_given]
     if names:
-        lines = ", or add --document-format lines" if FORMATS[format_name].has_lines else ""
+        lines = ", or add --document-format lines" if FORMATS[format_name].is_text_file else ""
         raise ConfigError(f"{names[0]} does not apply to a document; leave it out{lines}")
 
 
@@ -87,7 +89,9 @@ def translate_to_file(
                 translator, source, output, format_name=format_name, progress=progress, **keywords
             )
     except UnknownEncodingError as refusal:
-        refusal.hint = f"{refusal.hint}, or name its encoding: --encoding {(*refusal.likely, 'windows-1252')[0]}"
+        refusal.hint = (
+            f"{refusal.hint}, or name its encoding: --encoding {(*refusal.likely_encodings, 'windows-1252')[0]}"
+        )
         raise
     if report.errors:
         counts = f"{len(report.errors):,} of {report.num_texts:,}"

@@ -50,16 +50,16 @@ def translate_in_job(
 
     The output appears when it is complete, and the folder disappears.
     """
-    from headway.corpus.text_map import summed
-    from headway.corpus.translation import FLAG, TERM_MET, TERM_NOT_MET
-    from headway.corpus.work import job_request
+    from headway.corpus.text_map import counts_with_prefix
+    from headway.corpus.translation import FLAG_PREFIX, TERM_MET_PREFIX, TERM_NOT_MET_PREFIX
+    from headway.corpus.work import make_job_request
     from headway.jobs.join import join
     from headway.jobs.plan import make_plan
 
     folder = output.parent / f".{output.name}.job"
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    request = job_request("translate", with_whole_paths(settings), [[source]], on_error=on_error)
+    request = make_job_request("translate", with_whole_paths(settings), [[source]], on_error=on_error)
     advice = "repeat that command to continue it, or start over with --fresh"
     plan = make_plan(folder, request, advice=advice)
     run_with_progress(plan, workers, "translating", one_thread=workers > 1)
@@ -71,8 +71,11 @@ def translate_in_job(
             f"headway: {joined.num_failed:,} of {joined.num_lines:,} lines failed and are empty in the output",
             file=sys.stderr,
         )
-    say_flags(summed(joined.counts, FLAG))
-    met, not_met = summed(joined.counts, TERM_MET), summed(joined.counts, TERM_NOT_MET)
+    say_flags(counts_with_prefix(joined.counts, FLAG_PREFIX))
+    met, not_met = (
+        counts_with_prefix(joined.counts, TERM_MET_PREFIX),
+        counts_with_prefix(joined.counts, TERM_NOT_MET_PREFIX),
+    )
     report_terms(
         Counter({(term, is_met): n for is_met, terms in ((True, met), (False, not_met)) for term, n in terms.items()})
     )

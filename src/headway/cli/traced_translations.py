@@ -45,10 +45,10 @@ class TracedTranslations(TranslationWriter):
         self._searches.append(traced.searches)
         return traced.translation
 
-    def lines(self, number: int, source: Source | HeadwayError, result: Translation | HeadwayError) -> str:
+    def format_lines(self, number: int, source: Source | HeadwayError, result: Translation | HeadwayError) -> str:
         """Return the output for line ``number`` of the input. An error becomes the same line as without searches."""
         if isinstance(result, HeadwayError):
-            return super().lines(number, source, result)
+            return super().format_lines(number, source, result)
         searches = self._searches.popleft()
         if self._is_json:
             whole = {**self.as_dict(result), "trace": trace_record(searches)}

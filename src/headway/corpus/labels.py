@@ -1,4 +1,4 @@
-"""Labeled texts: reading the file of --data, and writing the line of a classification."""
+"""Labeled texts: read the file given by --data, and format a classification as a line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_CHARACTERS = 40  # maximum length of a group of words in text output
 def read_labeled_file(
     data: Path, fields: str | None, labels: Sequence[str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the texts and labels of a file. ``data`` and ``fields`` are the values of the options --data and --fields.
+    """Return the texts and labels in a file. ``data`` and ``fields`` are the values of the options --data and --fields.
 
     If ``labels`` is given, any other label is an error.
     """

@@ -1,4 +1,4 @@
-"""A line of text as the source of a translation, and a text as a line of output."""
+"""Convert input lines to sources of translations, and texts to output lines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def one_line(text: str) -> str:
 
 
 def decode_line(line: bytes) -> str:
-    """Return the text of a line.
+    """Decode a line.
 
     Raises:
-        DataError: It is binary or not UTF-8. The message names neither file nor line.
+        DataError: The line is binary or not UTF-8. The message does not contain the file name and line number.
     """
     from headway.data.readers import decode_lines
 
@@ -33,12 +33,12 @@ def decode_line(line: bytes) -> str:
 
 
 class LineReader:
-    """Parses lines into sources. A JSON line may add its own phrases and replace the prefix.
+    """Parses lines into sources of translations. A JSON line may add phrases and replace the prefix.
 
     Args:
-        name: Name of the input, for messages.
+        name: Name of the input, for error messages.
         line_format: "text" if each line is a text, "jsonl" if each line is a JSON object.
-        prefix: Text that a translation begins with, unless its line gives another prefix.
+        prefix: Text that a translation must begin with, unless its line contains another prefix.
         include: Phrases that every translation must contain. ``a|b`` requires at least one of the two.
         banned: Phrases that no translation may contain.
     """
@@ -56,11 +56,11 @@ class LineReader:
         self._include = tuple(tuple(phrase.split("|")) for phrase in include)
 
     def parse(self, lines: Sequence[bytes | str], first_line_number: int) -> list[Source | HeadwayError]:
-        """Return the source or the error of each line; ``first_line_number`` is the number of the first line."""
+        """Return the source in each line, or its error. ``first_line_number`` is the number of the first line."""
         return [self._parse_line(line, number) for number, line in enumerate(lines, start=first_line_number)]
 
     def source(self, text: str) -> Source:
-        """Return a text with the requirements on all translations."""
+        """Return a text as a source with the requirements that apply to all translations."""
         from headway.predict import Source
 
         return Source(text, self._prefix, self._include, self._banned)

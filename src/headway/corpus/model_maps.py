@@ -1,4 +1,4 @@
-"""Score, classify and continue the lines of a corpus, as ``headway score``, ``classify`` and ``generate`` do."""
+"""Score, classify and continue the lines of a corpus, like ``headway score``, ``classify`` and ``generate``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Record = dict[str, Any]
 
 
 class ModelSettings(Config):
-    """The options of an operation with one model."""
+    """Options of an operation with one model."""
 
     model: str
     device: str = "auto"
@@ -40,11 +40,11 @@ class ModelSettings(Config):
         return [Path(self.model)]
 
     def check(self) -> None:
-        """Do nothing: all options fit together."""
+        """Do nothing, because these options can be combined freely."""
 
 
 def _texts(lines: Sequence[Line]) -> list[tuple[str, ...] | HeadwayError]:
-    """Return the texts of each line, or its error."""
+    """Return the texts in each line, or its error."""
     return [*map(_decoded, lines)]
 
 
@@ -59,7 +59,7 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
     """Scores texts with a language model, or pairs of source and target with a translation model.
 
     Args:
-        settings: The options.
+        settings: The model, and the options of the scoring.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -101,11 +101,11 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
         return [result if isinstance(result, HeadwayError) else asdict(result) for result in results]
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[tuple[str, ...] | HeadwayError]:
-        """Return the text or the pair of texts of each line, or its error."""
+        """Return the text or the pair of texts in each line, or its error."""
         return _texts(lines)
 
-    def item(self, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the texts."""
+    def make_item(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the texts unchanged."""
         return texts
 
     def run(self, items: Sequence[tuple[str, ...]]) -> Sequence[_Record | HeadwayError]:
@@ -113,7 +113,7 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
         return self._score(items)
 
     def format_line(self, number: int, item: tuple[str, ...] | HeadwayError, result: _Record | HeadwayError) -> str:
-        """Return the log-probability and the number of tokens, or an object of JSON."""
+        """Return the log-probability and the number of tokens, or a JSON object."""
         if isinstance(result, HeadwayError):
             return json.dumps({"error": str(result)}, ensure_ascii=False) + "\n" if self._is_json else "\n"
         if self._is_json:
@@ -124,8 +124,8 @@ class ScoreOperation(TextOperation[tuple[str, ...], _Record]):
     def _is_json(self) -> bool:
         return self._settings.format == "json"
 
-    def value(self, item: tuple[str, ...], result: _Record) -> Any:
-        """Return the log-probability, or everything."""
+    def json_value(self, item: tuple[str, ...], result: _Record) -> Any:
+        """Return the log-probability or, in JSON format, the complete result."""
         return result if self._is_json else result["log_probability"]
 
 
@@ -144,7 +144,7 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
     """Classifies texts.
 
     Args:
-        settings: The options.
+        settings: The model, and the options of the classification.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -159,11 +159,11 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
         self._classifier.warm_up()
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[str | HeadwayError]:
-        """Return the text of each line, or its error."""
+        """Return the text in each line, or its error."""
         return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines)]
 
-    def item(self, texts: tuple[str, ...]) -> str:
-        """Return the text."""
+    def make_item(self, texts: tuple[str, ...]) -> str:
+        """Return the only text."""
         return texts[0]
 
     def run(self, items: Sequence[str]) -> list[Classification | HeadwayError]:
@@ -171,19 +171,19 @@ class ClassifyOperation(TextOperation[str, "Classification"]):
         return self._classifier.classify_each(items)
 
     def format_line(self, number: int, item: str | HeadwayError, result: Classification | HeadwayError) -> str:
-        """Return the label and its probability, or an object of JSON."""
+        """Return the label and its probability, or a JSON object."""
         if isinstance(result, HeadwayError):
             return json.dumps({"error": str(result)}, ensure_ascii=False) + "\n" if self._is_json else "\n"
         if not self._is_json:
             return format_label_line(result)
         return json.dumps({"text": item, **asdict(result)}, ensure_ascii=False) + "\n"
 
-    def value(self, item: str, result: Classification) -> Any:
-        """Return the label, or everything."""
+    def json_value(self, item: str, result: Classification) -> Any:
+        """Return the label or, in JSON format, the complete result."""
         return asdict(result) if self._is_json else result.label
 
-    def counted(self, result: Classification) -> Iterable[str]:
-        """Return whether the text was truncated."""
+    def counter_keys(self, result: Classification) -> Iterable[str]:
+        """Return the key under which truncated texts are counted, if the text was truncated."""
         return ["flag:truncated"] * result.truncated
 
 
@@ -191,7 +191,7 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
     """Continues texts with a language model.
 
     Args:
-        settings: The options.
+        settings: The model, and the options of the generation.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -206,11 +206,11 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
         self._model.warm_up()
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[str | HeadwayError]:
-        """Return the prompt of each line, or its error."""
+        """Return the prompt in each line, or its error."""
         return [item if isinstance(item, HeadwayError) else item[0] for item in _texts(lines)]
 
-    def item(self, texts: tuple[str, ...]) -> str:
-        """Return the prompt."""
+    def make_item(self, texts: tuple[str, ...]) -> str:
+        """Return the only text, which is the prompt."""
         return texts[0]
 
     def run(self, items: Sequence[str]) -> list[list[Continuation] | HeadwayError]:
@@ -227,7 +227,7 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
         return [next(continuations) if error is None else error for error in results]
 
     def format_line(self, number: int, item: str | HeadwayError, result: list[Continuation] | HeadwayError) -> str:
-        """Return the prompt with each continuation as a line, or an object of JSON."""
+        """Return a line for each continuation, which includes the prompt, or a JSON object."""
         is_json = self._settings.format == "json"
         if isinstance(result, HeadwayError) or isinstance(item, HeadwayError):
             return json.dumps({"error": str(result)}, ensure_ascii=False) + "\n" if is_json else "\n"
@@ -236,8 +236,8 @@ class GenerateOperation(TextOperation[str, "list[Continuation]"]):
             return json.dumps(record, ensure_ascii=False) + "\n"
         return "".join(one_line(item + one.text) + "\n" for one in result)
 
-    def value(self, item: str, result: list[Continuation]) -> Any:
-        """Return the text of the continuation, of all continuations, or everything."""
+    def json_value(self, item: str, result: list[Continuation]) -> Any:
+        """Return the text of the continuation, a list of texts if there are several, or complete results as JSON."""
         if self._settings.format == "json":
             return [asdict(one) for one in result]
         texts = [one.text for one in result]

@@ -1,6 +1,6 @@
-"""Run the workers of a job as Ray tasks. Ray places them on machines; the files of the job assign the chunks.
+"""Run a job's workers as Ray tasks. Ray assigns the tasks to machines, and the job's files assign chunks to workers.
 
-Ray starts a task again if its machine or its process is lost. Its checkpoints are not needed.
+Ray restarts a task if its machine or its process is lost. Ray's checkpoints are not needed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from headway.jobs.worker import Worker
 
 
 def work_on_ray(plan: Plan, address: str) -> None:
-    """Work on a job with one worker for each processor of the Ray cluster at ``address``.
+    """Work on a job with one worker for each processor in the Ray cluster at ``address``.
 
     Raises:
         MissingPackageError: Ray is not installed.
-        ConfigError: There is no such cluster.
+        ConfigError: There is no Ray cluster at this address.
         HeadwayError: The job cannot continue.
     """
     try:

@@ -1,6 +1,6 @@
-"""Lines with fields: objects of JSON, and columns separated by tabs. All fields are kept, and a result is added.
+"""Lines with fields: JSON objects, and columns separated by tabs. All fields are kept, and a result is added.
 
-A field of a JSON object may also be a list of texts, such as the sentences of a document. Its result is then a list.
+A field in a JSON object may also be a list of texts, such as the sentences of a document. Its result is then a list.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class CorpusRecord:
     """A line with fields.
 
     Attributes:
-        texts: For each text of the record, its value in each of the requested fields.
+        texts: The texts of the record. Each has a value for each of the requested fields.
         is_list: Whether the field is a list of texts.
-        with_result: Returns the line of output with a result; None if the record has failed.
+        format_with_result: Returns the output line with a given result, which is None if the record failed.
     """
 
     texts: tuple[tuple[str, ...], ...]
     is_list: bool
-    with_result: Callable[[Any], str]
+    format_with_result: Callable[[Any], str]
 
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """How lines with fields are read and written.
+    """Reads and writes lines with fields.
 
     Attributes:
         kind: "jsonl" or "tsv".
-        fields: The fields that are read: names, or numbers of columns counted from 1.
-        result: The name of the field for the result. In TSV it is a new last column.
+        fields: The fields to read: names, or column numbers counted from 1.
+        result_field: Name of the field for the result. In TSV files, the result is a new last column instead.
     """
 
     kind: RecordKind
     fields: tuple[str, ...]
-    result: str
+    result_field: str
 
     def parse(self, line: bytes) -> CorpusRecord:
-        """Return the record of a line.
+        """Parse a line.
 
         Raises:
-            DataError: It has no such record.
+            DataError: The line is not valid, or lacks a field.
         """
         text = decode_line(line)
         return self._parse_object(text) if self.kind == "jsonl" else self._parse_columns(text)
@@ -75,7 +75,7 @@ class RecordFormat:
         if not all(isinstance(text, str) for of_text in texts for text in of_text):
             shown = json.dumps(values[0] if is_list else values)[:60]
             raise DataError(f"field {', '.join(self.fields)} is {shown}; expected a string or a list of strings")
-        return CorpusRecord(tuple(texts), is_list, lambda result: _json_line({**data, self.result: result}))
+        return CorpusRecord(tuple(texts), is_list, lambda result: _json_line({**data, self.result_field: result}))
 
     def _parse_columns(self, line: str) -> CorpusRecord:
         columns = line.split("\t")
@@ -86,7 +86,7 @@ class RecordFormat:
         return CorpusRecord((texts,), False, lambda result: f"{line}\t{_cell(result)}\n")
 
     def failed_line(self) -> str:
-        """Return the line of output for a line that is no record."""
+        """Return the output line for an input line that is not a valid record."""
         return "null\n" if self.kind == "jsonl" else "\n"
 
 
@@ -94,13 +94,13 @@ def record_format(paths: Sequence[Path], field: str | None, result: str, *, num_
     """Return the format of the records in input files, or None if each line is a text.
 
     Args:
-        paths: The files.
+        paths: The input files.
         field: The value of --field: the names of the fields to read, separated by commas.
         result: The name of the field for the result.
         num_fields: The number of fields that the operation reads.
 
     Raises:
-        ConfigError: Fields are missing, or do not apply.
+        ConfigError: Fields must be named for these files, or cannot be.
     """
     fields = field.split(",") if field else []
     for path in paths:
@@ -112,10 +112,10 @@ def record_format(paths: Sequence[Path], field: str | None, result: str, *, num_
     kinds = {_KINDS.get(uncompressed_name(path).suffix) for path in paths}
     if kinds == {None} or not kinds:
         if fields:
-            raise ConfigError("--field applies to .jsonl and .tsv files (which may be compressed); leave it out")
+            raise ConfigError("--field applies only to .jsonl and .tsv files (which may be compressed); omit it")
         return None
     if len(kinds) > 1:
-        raise ConfigError("the input files have different formats; make a job for the files of each format")
+        raise ConfigError("the input files have different formats; create one job per format")
     (kind,) = kinds
     assert kind is not None
     if len(fields) != num_fields:

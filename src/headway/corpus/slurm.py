@@ -1,8 +1,8 @@
-"""Submit the workers of a job to SLURM: an array, in rounds that follow each other.
+"""Submit a job's workers to SLURM as job arrays that run one after another (rounds).
 
-The script stays in the folder of the job, where a user can read it, change it and submit it again. SLURM sends SIGTERM
+The script is kept in the job's folder, where a user can read it, change it and submit it again. SLURM sends SIGTERM
 90 seconds before the time limit, and the worker then releases its chunk. Each round begins when all workers of the
-previous one have ended, whatever the reason. A round without work ends immediately.
+previous round have ended, for whatever reason. A round ends immediately if there is no work left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway.storage import atomic_write_text
 
 SCRIPT_FILE = "workers.sbatch"
 _SCRIPT = """#!/bin/bash
-# Workers of the job in {folder}. Each task of the array uses one process for each of its processors.
+# Workers of the job in {folder}. Each array task runs one process for each of its processors.
 # Submit more of them with: sbatch {options}{script}
 #SBATCH --job-name=headway
 #SBATCH --array=1-{count}
@@ -31,18 +31,18 @@ exec {python} -m headway corpus work {folder} --workers "${{SLURM_CPUS_PER_TASK:
 """
 
 
-def submit(plan: Plan, count: int, options: str, rounds: int) -> list[str]:
-    """Write the script, and submit it ``rounds`` times. Return the message for the user.
+def submit_to_slurm(plan: Plan, count: int, options: str, rounds: int) -> list[str]:
+    """Write the batch script, and submit it ``rounds`` times. Return the lines to print.
 
     Args:
         plan: The plan of the job.
-        count: Number of tasks of each array.
-        options: Options of sbatch.
-        rounds: Number of arrays.
+        count: Number of tasks in each array.
+        options: Command line options for sbatch.
+        rounds: Number of arrays to submit.
 
     Raises:
         ConfigError: SLURM does not allow arrays of this size, or is not installed.
-        HeadwayError: sbatch has refused the script.
+        HeadwayError: sbatch rejected the script.
     """
     _check_array_size(count)
     folder = plan.folder.resolve()
@@ -72,7 +72,7 @@ def _check_array_size(count: int) -> None:
     if match and count > int(match[1]) - 1:
         raise ConfigError(
             f"--slurm {count}: this SLURM allows arrays of up to {int(match[1]) - 1:,} tasks (MaxArraySize); use "
-            "fewer, with more --cpus-per-task in --slurm-options"
+            "fewer tasks, with more --cpus-per-task in --slurm-options"
         )
 
 
@@ -81,8 +81,7 @@ def _run(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
     except FileNotFoundError:
         raise ConfigError(
-            f"{command[0]} is not installed on this machine; run the command on a machine from which jobs can be "
-            "submitted to SLURM"
+            f"{command[0]} is not installed on this machine; run the command on a machine that can submit jobs to SLURM"
         ) from None
     except subprocess.CalledProcessError as error:
         raise HeadwayError(

@@ -1,4 +1,4 @@
-"""An operation on texts as an operation on lines, which a job can run."""
+"""Apply an operation on texts to lines, so that a job can run it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
     """An operation on texts that is ready to run.
 
     Attributes:
-        num_texts: Number of texts of an item: 2 for pairs.
-        processor: What results depend on besides the options, such as the precision.
+        num_texts: Number of texts in an item: 2 for pairs.
+        processor: Properties besides the options that results depend on, such as the precision.
     """
 
     num_texts = 1
@@ -31,11 +31,11 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
 
     @abstractmethod
     def parse(self, lines: Sequence[Line], first_line: int) -> list[ItemT | HeadwayError]:
-        """Return the item of each line that has no fields, or its error."""
+        """Return the item in each line, or its error. The lines have no fields."""
 
     @abstractmethod
-    def item(self, texts: tuple[str, ...]) -> ItemT:
-        """Return the item with these texts."""
+    def make_item(self, texts: tuple[str, ...]) -> ItemT:
+        """Return an item made of these texts."""
 
     @abstractmethod
     def run(self, items: Sequence[ItemT]) -> Sequence[ResultT | HeadwayError]:
@@ -43,19 +43,19 @@ class TextOperation(ABC, Generic[ItemT, ResultT]):
 
     @abstractmethod
     def format_line(self, number: int, item: ItemT | HeadwayError, result: ResultT | HeadwayError) -> str:
-        """Return the output for a line that has no fields, with line ends."""
+        """Return the output for a line without fields, including line ends."""
 
     @abstractmethod
-    def value(self, item: ItemT, result: ResultT) -> Any:
-        """Return a result as a value of JSON, for a field."""
+    def json_value(self, item: ItemT, result: ResultT) -> Any:
+        """Return a result as a JSON value, for a field of a record."""
 
-    def counted(self, result: ResultT) -> Iterable[str]:
-        """Return the names under which to count a result."""
+    def counter_keys(self, result: ResultT) -> Iterable[str]:
+        """Return the keys under which a result is counted."""
         return ()
 
 
-class TextMap(Generic[ItemT, ResultT]):
-    """An operation on the lines of a corpus.
+class TextLineMap(Generic[ItemT, ResultT]):
+    """Applies an operation on texts to the lines of a corpus.
 
     Args:
         operation: The operation on texts.
@@ -63,7 +63,7 @@ class TextMap(Generic[ItemT, ResultT]):
         on_error: "stop" raises the error of a line that fails; "mark" returns it.
 
     Attributes:
-        processor: What results depend on besides the job.
+        processor: Properties of the machine and the model that results depend on, besides the job's options.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TextMap(Generic[ItemT, ResultT]):
     ) -> None:
         self._operation, self._records, self._on_error = operation, records, on_error
         self.processor = {"features": _features(), **operation.processor}
-        if operation.processor["precision"] != "int8":  # sums of int8 products are exact, regardless of their order
+        if operation.processor["precision"] != "int8":  # sums of int8 products are exact in any order
             self.processor["threads"] = os.environ.get("OMP_NUM_THREADS", "all")
 
     def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
@@ -91,7 +91,7 @@ class TextMap(Generic[ItemT, ResultT]):
             error = HeadwayError(reason)
             return ConvertedLine(self._operation.format_line(number, error, error), reason)
         try:
-            return ConvertedLine(self._records.parse(line[0]).with_result(None), reason)
+            return ConvertedLine(self._records.parse(line[0]).format_with_result(None), reason)
         except HeadwayError:
             return ConvertedLine(self._records.failed_line(), reason)
 
@@ -105,7 +105,7 @@ class TextMap(Generic[ItemT, ResultT]):
             if isinstance(result, HeadwayError):
                 failure = self._failure(result, number, location)
             else:
-                batch.counts.update(operation.counted(result))
+                batch.counts.update(operation.counter_keys(result))
             batch.lines.append(ConvertedLine(operation.format_line(number, item, result), failure))
         return batch
 
@@ -115,7 +115,10 @@ class TextMap(Generic[ItemT, ResultT]):
         operation, batch = self._operation, ConvertedBatch([])
         parsed = [_parse(records, line[0]) for line in lines]
         items = [
-            operation.item(texts) for record in parsed if isinstance(record, CorpusRecord) for texts in record.texts
+            operation.make_item(texts)
+            for record in parsed
+            if isinstance(record, CorpusRecord)
+            for texts in record.texts
         ]
         outcomes = iter(zip(items, operation.run(items), strict=True))
         for number, record in enumerate(parsed, start=first_line):
@@ -130,9 +133,9 @@ class TextMap(Generic[ItemT, ResultT]):
                     error = error or self._failure(result, number, location)
                     values.append(None)
                 else:
-                    batch.counts.update(operation.counted(result))
-                    values.append(operation.value(item, result))
-            output = record.with_result(values if record.is_list else values[0])
+                    batch.counts.update(operation.counter_keys(result))
+                    values.append(operation.json_value(item, result))
+            output = record.format_with_result(values if record.is_list else values[0])
             batch.lines.append(ConvertedLine(output, error))
         return batch
 
@@ -149,13 +152,13 @@ def _parse(records: RecordFormat, line: bytes) -> CorpusRecord | HeadwayError:
         return error
 
 
-def summed(counts: Counter[str], prefix: str) -> Counter[str]:
-    """Return the counts whose names begin with ``prefix``, without it."""
+def counts_with_prefix(counts: Counter[str], prefix: str) -> Counter[str]:
+    """Return the counts whose names begin with ``prefix``, which is removed from the names."""
     return Counter({name[len(prefix) :]: count for name, count in counts.items() if name.startswith(prefix)})
 
 
 def _features() -> list[str]:
-    """Return the features of the processor that kernels use, and its architecture."""
+    """Return the processor's architecture and the features that kernels use."""
     features = [platform.machine()]
     with suppress(ImportError):
         from headway.kernels.processor import cpu_features

@@ -1,4 +1,4 @@
-"""Translate the lines of a corpus, with all options of ``headway translate``."""
+"""Translate the lines of a corpus with all options of ``headway translate``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
     from headway.predict.translation.options import TranslateOptions
 
-FLAG, TERM_MET, TERM_NOT_MET = "flag:", "term met:", "term not met:"
+FLAG_PREFIX, TERM_MET_PREFIX, TERM_NOT_MET_PREFIX = "flag:", "term met:", "term not met:"
 
 
 class TranslationSettings(Config):
-    """The options of ``headway translate`` that determine translations and their format."""
+    """Options of ``headway translate`` that determine translations and their format."""
 
     model: str
     other_models: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class TranslationSettings(Config):
     mbr: bool = False
     alignment: bool = False
     alignment_layer: int | None = None
-    guard: bool = True
+    avoid_flagged: bool = True
     max_source_tokens: int | None = None
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
@@ -57,18 +57,20 @@ class TranslationSettings(Config):
         return search.model_dump(mode="json", exclude_unset=True)  # unset options keep the model's defaults
 
     def check(self) -> None:
-        """Check that the options fit together.
+        """Check that the options are compatible.
 
         Raises:
-            ConfigError: They do not.
+            ConfigError: Two options exclude each other, or one requires another.
         """
-        from headway.predict.translation.pivot import DEFAULT_CANDIDATES
+        from headway.predict.translation.pivot import DEFAULT_NUM_PIVOTS
 
         if self.mbr and self.search.n_best == 1:
-            raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
+            raise ConfigError("--mbr chooses among several candidates; add --n-best, for example --n-best 4")
         if self.alignment_layer is not None and not self.alignment:
-            raise ConfigError("--alignment-layer has no effect without --alignment; add --alignment, or leave it out")
-        if self.pivot is None and (self.pivot_candidates != DEFAULT_CANDIDATES or self.pivot_language is not None):
+            raise ConfigError(
+                "--alignment-layer has no effect without --alignment; add --alignment, or omit --alignment-layer"
+            )
+        if self.pivot is None and (self.pivot_candidates != DEFAULT_NUM_PIVOTS or self.pivot_language is not None):
             raise ConfigError("--pivot-candidates and --pivot-language need --pivot, a second model")
 
     @property
@@ -77,11 +79,13 @@ class TranslationSettings(Config):
         return [Path(path) for path in (self.model, *self.other_models, self.pivot, self.glossary) if path is not None]
 
     def load(self, note: Callable[[str], None] = lambda note: None) -> TextTranslator:
-        """Load the translator. ``note`` is called with the reason if a model searches in its slower form."""
-        return self.load_described(note)[0]
+        """Load the translator. ``note`` is called with messages, such as why a model cannot use the fast search."""
+        return self.load_with_description(note)[0]
 
-    def load_described(self, note: Callable[[str], None] = lambda note: None) -> tuple[TextTranslator, dict[str, str]]:
-        """Return the translator, and the precision and the device with which it searches."""
+    def load_with_description(
+        self, note: Callable[[str], None] = lambda note: None
+    ) -> tuple[TextTranslator, dict[str, str]]:
+        """Load the translator. Also return the precision and the device of its searches, for messages."""
         from headway.predict import PivotTranslator
 
         first = self._load_ensemble(self.model, self.other_models, note)
@@ -100,7 +104,7 @@ class TranslationSettings(Config):
             folder,
             device=self.device,
             max_source_tokens=self.max_source_tokens,
-            avoid_flagged=self.guard,
+            avoid_flagged=self.avoid_flagged,
             alignment_layer=self.alignment_layer,
             precision=self.precision,
             shortlist=self.shortlist,
@@ -113,7 +117,7 @@ class TranslationSettings(Config):
         return Translator.ensemble(translators)
 
     def options(self) -> TranslateOptions:
-        """Return the options of a translation."""
+        """Return the options for :meth:`TextTranslator.translate_each`."""
         from headway.predict import TranslateOptions
 
         return TranslateOptions.of(
@@ -127,12 +131,12 @@ class TranslationSettings(Config):
             },
         )
 
-    def reader(self, name: str) -> LineReader:
-        """Return the parser of lines of the input ``name``."""
+    def line_reader(self, name: str) -> LineReader:
+        """Return the parser for the lines of the input ``name``."""
         return LineReader(name, self.input_format, self.prefix, self.include, self.ban)
 
-    def choose(self, result: Translation | HeadwayError) -> Translation | HeadwayError:
-        """Return a translation whose first candidate is the one to write."""
+    def rerank(self, result: Translation | HeadwayError) -> Translation | HeadwayError:
+        """Order the candidates by expected chrF if minimum Bayes risk decoding was requested. Errors are returned."""
         from headway.predict import Translation, minimum_bayes_risk
 
         if not self.mbr or not isinstance(result, Translation):
@@ -141,14 +145,14 @@ class TranslationSettings(Config):
 
 
 class TranslationWriter:
-    """Formats translations as lines of output: the best text, all candidates, or JSON."""
+    """Formats translations as output lines: the best text, all candidates, or JSON."""
 
     def __init__(self, translator: TextTranslator, settings: TranslationSettings) -> None:
         self._translator, self._format = translator, settings.format
         self._listed = settings.search.n_best > 1 and not settings.mbr
 
-    def lines(self, number: int, _: Source | HeadwayError, result: Translation | HeadwayError) -> str:
-        """Return the output for line ``number`` of the input, with line ends. An error becomes a line without text."""
+    def format_lines(self, number: int, _: Source | HeadwayError, result: Translation | HeadwayError) -> str:
+        """Return the output for line ``number`` of the input, with line ends. For an error, the text is empty."""
         if self._format == "json":
             whole = {"error": str(result)} if isinstance(result, HeadwayError) else self.as_dict(result)
             return json.dumps(whole, ensure_ascii=False) + "\n"
@@ -168,21 +172,21 @@ class TranslationWriter:
             return line
         return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.word_alignment(candidate).pairs)
 
-    def value(self, translation: Translation) -> Any:
-        """Return a translation as a value of JSON: the text, all texts, or a dictionary."""
+    def json_value(self, translation: Translation) -> Any:
+        """Return a translation as a JSON value: the text, a list of texts, or a dictionary."""
         if self._format == "json":
             return self.as_dict(translation)
         texts = [candidate.text for candidate in translation.candidates]
         return texts if self._listed else texts[0]
 
     def as_dict(self, translation: Translation) -> dict[str, Any]:
-        """Return a translation with all of its candidates as a value of JSON."""
+        """Return a translation with all its candidates as a dictionary for JSON."""
         candidates = [self._candidate_dict(candidate) for candidate in translation.candidates]
         judged = {} if translation.unlikely is None else {"unlikely": translation.unlikely}
         return {"source": translation.source, **candidates[0], **judged, "candidates": candidates}
 
     def _candidate_dict(self, candidate: Candidate) -> dict[str, Any]:
-        """Return every field that has a value, and the word alignment if there is an alignment."""
+        """Return all fields of a candidate that have a value, and its word alignment if it has an alignment."""
         whole = {name: value for name, value in asdict(candidate).items() if value is not None}
         if candidate.alignment is not None:
             whole["words"] = asdict(self._translator.word_alignment(candidate))
@@ -193,48 +197,48 @@ class TranslateOperation(TextOperation["Source", "Translation"]):
     """Translates with a model, an ensemble, or through a third language.
 
     Args:
-        settings: The options.
+        settings: The models, and the options of the translation.
     """
 
     def __init__(self, settings: TranslationSettings) -> None:
         from headway.predict import Glossary
 
         self._settings = settings
-        self._translator, self.processor = settings.load_described()
+        self._translator, self.processor = settings.load_with_description()
         self._options = settings.options()
         self._glossary = None if settings.glossary is None else Glossary.load(Path(settings.glossary))
         self._writer = TranslationWriter(self._translator, settings)
-        self._reader = settings.reader("corpus")
+        self._reader = settings.line_reader("corpus")
 
     def warm_up(self) -> None:
         """Translate a short text, so that the model's weights are converted and its kernels compiled."""
         self._translator.translate_each(["a", "b"], self._options, self._glossary)
 
     def parse(self, lines: Sequence[Line], first_line: int) -> list[Source | HeadwayError]:
-        """Return the source of each line, or its error."""
+        """Return the source in each line, or its error."""
         return self._reader.parse([line[0] for line in lines], first_line)
 
-    def item(self, texts: tuple[str, ...]) -> Source:
-        """Return a text with the requirements on all translations."""
+    def make_item(self, texts: tuple[str, ...]) -> Source:
+        """Return a text as a source with the requirements that apply to all translations."""
         return self._reader.source(texts[0])
 
     def run(self, items: Sequence[Source]) -> list[Translation | HeadwayError]:
         """Return the translation of each source, or its error."""
         results = self._translator.translate_each(items, self._options, self._glossary)
-        return [self._settings.choose(result) for result in results]
+        return [self._settings.rerank(result) for result in results]
 
     def format_line(self, number: int, item: Source | HeadwayError, result: Translation | HeadwayError) -> str:
         """Return the output for a line."""
-        return self._writer.lines(number, item, result)
+        return self._writer.format_lines(number, item, result)
 
-    def value(self, item: Source, result: Translation) -> Any:
-        """Return a translation as a value of JSON."""
-        return self._writer.value(result)
+    def json_value(self, item: Source, result: Translation) -> Any:
+        """Return a translation as a JSON value."""
+        return self._writer.json_value(result)
 
-    def counted(self, result: Translation) -> Iterable[str]:
-        """Return the flags of a translation, and the glossary terms that it has met or not."""
+    def counter_keys(self, result: Translation) -> Iterable[str]:
+        """Return keys for the translation's flags, and for each glossary term whether it was satisfied."""
         from headway.predict.translation.quality import translation_flags
 
-        yield from (f"{FLAG}{name}" for name in translation_flags(result))
+        yield from (f"{FLAG_PREFIX}{name}" for name in translation_flags(result))
         for term in result.glossary or ():
-            yield f"{TERM_MET if term.met else TERM_NOT_MET}{term.source} -> {'|'.join(term.targets)}"
+            yield f"{TERM_MET_PREFIX if term.met else TERM_NOT_MET_PREFIX}{term.source} -> {'|'.join(term.targets)}"

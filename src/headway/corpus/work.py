@@ -1,7 +1,7 @@
-"""The job of an operation on a corpus: its request, and the processes that work on it.
+"""Jobs that run an operation on a corpus: create the request, and start the processes that work on it.
 
-``python -m headway.corpus.work FOLDER WORKERS`` is the process that loads the operation and forks the workers. The job
-in the folder specifies everything else.
+``python -m headway.corpus.work FOLDER WORKERS`` starts a process that loads the operation and forks the workers. The
+job in the folder specifies everything else.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MODEL_CARD = "README.md"
 
 @runtime_checkable
 class OperationSettings(Protocol):
-    """The options of an operation: a config."""
+    """The configuration of an operation."""
 
     @property
     def paths(self) -> list[Path]:
         """The models and files that results depend on."""
 
     def check(self) -> None:
-        """Check that the options fit together.
+        """Check that the options are compatible.
 
         Raises:
-            ConfigError: They do not.
+            ConfigError: The options are not compatible.
         """
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
-        """Return the options as values of JSON."""
+        """Return the options as JSON values."""
 
 
 def _load_clean(plan: Plan, num_workers: int) -> LineMap:
@@ -83,9 +83,9 @@ def _load_generate(plan: Plan, num_workers: int) -> LineMap:
 
 
 def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Plan, num_workers: int) -> LineMap:
-    """Return an operation on texts, which was used once. Several workers compute on the CPU."""
+    """Load an operation on texts and warm it up. With several workers, it runs on the CPU."""
     from headway.corpus.records import RecordFormat
-    from headway.corpus.text_map import TextMap
+    from headway.corpus.text_map import TextLineMap
     from headway.hardware import keep_freed_memory
 
     records, options = None, plan.options
@@ -98,7 +98,7 @@ def _text_map(settings_type: Any, operation_type: Callable[[Any], Any], plan: Pl
         settings = settings.model_copy(update={"device": "cpu"})
     operation = operation_type(settings)
     operation.warm_up()
-    return TextMap(operation, records, options["on_error"])
+    return TextLineMap(operation, records, options["on_error"])
 
 
 # Each function imports only what its operation needs: loading PyTorch takes longer than cleaning a small corpus.
@@ -112,7 +112,7 @@ OPERATIONS: dict[str, Callable[[Plan, int], LineMap]] = {
 }
 
 
-def job_request(
+def make_job_request(
     operation: str,
     settings: OperationSettings,
     inputs: Sequence[Sequence[Path]],
@@ -130,13 +130,13 @@ def job_request(
         settings: The options of the operation.
         inputs: The files of each input.
         records: The format of lines with fields. None means that each line is a text.
-        on_error: What happens if a line fails.
-        mixed_processors: Whether machines may compute differently.
-        chunk_lines: Number of lines of a chunk. None means that it depends on the size of the inputs.
-        timing: Times of the protocol.
+        on_error: Whether a line that fails stops the job ("stop") or is marked in the output ("mark").
+        mixed_processors: Whether the job may run on machines whose results differ slightly.
+        chunk_lines: Number of lines per chunk. None means that it depends on the size of the inputs.
+        timing: Intervals and time limits of the job protocol.
 
     Raises:
-        ConfigError: The options do not fit together.
+        ConfigError: The options are not compatible.
         BundleError: A model or a file does not exist.
     """
     settings.check()
@@ -145,7 +145,7 @@ def job_request(
         operation=operation,
         options={
             "settings": settings.model_dump(mode="json"),
-            "records": None if records is None else [records.kind, list(records.fields), records.result],
+            "records": None if records is None else [records.kind, list(records.fields), records.result_field],
             "on_error": on_error,
             "mixed_processors": mixed_processors,
         },
@@ -157,10 +157,10 @@ def job_request(
 
 
 def content_hash(path: Path) -> str:
-    """Return the hash of a file, or of all files of a model folder but its model card.
+    """Return the hash of a file, or of all files in a model folder except its model card.
 
     Raises:
-        BundleError: It does not exist.
+        BundleError: The file or folder does not exist.
     """
     if path.is_file():
         return checksum(path)
@@ -171,15 +171,15 @@ def content_hash(path: Path) -> str:
 
 
 def load_line_map(plan: Plan, num_workers: int = 1) -> LineMap:
-    """Load the operation of a job, which is then ready for ``num_workers`` processes.
+    """Load a job's operation, so that ``num_workers`` processes can run it.
 
     Raises:
-        BundleError: A model has changed since the job was made.
+        BundleError: A model or file has changed since the job was created.
     """
     for name, planned in plan.contents.items():
         if content_hash(Path(name)) != planned:
             raise BundleError(
-                f"{name}: has changed since the job in {plan.folder} was made; restore it, or start another job"
+                f"{name}: has changed since the job in {plan.folder} was created; restore it, or start another job"
             )
     return OPERATIONS[plan.operation](plan, num_workers)
 
@@ -191,17 +191,17 @@ def work(
     one_thread: bool = True,
     on_chunk: Callable[[int], None] = lambda lines: None,
 ) -> None:
-    """Work on a job with processes of this machine until all of its chunks have a result.
+    """Work on a job with processes on this machine until all of its chunks have a result.
 
     Args:
         plan: The plan of the job.
         num_workers: Number of processes.
         one_thread: Whether each process uses one thread, unless the environment sets another number.
-        on_chunk: Is called with the number of lines of each chunk that they finish.
+        on_chunk: Called with the number of lines in each chunk that a process finishes.
 
     Raises:
         HeadwayError: The job cannot continue.
-        WorkersStopped: The process has got SIGTERM.
+        WorkersStopped: The process received SIGTERM.
     """
     if missing_chunks(plan):
         command = ["-m", "headway.corpus.work", str(plan.folder), str(num_workers)]
@@ -209,7 +209,7 @@ def work(
 
 
 def main() -> NoReturn:
-    """Load the operation of the job in the folder that the first argument names, and supervise its workers."""
+    """Load the operation of the job whose folder is the first argument, and supervise its workers."""
     plan, num_workers = Plan(Path(sys.argv[1])), int(sys.argv[2])
     supervise(plan, partial(load_line_map, plan, num_workers), num_workers)
 

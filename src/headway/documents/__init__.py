@@ -1,9 +1,9 @@
-"""Translate documents. Everything that is not text, the formatting and the layout are not changed.
+"""Translate documents. Only text is changed; formatting, layout and all other content are kept.
 
-Each format has a reader, which returns the texts of a document and a function that writes it with translations
-(:class:`~headway.documents.content.DocumentContent`). Formatting inside a text is passed to the translator as inline
-tags (:mod:`~headway.documents.inline_tags`), which the translator places by word alignment. The readers depend on no
-model.
+Each format has a reader, which returns the texts of a document and a function that writes the document with
+translations (:class:`~headway.documents.content.DocumentContent`). Formatting inside a text is passed to the translator
+as inline tags (:mod:`~headway.documents.inline_tags`), which the translator places by word alignment. The readers do
+not depend on a model.
 
     from headway.documents import translate_document
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that needs PyTorch when it is first used. The readers do not need it."""
+    """Import a name that needs PyTorch when it is first used. The readers do not need PyTorch."""
     if name in __all__:
         from headway.documents import translation
 

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from headway.config import Config
-from headway.documents.encodings import likely_encodings, python_encoding
+from headway.documents.encodings import likely_encodings, python_codec_name
 from headway.errors import DataError
 
 TextSyntax = Literal["plain", "html", "tagged"]
@@ -22,10 +22,10 @@ TextSyntax = Literal["plain", "html", "tagged"]
 
 @dataclass(frozen=True)
 class DocumentText:
-    """A text of a document: a paragraph, a table cell, a subtitle or a message.
+    """A text in a document: a paragraph, a table cell, a subtitle or a message.
 
     Attributes:
-        text: The text.
+        text: The text to translate.
         syntax: "plain"; "html"; or "tagged", which is text with the inline tags of
             :mod:`headway.documents.inline_tags`. Translations must have the same syntax.
     """
@@ -35,15 +35,15 @@ class DocumentText:
 
 
 class DocumentLimits(Config):
-    """Limits on documents. What exceeds one is refused.
+    """Limits on documents. A document that exceeds a limit is refused.
 
     Attributes:
-        file_bytes: Size of a file.
-        unpacked_bytes: Size of an office document after unpacking.
-        xml_bytes: Size of an XML file in an office document.
-        files: Number of files in an office document.
-        compression_ratio: How many times smaller an XML file in an office document may have become by compression.
-        processor_s: Processor time to read a document, and to write it, in seconds.
+        file_bytes: Maximum size of a document file.
+        unpacked_bytes: Maximum size of an office document after unpacking.
+        xml_bytes: Maximum size of an XML file in an office document.
+        files: Maximum number of files in an office document.
+        compression_ratio: Maximum compression ratio of an XML file in an office document.
+        processor_s: Maximum processor time to read a document, and also to write it, in seconds.
     """
 
     file_bytes: int = 64 << 20
@@ -58,7 +58,7 @@ DEFAULT_LIMITS = DocumentLimits()
 
 
 class ReadingOptions(Config):
-    """How a document is read."""
+    """Options for reading a document."""
 
     limits: DocumentLimits = Field(DEFAULT_LIMITS, description="Larger documents are refused.")
     encoding: str | None = Field(
@@ -67,19 +67,20 @@ class ReadingOptions(Config):
         "declares none.",
     )
     text_syntax: Literal["plain", "html"] | None = Field(
-        None, description="XLIFF: whether its texts are escaped HTML. By default, as the file declares."
+        None,
+        description="XLIFF: whether the texts are escaped HTML. By default, this is declared in the file or detected.",
     )
 
     @field_validator("encoding")
     @classmethod
     def _check_encoding(cls, name: str | None) -> str | None:
-        if name is not None and python_encoding(name) is None:
+        if name is not None and python_codec_name(name) is None:
             raise ValueError(f"unknown encoding {name!r}; examples: windows-1252, iso-8859-2, shift_jis")
         return name
 
 
-DEFAULT_OPTIONS = ReadingOptions()
-TAKES_TOO_LONG = "the document takes too long to process"
+DEFAULT_READING_OPTIONS = ReadingOptions()
+TIMEOUT_MESSAGE = "the document takes too long to process"
 
 
 class DocumentError(DataError):
@@ -90,31 +91,31 @@ class UnknownEncodingError(DocumentError):
     """A text file is not in the encoding that it declares, or not in UTF-8 if it declares none.
 
     Attributes:
-        likely: The encodings that it may have, the most probable one first.
+        likely_encodings: The encodings that the file may have, the most probable one first.
     """
 
     def __init__(self, what: str, likely: Sequence[str]) -> None:
-        self.likely = tuple(likely)
+        self.likely_encodings = tuple(likely)
         names = f"it may be {' or '.join(likely)}; " if likely else ""
         super().__init__(what, hint=f"{names}convert it to UTF-8")
 
 
 @contextmanager
-def limited_time(limits: DocumentLimits) -> Iterator[None]:
-    """Limit the processor time of the block to ``limits.processor_s``.
+def limit_processor_time(limits: DocumentLimits) -> Iterator[None]:
+    """Limit the processor time of the ``with`` block to ``limits.processor_s``.
 
-    The limit needs a signal, which only the main thread of a process can receive. Other threads, and systems without
-    this signal (Windows), have no limit.
+    The limit needs a signal, which only the main thread of a process can receive. In other threads, and on systems
+    without this signal (Windows), the time is not limited.
 
     Raises:
-        DocumentError: The time is over.
+        DocumentError: The block has used up its processor time.
     """
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
 
     def end(*_: object) -> None:
-        raise DocumentError(TAKES_TOO_LONG, accepted=f"at most {limits.processor_s:g} s of processor time")
+        raise DocumentError(TIMEOUT_MESSAGE, accepted=f"at most {limits.processor_s:g} s of processor time")
 
     previous = signal.signal(signal.SIGVTALRM, end)
     signal.setitimer(signal.ITIMER_VIRTUAL, limits.processor_s)
@@ -127,10 +128,10 @@ def limited_time(limits: DocumentLimits) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DocumentContent:
-    """A document that was read.
+    """The content of a document.
 
     Attributes:
-        texts: The texts, in reading order if the format defines one.
+        texts: The texts to translate, in reading order if the format defines one.
         write: Writes a copy of the document in which each text is replaced by its translation.
     """
 
@@ -143,9 +144,9 @@ class EncodedText:
     """The content of a text file and its encoding.
 
     Attributes:
-        text: The characters, without a byte order mark.
-        encoding: The name of the encoding.
-        byte_order_mark: The byte order mark at the start of the file.
+        text: The decoded characters, without a byte order mark.
+        encoding: Python's name of the encoding.
+        byte_order_mark: The byte order mark at the start of the file, or empty bytes.
     """
 
     text: str
@@ -175,8 +176,8 @@ def read_text(path: Path, encoding: str | None = None) -> EncodedText:
     """Read a text file.
 
     Args:
-        path: The file.
-        encoding: Its encoding, unless a byte order mark declares UTF-8 or UTF-16. None means UTF-8.
+        path: Path of the text file.
+        encoding: The file's encoding, unless a byte order mark declares UTF-8 or UTF-16. None means UTF-8.
 
     Raises:
         DocumentError: The file has another encoding, or is not a text file.

@@ -20,5 +20,5 @@ _TYPES = (
 
 
 def read_docx(path: Path, options: ReadingOptions) -> DocumentContent:
-    """Read a document. Raises the errors of :func:`read_office_open_xml`."""
+    """Read a Word document. Raises the same exceptions as :func:`read_office_open_xml`."""
     return read_office_open_xml(path, options.limits, main_type=_MAIN, types=_TYPES, kind="Word document")

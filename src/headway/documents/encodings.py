@@ -1,4 +1,4 @@
-"""Encodings of text files: which names are accepted, and which encodings a file without a declared one may have."""
+"""Encodings of text files: look them up by name, and guess the encoding of a file that declares none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 
-# Codecs of Python that are not text encodings.
+# Python codecs that are not text encodings.
 _NOT_OF_TEXT = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")
 # The more common ones come first.
 _MULTIBYTE = ("shift_jis", "euc-jp", "gb18030", "big5", "euc-kr")
@@ -22,8 +22,8 @@ _RANK_WEIGHT = 0.01  # each rank lowers the score of an encoding by this fractio
 _WORD = re.compile(r"[^\W\d_]+")
 
 
-def python_encoding(name: str) -> str | None:
-    """Return Python's name of an encoding of text, or None if there is no such encoding."""
+def python_codec_name(name: str) -> str | None:
+    """Return Python's name of a text encoding, or None if there is no such encoding."""
     try:
         found = codecs.lookup(name).name
         "".encode(found)  # refuses codecs that are not text encodings, such as hex
@@ -33,9 +33,9 @@ def python_encoding(name: str) -> str | None:
 
 
 def likely_encodings(data: bytes) -> list[str]:
-    """Return the most probable encodings of a text file that is not UTF-8, the most probable one first.
+    """Guess the encoding of a text file that is not UTF-8. Return the most probable encodings, best first.
 
-    A text is improbable if its words mix scripts, have capitals inside, or consist mostly of letters with accents.
+    A decoded text is improbable if its words mix scripts, have capitals inside, or consist mostly of accented letters.
     """
     sample = data[:_SAMPLE_BYTES]
     if b"\0" in sample:
@@ -43,7 +43,7 @@ def likely_encodings(data: bytes) -> list[str]:
         return ["utf-16-le" if zeros[1] > zeros[0] else "utf-16-be"]
     scores: dict[str, float] = {}
     for rank, name in enumerate((*_SINGLE_BYTE, *_MULTIBYTE)):
-        # The sample may end inside of a character.
+        # The sample may end inside a character.
         cuts = range(4 if name in _MULTIBYTE else 1)
         texts = (_decode(sample[: len(sample) - cut], name) for cut in cuts)
         text = next((text for text in texts if text is not None), None)
@@ -61,7 +61,7 @@ def _decode(data: bytes, name: str) -> str | None:
 
 
 def _score(text: str) -> float:
-    """Return the share of the words with characters beyond ASCII that are plausible."""
+    """Return the share of plausible words among the words with non-ASCII characters."""
     words = [word for word in _WORD.findall(text) if not word.isascii()]
     outside = sum(not (character.isalnum() or character.isascii() or character.isspace()) for character in text)
     categories = (unicodedata.category(character) for character in text if not character.isascii())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.documents.content import DEFAULT_OPTIONS, DocumentContent, DocumentError, ReadingOptions
+from headway.documents.content import DEFAULT_READING_OPTIONS, DocumentContent, DocumentError, ReadingOptions
 from headway.documents.docx import read_docx
 from headway.documents.gettext_catalog import read_po
 from headway.documents.html_file import read_html
@@ -21,12 +21,12 @@ from headway.documents.xliff import read_xliff
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """A format.
+    """A document format.
 
     Attributes:
-        name: Name of the format, which is also the first extension.
-        extensions: The extensions of files, in lower case.
-        media_type: The media type (MIME type) of these files.
+        name: Name of the format, which is also its first extension.
+        extensions: The file name extensions of the format, in lower case.
+        media_type: The media type (MIME type) of files in this format.
         read: Reads a file of this format.
     """
 
@@ -36,8 +36,8 @@ class DocumentFormat:
     read: Callable[[Path, ReadingOptions], DocumentContent]
 
     @property
-    def has_lines(self) -> bool:
-        """Whether the files are text, whose lines can be translated one by one."""
+    def is_text_file(self) -> bool:
+        """Whether the files are text files, whose lines can be translated one by one."""
         return self.name not in _PACKAGES
 
 
@@ -64,7 +64,7 @@ _WITH_MACROS = (".docm", ".dotm", ".pptm", ".potm", ".ppsm")
 
 
 def document_extensions() -> tuple[str, ...]:
-    """Return the extensions of all formats."""
+    """Return the file name extensions of all formats."""
     return tuple(_BY_EXTENSION)
 
 
@@ -89,13 +89,13 @@ def document_format(name: str) -> DocumentFormat:
 
 
 def read_document(
-    path: str | Path, format_: DocumentFormat, options: ReadingOptions = DEFAULT_OPTIONS
+    path: str | Path, format_: DocumentFormat, options: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> DocumentContent:
     """Read a document.
 
     Raises:
         DocumentError: The document is too large, damaged, encrypted, or not of this format.
-        MissingPackageError: A library is not installed.
+        MissingPackageError: A library that this format needs is not installed.
     """
     path = Path(path)
     try:

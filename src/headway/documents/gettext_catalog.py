@@ -1,10 +1,10 @@
-"""Message catalogs of GNU gettext (PO). The translate-toolkit escapes, unescapes and wraps their strings.
+"""GNU gettext message catalogs (PO). The translate-toolkit escapes, unescapes and wraps their strings.
 
-Messages without a translation are translated, with all plural forms. Only the lines of their ``msgstr`` change:
-existing translations, comments, flags, contexts, domains, obsolete messages and the layout are not changed. Messages
-keep their HTML tags. Messages with a flag such as ``c-format`` also keep their printf directives.
+Messages without a translation are translated, with all plural forms. Only their ``msgstr`` lines change. Existing
+translations, comments, flags, contexts, domains, obsolete messages and the layout are kept. Messages keep their HTML
+tags. Messages with a flag such as ``c-format`` also keep their printf directives.
 
-A catalog is in the encoding that its header declares, otherwise in UTF-8.
+A catalog uses the encoding that its header declares, or UTF-8 if the header declares none.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, EncodedText, ReadingOptions, read_text
-from headway.documents.encodings import python_encoding
-from headway.documents.messages import CONTROL, Message
+from headway.documents.encodings import python_codec_name
+from headway.documents.messages import CONTROL_CHARACTER, Message
 from headway.errors import MissingPackageError
-from headway.predict.markup.placeholders import has_words
+from headway.predict.markup.placeholders import is_translatable
 
 _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
@@ -35,7 +35,7 @@ _STRINGS = re.compile(_STRING)
 _ESCAPE = re.compile(r"(?P<bytes>(?:\\[0-7]{1,3}|\\x[0-9A-Fa-f]{1,2})+)|\\(?P<control>[abfv])|\\.")
 _BYTE = re.compile(r"\\x?([0-9A-Fa-f]+)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_CONTROL = re.compile(CONTROL)
+_CONTROL = re.compile(CONTROL_CHARACTER)
 _ESCAPES = {character: f"\\{letter}" for letter, character in _CONTROLS.items()}
 
 
@@ -44,10 +44,10 @@ class _Entry:
     """A message and its position in the file.
 
     Attributes:
-        flags: The comments with flags.
+        flags: The comments that contain the message's flags.
         strings: The quoted strings of each keyword, such as msgid.
-        start: The first line of the translations.
-        end: The line after the translations.
+        start: Index of the first ``msgstr`` line.
+        end: Index of the line after the last ``msgstr`` line.
     """
 
     flags: str = ""
@@ -57,7 +57,7 @@ class _Entry:
 
 
 def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
-    """Read a catalog.
+    """Read a message catalog.
 
     Raises:
         DocumentError: The catalog is not valid.
@@ -86,7 +86,7 @@ def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
     for entry in entries:
         sources = [unquoted(entry.strings[name]) for name in ("msgid", "msgid_plural") if name in entry.strings]
         translations = [strings for name, strings in entry.strings.items() if name.startswith("msgstr")]
-        if has_words(sources[0]) and entry.end and not any(map(unquoted, translations)):
+        if is_translatable(sources[0]) and entry.end and not any(map(unquoted, translations)):
             has_directives = any(flag in entry.flags for flag in _PRINTF)
             units.append((entry, [Message(source, "c-format" if has_directives else "gettext") for source in sources]))
 
@@ -96,7 +96,7 @@ def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
         for entry, messages in units:
             forms = [message.fill(remaining) for message in messages]
             if len(forms) > 1:
-                # If there are several forms, the first one is the singular.
+                # If there are several plural forms, the first one is the singular.
                 forms = [*forms[: num_plurals > 1], *[forms[-1]] * max(1, num_plurals - 1)]
             end = lines[entry.end - 1][len(lines[entry.end - 1].rstrip("\r\n")) :]
             newline = end or "\n"
@@ -115,14 +115,14 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
     match = _CHARSET.search(path.read_bytes())
     declared = match[1].decode("ascii") if match else _PLACEHOLDER
     if encoding is None and declared.lower() != _PLACEHOLDER:
-        encoding = python_encoding(declared)
+        encoding = python_codec_name(declared)
         if encoding is None:
             raise DocumentError(f"the header declares the charset {declared!r}, which is unknown")
     return read_text(path, encoding)
 
 
 def _decode_escapes(string: str, encoding: str) -> str:
-    """Return a quoted string after replacing the escapes that the translate-toolkit does not support by characters."""
+    """Replace the escapes in a quoted string that the translate-toolkit does not support with their characters."""
     return _ESCAPE.sub(lambda escape: _decoded(escape, encoding), string) if "\\" in string else string
 
 
@@ -142,7 +142,7 @@ def _escape(control: re.Match[str]) -> str:
 
 
 def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
-    """Yield the messages of a catalog, without obsolete ones."""
+    """Yield the messages of a catalog, except obsolete ones."""
     entry, keyword = _Entry(), ""
     for number, line in enumerate(lines):
         text = line.strip()

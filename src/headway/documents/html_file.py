@@ -1,5 +1,5 @@
-"""HTML pages. Tags, scripts, comments, code and everything else that is not text are copied character by character; see
-:mod:`headway.predict.markup.html`. Each block is translated as a separate text.
+"""HTML pages. Each block is translated as a separate text. Tags, scripts, comments, code and everything else that is
+not text are copied unchanged; see :mod:`headway.predict.markup.html`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headway.documents.content import (
     ReadingOptions,
     read_text,
 )
-from headway.documents.encodings import python_encoding
+from headway.documents.encodings import python_codec_name
 from headway.predict.markup.document import Pieces, raw_pieces
 from headway.predict.markup.html import MarkupOptions, parse_markup
 
-HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "aria-label", "label"))
+HTML_OPTIONS = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "aria-label", "label"))
 _CHARSET = re.compile(
     rb"""<meta\s[^<>]*?charset\s*+=\s*+["']?\s*+([\w.:-]++)|<\?xml\s[^<>]*?encoding\s*+=\s*+["']([\w.:-]++)""",
     re.IGNORECASE,
@@ -38,11 +38,11 @@ _QUOTES = {'"': "&quot;", "'": "&#39;"}
 
 @dataclass(frozen=True)
 class _Fragment:
-    """A text of a page.
+    """A text in a page.
 
     Attributes:
         raw: The text as written in the page's source.
-        quote: The quotation mark around the value of an attribute. Empty for other texts.
+        quote: The quotation mark around the text if it is an attribute's value. Empty for other texts.
     """
 
     raw: str
@@ -53,13 +53,13 @@ class _Fragment:
 
 
 def read_html(path: Path, options: ReadingOptions) -> DocumentContent:
-    """Read a page.
+    """Read an HTML page.
 
     Raises:
         DocumentError: The file is not text, or its encoding is unknown.
     """
     encoded = _read(path, options.encoding)
-    texts, fill = html_texts(encoded.text)
+    texts, fill = extract_html_texts(encoded.text)
 
     def write(translations: Sequence[str], target: Path) -> None:
         encoded.write(fill(translations), target)
@@ -67,8 +67,8 @@ def read_html(path: Path, options: ReadingOptions) -> DocumentContent:
     return DocumentContent(texts, write)
 
 
-def html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]], str]]:
-    """Return the texts of a page, and a function that returns the page with their translations."""
+def extract_html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]], str]]:
+    """Return the texts of a page, and a function that inserts their translations into the page."""
     parts = list(_parts(page))
     fragments = [part for part in parts if isinstance(part, _Fragment)]
 
@@ -81,7 +81,7 @@ def html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]],
 
 def _parts(page: str) -> Iterator[str | _Fragment]:
     """Yield the texts of a page, without the white space around them, and everything between them."""
-    document = parse_markup(page, HTML, keeps_messages=True)
+    document = parse_markup(page, HTML_OPTIONS, keeps_messages=True)
 
     def raw(pieces: Pieces) -> str:
         return "".join(
@@ -109,7 +109,7 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
         start = file.read(_HEAD_BYTES)
     match = _CHARSET.search(start)
     declared = encoding or ((match[1] or match[2]).decode("ascii") if match else "utf-8")
-    name = python_encoding(declared)
+    name = python_codec_name(declared)
     if name is None:
         raise DocumentError(f"the page declares the encoding {declared!r}, which is unknown")
     if name.startswith("utf") or start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -122,12 +122,12 @@ def _read(path: Path, encoding: str | None) -> EncodedText:
     for candidate in encodings:
         with contextlib.suppress(UnicodeDecodeError):  # Windows-1252 lacks a few bytes that Latin-1 has
             return _HtmlText(data.decode(candidate), candidate)
-    reason = "which it declares as its encoding" if encoding is None else "the encoding that was named"
+    reason = "which it declares as its encoding" if encoding is None else "the requested encoding"
     raise DocumentError(f"the page is not valid {declared}, {reason}")
 
 
 class _HtmlText(EncodedText):
-    """A page whose encoding lacks most characters. They are written as character references."""
+    """A page in a legacy encoding. Characters that the encoding lacks are written as character references."""
 
     def write(self, text: str, target: Path) -> None:
         target.write_bytes(text.encode(self.encoding, "xmlcharrefreplace"))

@@ -1,13 +1,13 @@
-"""HTML that an XLIFF file contains as text: with escaped tags (``&lt;b&gt;``) or in CDATA sections.
+"""HTML in the texts of an XLIFF file: with escaped tags (``&lt;b&gt;``) or in CDATA sections.
 
-The text of a unit is read as HTML if
+The text of a unit is treated as HTML in two cases:
 
-- the unit, or the file around it, declares it (``datatype="html"``), and it contains a tag or an entity; or
-- it has tags of HTML and no others, all of them paired, and so have at least three of four texts of the file in which a
-  ``<`` begins anything like a tag. Many programs declare ``datatype="plaintext"`` for all texts.
+- The unit or an enclosing element declares HTML (``datatype="html"``), and the text contains a tag or an entity.
+- The text contains only HTML tags, all of them paired, and the same is true of at least three quarters of the texts in
+  the file in which a ``<`` begins something like a tag. (Many programs declare ``datatype="plaintext"`` for all texts.)
 
-A text such as ``a < b`` or ``Open <file>`` is therefore plain. In a text with inline elements, tags become elements
-with the same roles.
+A text such as ``a < b`` or ``Open <file>`` is therefore plain text. If a text also contains inline elements, its HTML
+tags are represented by elements with the same roles.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from headway.documents.html_file import html_texts
+from headway.documents.html_file import extract_html_texts
 from headway.documents.mixed_content import InlineElement, InlineRole
 from headway.documents.safe_xml import local_name, remove_invalid_characters
-from headway.predict.markup.html import BLOCKS, is_html_text, is_untranslated_element, markup_tokens
+from headway.predict.markup.html import BLOCK_TAGS, is_html_text, is_untranslated_element, tokenize_markup
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -33,15 +33,15 @@ _DETECTED_SHARE = 0.75
 _TAG = "{headway}tag"  # name of the elements that represent HTML tags
 _PAIRS = ("g", "pc", "mrk")  # inline elements with text
 
-HasHtml = Callable[["_Element", "_Element"], bool]
+HtmlPredicate = Callable[["_Element", "_Element"], bool]
 
 
-def html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HasHtml:
-    """Return a function that returns, for a unit and its new target, whether the target's text is HTML.
+def make_html_detector(root: _Element, text_syntax: Literal["plain", "html"] | None) -> HtmlPredicate:
+    """Return a function that takes a unit and its new target, and returns whether the target's text is HTML.
 
     Args:
-        root: The root of the file.
-        text_syntax: The syntax of all texts. None means that the file declares it or that it is detected.
+        root: The root element of the file.
+        text_syntax: The syntax of all texts. None means that the syntax is declared in the file or detected.
     """
     if text_syntax is not None:
         return lambda _, target: text_syntax == "html" and (not len(target) or "<" in _visible(target))
@@ -73,12 +73,12 @@ def _visible(element: _Element) -> str:
     return "".join(parts)
 
 
-class HtmlText:
+class HtmlTarget:
     """The content of a target without inline elements, whose text is HTML.
 
     Args:
         target: The element to read and fill.
-        keeps_space: Whether line breaks are kept. Lines are separate texts if no element spans several of them.
+        keeps_space: Whether line breaks are kept. Lines are separate texts if no HTML element spans several lines.
 
     Attributes:
         texts: The texts to translate.
@@ -89,7 +89,7 @@ class HtmlText:
         lines = _LINE_BREAK.split(target.text or "") if keeps_space else []
         if not all("<" not in line or is_html_text(line) for line in lines):
             lines = []
-        self._lines = list(map(html_texts, lines or [target.text or ""]))
+        self._lines = list(map(extract_html_texts, lines or [target.text or ""]))
         self.texts = [text for texts, _ in self._lines for text in texts]
 
     def fill(self, translations: Iterator[str]) -> None:
@@ -99,7 +99,7 @@ class HtmlText:
             self._target.text = remove_invalid_characters(filled)
 
 
-def is_cdata(target: _Element) -> bool:
+def contains_cdata(target: _Element) -> bool:
     """Return whether an element without children contains a CDATA section."""
     from lxml import etree
 
@@ -107,7 +107,7 @@ def is_cdata(target: _Element) -> bool:
 
 
 def write_as_cdata(target: _Element) -> None:
-    """Put the text of an element into a CDATA section, unless it contains ``]]>``."""
+    """Put the text of an element into a CDATA section, unless the text contains ``]]>``."""
     from lxml import etree
 
     if target.text and "]]>" not in target.text:
@@ -115,7 +115,7 @@ def write_as_cdata(target: _Element) -> None:
 
 
 def tags_to_elements(target: _Element) -> None:
-    """Replace the tags in the text of an element and its inline elements by elements that represent them."""
+    """Replace the tags in the text of an element and its inline elements with elements that represent the tags."""
     for node in [target, *(node for node in target.iter() if local_name(node) in _PAIRS)]:
         following = list(node)
         node.text = _insert_elements(node, 0, node.text)
@@ -124,12 +124,12 @@ def tags_to_elements(target: _Element) -> None:
 
 
 def _insert_elements(parent: _Element, position: int, text: str | None) -> str | None:
-    """Insert elements for the tags of a text, and return the text before the first of them."""
+    """Insert elements for the tags in a text, and return the text before the first tag."""
     from lxml import etree
 
     if not text or "<" not in text:
         return text
-    before, tokens = "", markup_tokens(text, is_html=True)
+    before, tokens = "", tokenize_markup(text, is_html=True)
     last: _Element | None = None
     index = 0
     while index < len(tokens):
@@ -141,7 +141,7 @@ def _insert_elements(parent: _Element, position: int, text: str | None) -> str |
                 last.tail = token.raw
         else:
             role: InlineRole = "object"
-            if token.kind == "tag" and token.name in BLOCKS:
+            if token.kind == "tag" and token.name in BLOCK_TAGS:
                 role = "break"
             elif token.kind == "tag":
                 role = "end" if token.closing else "start"
@@ -165,7 +165,7 @@ def role_of_tag(element: _Element) -> InlineElement | None:
 
 
 def elements_to_tags(target: _Element) -> None:
-    """Replace the elements that represent tags by the tags."""
+    """Replace the elements that represent tags with the tags."""
     elements: Sequence[_Element] = list(target.iter(_TAG)) if len(target) else ()
     for element in elements:
         parent, previous = element.getparent(), element.getprevious()

@@ -1,8 +1,8 @@
-"""White space next to inline tags, which a translation must have as its source has it.
+"""White space next to inline tags, which a translation must contain in the same positions as its source.
 
-Models read and write single spaces between words, and word alignment places tags without regard to spaces. A *gap* is
-the position between two adjacent tags, or between a tag and text. The spaces of a translation are moved to the gaps
-that have spaces in the source; white space other than a single space comes back as it was.
+Models process and generate single spaces between words, and word alignment places tags without regard to spaces. A
+*gap* is the position between two adjacent tags, or between a tag and text. The spaces in a translation are moved to
+the gaps that contain spaces in the source. White space other than a single space is restored unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InlinePart:
 
 @dataclass(frozen=True)
 class WhiteSpace:
-    """Payload of an object: consecutive spaces, and objects that a reader sees as white space."""
+    """Payload of an object that represents consecutive spaces, and objects that a reader sees as white space."""
 
     parts: tuple[InlinePart, ...]
 
@@ -46,8 +46,8 @@ class _Gap:
     """A position at which there may be spaces.
 
     Attributes:
-        neighbors: What is on the left and on the right of the gap.
-        spaces: The spaces.
+        neighbors: The tags on the left and on the right of the gap. None represents text.
+        spaces: The spaces in the gap.
         joins_object: Whether the gap is between an object and a word, and contains no space.
     """
 
@@ -59,7 +59,7 @@ class _Gap:
 def place_spaces(source: Sequence[InlinePart], translation: Sequence[InlinePart]) -> list[InlinePart]:
     """Return the parts of a translation with the same spaces next to its tags as in the source.
 
-    The objects for white space (:class:`WhiteSpace`) are replaced by their parts.
+    Objects that represent white space (:class:`WhiteSpace`) are replaced by their parts.
     """
     _, source_gaps = _split(source)
     spaced = {gap.neighbors for gap in source_gaps if gap.spaces}
@@ -79,11 +79,11 @@ def place_spaces(source: Sequence[InlinePart], translation: Sequence[InlinePart]
             result += [InlinePart("text", space)] if space else []
             result += [] if part is None else [part]
         start = end + 1
-    return with_white_space(result)
+    return expand_white_space(result)
 
 
-def with_white_space(parts: Sequence[InlinePart]) -> list[InlinePart]:
-    """Return the parts of a translation, with the objects for white space replaced by their parts."""
+def expand_white_space(parts: Sequence[InlinePart]) -> list[InlinePart]:
+    """Return the parts of a translation, with each object that represents white space replaced by its parts."""
     result: list[InlinePart] = []
     for part in parts:
         result += part.payload.parts if isinstance(part.payload, WhiteSpace) else (part,)
@@ -93,13 +93,13 @@ def with_white_space(parts: Sequence[InlinePart]) -> list[InlinePart]:
 def _move_spaces(
     spaces: list[str], gaps: Sequence[_Gap], spaced: set[_Neighbors], joined: set[_Neighbors], *, has_white_space: bool
 ) -> None:
-    """Move the spaces around consecutive tags to the gaps that have spaces in the source, and remove double ones.
+    """Move the spaces around consecutive tags to the gaps that have spaces in the source, and remove double spaces.
 
     Args:
-        spaces: The spaces of the gaps, which are changed.
+        spaces: The spaces in each gap. The list is changed in place.
         gaps: The gaps before, between and after the tags.
-        spaced: The neighbors of gaps of the source with spaces.
-        joined: The neighbors of gaps of the source that join an object and a word.
+        spaced: The neighbors of the source's gaps that contain spaces.
+        joined: The neighbors of the source's gaps that join an object and a word.
         has_white_space: Whether a tag represents white space.
     """
     missing = [index for index, gap in enumerate(gaps) if gap.neighbors in spaced and not gap.spaces]
@@ -124,7 +124,7 @@ def _is_beside_object(gap: _Gap) -> bool:
 
 
 def _split(parts: Sequence[InlinePart]) -> tuple[list[InlinePart], list[_Gap]]:
-    """Return tags and texts without the spaces around them, and the gaps before each of them and after the last."""
+    """Return tags and texts without surrounding spaces, and the gaps before each of them and after the last one."""
     words: list[InlinePart] = []
     spaces = [""]
     for part in parts:

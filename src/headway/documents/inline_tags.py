@@ -1,15 +1,15 @@
-"""Text with inline tags: the common representation of formatted paragraphs, which a translator can read.
+"""Text with inline tags: the common representation of formatted paragraphs, which is passed to translators.
 
-Each tag represents formatting or an object of the document, identified by a number:
+Each tag represents formatting or an object in the document, identified by a number:
 
     ``<g id="0">words</g>``     formatting, or an element that contains words, such as a link
     ``<x id="1"/>``             an object between words, such as a picture or a footnote
     ``<x id="2"> </x>``         white space other than a single space: several spaces, or an object such as a tab
-    ``<keep id="3">F5</keep>``  an object whose text is read as part of the sentence but not translated
+    ``<keep id="3">F5</keep>``  an object whose text is part of the sentence but is not translated
 
-The names follow XLIFF. ``&``, ``<`` and ``>`` in the text are written as entities. The translation contains each tag
-once, so no object is lost. The :class:`headway.predict.MarkupOptions` for this syntax are in
-:mod:`headway.documents.translation`.
+The tag names follow XLIFF. ``&``, ``<`` and ``>`` in the text are written as entities. The translation contains each
+tag once, so no object is lost. :mod:`headway.documents.translation` defines the :class:`headway.predict.MarkupOptions`
+for this syntax.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from html import escape, unescape
 from typing import Any
 
 from headway.documents.content import DocumentError, DocumentText
-from headway.documents.inline_spaces import InlinePart, WhiteSpace, place_spaces, with_white_space
+from headway.documents.inline_spaces import InlinePart, WhiteSpace, expand_white_space, place_spaces
 from headway.predict.markup.html import is_plain_formatting
-from headway.predict.markup.icu_messages import may_have_arguments
-from headway.predict.markup.placeholders import has_words
+from headway.predict.markup.icu_messages import may_have_branches
+from headway.predict.markup.placeholders import is_translatable
 
-TAG_START = r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:-]*+|\d++(?=/?>))"
-TAG_END = r"(?:\s[^<>]*)?/?>"
-"""Patterns of a tag of HTML, or a numbered one of i18next such as ``<0>``, in a text that is not HTML otherwise."""
+TAG_START_PATTERN = r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:-]*+|\d++(?=/?>))"
+TAG_END_PATTERN = r"(?:\s[^<>]*)?/?>"
+"""Patterns for an HTML tag, or a numbered i18next tag such as ``<0>``, in a text that is otherwise not HTML."""
 _TAG = re.compile(
     r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>'
     r'|<x id="(?P<space>\d+)"> </x>'
@@ -37,7 +37,7 @@ _TAG = re.compile(
 _KEPT_END = "</keep>"
 _WHITE_SPACE_TAG = re.compile(r"[\t\r\n\f\v]| (?:</?g[^<>]*+>)*+ ")  # white space that needs a tag
 _TAG_WITH_SPACES = re.compile(r"((?:(?<! ) ++)?<[^<>]*+> *+)")
-_SPACES = re.compile(r"([ \t\r\n\f\v]+)")  # a no-break space is a character that the model reads
+_SPACES = re.compile(r"([ \t\r\n\f\v]+)")  # without the no-break space, which the model processes as a character
 _COLUMNS = re.compile(r"(?<=\S) {3,}(?=\S)")  # spaces that align words in columns
 
 
@@ -46,7 +46,7 @@ _SPACE = InlinePart("text", " ")
 
 @dataclass(frozen=True)
 class _Tag:
-    """The source of a tag."""
+    """An inline tag as written."""
 
     source: str
 
@@ -57,12 +57,12 @@ class _Tag:
 
 @dataclass(frozen=True)
 class SourceTag:
-    """The source of a tag or pair of tags.
+    """A tag, or a pair of tags, as written in the source.
 
     Attributes:
-        opening: The opening tag, or the only one.
-        closing: The closing tag.
-        words: The source of the words between the tags. They remain if the translation has no words for the pair.
+        opening: The opening tag, or a single tag.
+        closing: The closing tag. Empty for a single tag.
+        words: The source text between the tags. It is kept if the translation has no words for the pair.
     """
 
     opening: str
@@ -74,22 +74,21 @@ class InlineText:
     """A text with inline tags, built piece by piece.
 
     Args:
-        has_layout: Whether spaces may align words below each other. Such spaces are kept even if the text has no other
-            tags.
+        has_layout: Whether spaces may align words in columns. Such spaces are kept even if the text has no other tags.
 
     Attributes:
-        has_words: Whether the text contains words to translate.
+        is_translatable: Whether the text contains words to translate.
     """
 
     def __init__(self, *, has_layout: bool = False) -> None:
         self._items: list[str | InlinePart | _Tag] = []  # text, objects that a reader sees as white space, and tags
         self._payloads: list[Any] = []
         self._has_layout = has_layout
-        self.has_words = False
+        self.is_translatable = False
 
     def add_text(self, text: str) -> None:
         """Add text."""
-        self.has_words = self.has_words or has_words(text)
+        self.is_translatable = self.is_translatable or is_translatable(text)
         self._items.append(text)
 
     def add_space(self, payload: Any) -> None:
@@ -97,16 +96,16 @@ class InlineText:
         self._items.append(InlinePart("object", payload=payload))
 
     def open(self, payload: Any) -> None:
-        """Add the start of a pair."""
+        """Add the opening tag of a pair."""
         self._items.append(_Tag(f'<g id="{len(self._payloads)}">'))
         self._payloads.append(payload)
 
     def close(self) -> None:
-        """Add the end of the pair that was opened last."""
+        """Add the closing tag of the innermost open pair."""
         self._items.append(_Tag("</g>"))
 
     def add_object(self, payload: Any, visible: str = "") -> None:
-        """Add an object, which is kept. ``visible`` is the text that the object displays."""
+        """Add an object, which is kept unchanged. ``visible`` is the text that the object displays."""
         number = len(self._payloads)
         self._payloads.append(payload)
         if visible.strip():
@@ -127,11 +126,11 @@ class InlineText:
                 return DocumentText(whole, "tagged")
         # The white space of ICU messages is part of their syntax.
         return DocumentText(
-            "".join(self._tagged(self._items if may_have_arguments(text) else self._separated())), "tagged"
+            "".join(self._tagged(self._items if may_have_branches(text) else self._separated())), "tagged"
         )
 
     def _tagged(self, items: Iterable[str | InlinePart | _Tag]) -> Iterator[str]:
-        """Yield the source of the text with its tags, including tags for white space."""
+        """Yield the text with its tags, including tags for white space."""
         between: list[str | list[InlinePart]] = []  # white space, and tags of pairs, since the last text or object
         for item in items:
             if isinstance(item, InlinePart):
@@ -149,7 +148,7 @@ class InlineText:
         yield from self._between(between)
 
     def _separated(self) -> Iterator[str | InlinePart | _Tag]:
-        """Yield the items, with the white space of texts as separate parts."""
+        """Yield the items, with the white space in texts as separate parts."""
         for item in self._items:
             if not isinstance(item, str):
                 yield item
@@ -159,9 +158,9 @@ class InlineText:
                     yield InlinePart("text", piece) if number % 2 else piece
 
     def _between(self, parts: Sequence[str | list[InlinePart]]) -> Iterator[str]:
-        """Yield the source of white space and tags of pairs. White space gets tags if it is more than a single space.
+        """Yield white space and the tags of pairs. White space other than a single space is represented by tags.
 
-        A model reads only one of two spaces with tags between, so each of them gets a tag.
+        A model processes only one of two spaces with tags between them, so each of the spaces gets a tag.
         """
         spaces = [part for part in parts if not isinstance(part, str)]
         is_single = len(spaces) == 1 and spaces[0] == [_SPACE]
@@ -174,8 +173,8 @@ class InlineText:
                 self._payloads.append(WhiteSpace(tuple(part)))
                 yield f'<x id="{len(self._payloads) - 1}"> </x>'
 
-    def translated_parts(self, translation: str) -> list[InlinePart]:
-        """Return the parts of a translation.
+    def parse_translation(self, translation: str) -> list[InlinePart]:
+        """Split a translation into text and tags, with spaces next to the tags as in the source.
 
         Raises:
             DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.
@@ -187,7 +186,7 @@ class InlineText:
         if sorted(opened) != sorted(map(id, self._payloads)):
             raise DocumentError("a translation does not contain each inline tag of its source once")
         if _shape(translation) == _shape(self.source.text):
-            return with_white_space(parts)
+            return expand_white_space(parts)
         return place_spaces(list(self._parse(self.source.text)), parts)
 
     def _parse(self, translation: str) -> Iterator[InlinePart]:
@@ -222,9 +221,9 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
     """Parse a text that contains tags. The payload of a tag is a :class:`SourceTag`.
 
     Args:
-        text: The text.
-        tags: Pattern of a tag. The groups ``name`` and ``closing`` identify pairs; all other tags are objects. A reader
-            sees a word where the pattern has the group ``word``.
+        text: The text to parse.
+        tags: Pattern of a tag. The groups ``name`` and ``closing`` identify pairs; all other tags are objects. The
+            group ``word`` marks tags that a reader sees as a word.
         read: Converts the source between two tags to the text that a reader sees.
     """
     inline, matches = InlineText(), list(tags.finditer(text))
@@ -252,14 +251,16 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
 
 
 def write_tags(inline: InlineText, translation: str, write: Callable[[str], str] = str) -> str:
-    """Return a translation with its inline tags replaced by the tags' sources. ``write`` is the inverse of ``read``.
+    """Return a translation with its inline tags replaced by the original tags.
+
+    ``write`` is the inverse of the argument ``read`` of :func:`parse_tags`.
 
     Raises:
         DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.
     """
     out: list[str] = []
     opened: list[int] = []
-    for part in inline.translated_parts(translation):
+    for part in inline.parse_translation(translation):
         if part.kind == "open":
             opened.append(len(out))
         if part.kind != "close":
@@ -274,7 +275,7 @@ def write_tags(inline: InlineText, translation: str, write: Callable[[str], str]
 
 
 def _shape(text: str) -> list[str | bool]:
-    """Return the tags of a text with the spaces beside them, and whether there is text between them."""
+    """Return the tags of a text with the spaces next to them, and whether there is text between the tags."""
     parts = _TAG_WITH_SPACES.split(text)
     return [part if number % 2 else bool(part) for number, part in enumerate(parts)]
 

@@ -1,13 +1,13 @@
 """Read and write documents in a separate process, with limits on memory, time and file size.
 
-Parsers written in C can crash, and malicious documents can make them use much memory or time. Such failures end only
-this process, and its parent reports an error. The process loads neither a model nor PyTorch, has the lowest priority,
-and ends with its parent.
+Parsers written in C can crash, and malicious documents can make them use a lot of memory or time. Such failures end
+only this process, and its parent reports an error. The process loads neither a model nor PyTorch, has the lowest
+priority, and ends when its parent ends.
 
 Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT OPTIONS PARENT``. FOLDER contains the document
-as ``source``. OPTIONS are in JSON, and PARENT is the id of the parent process. "read" writes ``texts.json``, a list of
-(syntax, text) pairs, and their size, ``size.json``. "write" reads ``translations.json``, a list of texts, and writes
-``target``. If the document is refused, ``error.json`` contains the message as a string.
+as ``source``. OPTIONS is a JSON object, and PARENT is the id of the parent process. "read" writes ``texts.json``, a
+list of (syntax, text) pairs, and ``size.json``, the size of the texts. "write" reads ``translations.json``, a list of
+texts, and writes ``target``. If the document is refused, ``error.json`` contains the message as a string.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from headway.config import Config
-from headway.documents.content import TAKES_TOO_LONG, DocumentError, DocumentLimits, DocumentText, ReadingOptions
+from headway.documents.content import TIMEOUT_MESSAGE, DocumentError, DocumentLimits, DocumentText, ReadingOptions
 from headway.errors import HeadwayError
 
 SOURCE, TARGET = "source", "target"
@@ -38,17 +38,17 @@ _MAX_TEXT_BYTES = 64 << 20  # maximum size of a file that the parent reads
 
 
 class DocumentSize(Config):
-    """The size of the texts of a document.
+    """The size of a document's texts.
 
     Attributes:
-        texts: Their number.
-        characters: The number of their characters.
-        longest: The number of characters of the longest.
+        num_texts: Number of texts.
+        num_characters: Number of characters of all texts together.
+        max_characters: Number of characters of the longest text.
     """
 
-    texts: int
-    characters: int
-    longest: int
+    num_texts: int
+    num_characters: int
+    max_characters: int
 
 
 async def read_isolated(
@@ -57,11 +57,11 @@ async def read_isolated(
     """Return the texts of the document ``source`` in a folder.
 
     Args:
-        folder: The folder.
-        format_name: The format of the document.
+        folder: The folder that contains the document.
+        format_name: Name of the document's format.
         options: How the document is read.
-        check: Raises an exception if there are too many texts, or if they are too large. They are read into this
-            process afterwards.
+        check: Called before the texts are read into this process. It raises an exception if there are too many texts
+            or if they are too long.
 
     Raises:
         DocumentError: The document was refused, or the process failed.
@@ -99,7 +99,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, o
         async with asyncio.timeout(_WALL_S):
             status = await process.wait()
     except TimeoutError:
-        raise DocumentError(TAKES_TOO_LONG) from None
+        raise DocumentError(TIMEOUT_MESSAGE) from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -108,7 +108,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, o
     if (folder / _ERROR).exists():
         raise DocumentError(json.loads((folder / _ERROR).read_bytes()))
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise DocumentError(TAKES_TOO_LONG)
+        raise DocumentError(TIMEOUT_MESSAGE)
     if status != 0:
         raise DocumentError("the document cannot be processed; it is damaged, or needs too much memory")
 
@@ -123,7 +123,9 @@ def main(step: str, folder: Path, format_name: str, options: ReadingOptions) -> 
             data = json.dumps([[text.syntax, text.text] for text in content.texts])
             (folder / _TEXTS).write_text(data, encoding="ascii")
             lengths = [len(text.text) for text in content.texts]
-            size = DocumentSize(texts=len(lengths), characters=sum(lengths), longest=max(lengths, default=0))
+            size = DocumentSize(
+                num_texts=len(lengths), num_characters=sum(lengths), max_characters=max(lengths, default=0)
+            )
             (folder / _SIZE).write_text(size.model_dump_json(), encoding="ascii")
         else:
             content.write(json.loads((folder / _TRANSLATIONS).read_bytes()), folder / TARGET)
@@ -148,7 +150,7 @@ def _limit_resources(limits: DocumentLimits) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Let the system end this process when its parent ends, even if that is killed. Only Linux can do this."""
+    """Let the system end this process when its parent ends, even if the parent is killed. Only Linux supports this."""
     if sys.platform == "linux":
         import ctypes
 

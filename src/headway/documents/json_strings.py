@@ -1,7 +1,7 @@
 """JSON files. All string values are translated. Keys, numbers, HTML tags and the layout are not changed.
 
-Files with linked messages (``@:key``), or with plural forms such as ``one apple | {count} apples``, are files of
-vue-i18n; see :class:`~headway.documents.messages.Message`.
+Files with linked messages (``@:key``), or with plural forms such as ``one apple | {count} apples``, are treated as
+vue-i18n files; see :class:`~headway.documents.messages.Message`.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def read_json(path: Path, options: ReadingOptions) -> DocumentContent:
 
 
 def _is_of_vue(string: str) -> bool:
-    """Return whether a string links another message, or has plural forms with a number of vue-i18n."""
+    """Return whether a string links to another message, or has vue-i18n plural forms with a number."""
     has_forms = "|" in string and ("{n}" in string or "{count}" in string)
     return has_forms or _LINKED_MESSAGE.search(string) is not None
 
 
 class _Escapes:
-    """The characters that a string escapes although JSON does not require it, such as ``\\u003c`` and ``\\/``."""
+    """The escapes in a string that JSON does not require, such as ``\\u003c`` and ``\\/``."""
 
     def __init__(self, string: str) -> None:
         self._is_ascii = "\\u" in string and string.isascii()
@@ -69,7 +69,7 @@ class _Escapes:
         self._written = {json.loads(f'"{escape}"'): escape for escape in escapes}
 
     def quote(self, text: str) -> str:
-        """Return a text as a string that escapes these characters."""
+        """Return a text as a JSON string in which these characters are escaped."""
         if not self._written:
             return json.dumps(text, ensure_ascii=self._is_ascii)
         characters = (

@@ -1,8 +1,8 @@
 """Insert line breaks into a translation so that it is laid out like its source.
 
-If the source's lines are as long as a common width allows, the source was wrapped, and the translation is wrapped at
-that width. Other translations get as many lines as their sources, with breaks at about the same relative positions. An
-unchanged text gets exactly the line breaks of its source.
+If every line of the source is as long as a common width allows, the source was wrapped, and the translation is wrapped
+at the same width. Other translations get as many lines as their sources, with breaks at about the same relative
+positions. A text that is not changed keeps its line breaks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-LEAST_WIDTH = 45  # characters; shorter lines, as in an address, were not wrapped
+MIN_WRAP_WIDTH = 45  # characters; shorter lines, as in an address, were not wrapped
 _SPACE_OUTSIDE_TAGS = re.compile(r"<[^<>]*>|( )")
 _TAG = re.compile(r"<[^<>]*>")
 
@@ -21,10 +21,10 @@ def wrap(text: str, width: int, first_indent: str, next_indent: str, may_begin: 
     """Break a text at spaces into lines of at most ``width`` characters, unless a single word is longer.
 
     Args:
-        text: The text.
-        width: Maximum length of a line with its indent.
-        first_indent: Text before the first line, not included in the result.
-        next_indent: Text before each other line, not included in the result.
+        text: The text to wrap.
+        width: Maximum length of a line, including its indent.
+        first_indent: Indent of the first line, not included in the result.
+        next_indent: Indent of each other line, not included in the result.
         may_begin: Returns whether a word may begin a line. Other words stay on the previous line.
     """
     lines: list[list[str]] = []
@@ -39,24 +39,24 @@ def wrap(text: str, width: int, first_indent: str, next_indent: str, may_begin: 
     return [" ".join(line) for line in lines]
 
 
-def wrapped_width(
+def detect_wrap_width(
     lines: Sequence[str], first_indent: str, next_indent: str, may_begin: Callable[[str], bool]
 ) -> int | None:
-    """Return the width at which lines were wrapped, or None if they were not. The lines exclude their indents."""
+    """Return the width at which lines were wrapped, or None if they were not wrapped. ``lines`` have no indents."""
     indents = [first_indent, *[next_indent] * (len(lines) - 1)]
     width = max(len(indent) + len(line) for indent, line in zip(indents, lines, strict=True))
-    if len(lines) < 2 or width < LEAST_WIDTH:
+    if len(lines) < 2 or width < MIN_WRAP_WIDTH:
         return None
     is_wrapped = wrap(" ".join(lines), width, first_indent, next_indent, may_begin) == list(lines)
     return width if is_wrapped else None
 
 
-def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False) -> list[str]:
+def break_like_source(source_lines: Sequence[str], text: str, *, has_tags: bool = False) -> list[str]:
     """Break a text at spaces into at most as many lines as its source has, at about the same relative positions.
 
     Args:
         source_lines: The lines of the source.
-        text: The translation.
+        text: The translation to break.
         has_tags: Whether both texts contain tags. Tags count as zero characters and are never broken.
     """
     count = len(source_lines)

@@ -1,7 +1,7 @@
 """Markdown (CommonMark with tables and strikethrough), parsed by markdown-it.
 
-Everything that is not text is kept unchanged: code, link destinations, HTML tags, front matter, the markers of headings
-and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose in the source.
+Everything that is not text is kept unchanged: code, link destinations, HTML tags, front matter, heading and list
+markers, and the layout. Emphasis and links enclose the translations of the words that they enclose in the source.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
-from headway.documents.html_file import html_texts
+from headway.documents.html_file import extract_html_texts
 from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText, SourceTag
-from headway.documents.line_breaks import break_like, wrap, wrapped_width
+from headway.documents.line_breaks import break_like_source, detect_wrap_width, wrap
 from headway.errors import MissingPackageError
-from headway.predict.markup.document import STAND_IN
-from headway.predict.markup.html import BLOCKS, is_plain_formatting, is_untranslated_element
-from headway.predict.markup.icu_messages import may_have_arguments
+from headway.predict.markup.document import STAND_IN_PATTERN
+from headway.predict.markup.html import BLOCK_TAGS, is_plain_formatting, is_untranslated_element
+from headway.predict.markup.icu_messages import may_have_branches
 from headway.predict.markup.markdown_dialects import find_constructs
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_HIDDEN = re.compile(rf"({STAND_IN.pattern})\1*")
-_OBJECT = re.compile(rf"\[\^[^\[\]\s]+\]:?|{_HIDDEN.pattern}")  # the mark of a footnote, or a hidden construct
+_HIDDEN = re.compile(rf"({STAND_IN_PATTERN.pattern})\1*")
+_OBJECT = re.compile(rf"\[\^[^\[\]\s]+\]:?|{_HIDDEN.pattern}")  # a footnote marker, or a hidden construct
 _HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
 _BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
-_FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN
-_PUNCTUATION = frozenset(string.punctuation)  # what a backslash escapes
-_ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the mark of a list item in a cell, if any
-_CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCKS)
+_FIRST_HIDDEN, _LAST_HIDDEN = 0x100000, 0x10FFFD  # the range of STAND_IN_PATTERN
+_PUNCTUATION = frozenset(string.punctuation)  # characters that a backslash escapes
+_ITEM = re.compile(r"\s*(?:(?:[-*+•]|\d{1,3}[.)])\s+)?(?:\[[ xX]\]\s+)?")  # the optional list item marker in a cell
+_CELL_SEPARATORS = frozenset(f"<{name}" for name in BLOCK_TAGS)
 _SPECIAL = "\\`*_[]<>~"
 _SPECIAL_CHARACTER = re.compile(f"[{re.escape(_SPECIAL)}]")
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
@@ -60,11 +60,11 @@ class _Event:
     Attributes:
         start: Index of the first character.
         end: Index after the last character.
-        kind: The "open" or "close" tag of a pair, an "object", "text" whose source differs from what readers see, or a
-            visible line "break".
+        kind: The "open" or "close" tag of a pair, an "object", "text" whose source differs from the displayed text, or
+            a visible line "break".
         raw: The source to write in the translation.
-        text: The visible text of an object or of "text", or the short form of the end of a reference.
-        name: The name of an HTML tag.
+        text: The displayed text of an object or of "text", or the short form of a reference's closing part.
+        name: The name of an HTML tag or of an inline rule.
     """
 
     start: int
@@ -77,10 +77,10 @@ class _Event:
 
 @dataclass(frozen=True)
 class _MarkdownTag(SourceTag):
-    """A construct of Markdown or an HTML tag.
+    """A Markdown construct or an HTML tag.
 
     Attributes:
-        short_closing: The short form of the end of a reference, or empty.
+        short_closing: The short form of a reference's closing part, or empty.
     """
 
     short_closing: str = ""
@@ -88,16 +88,16 @@ class _MarkdownTag(SourceTag):
 
 @dataclass(frozen=True)
 class _MarkdownParagraph:
-    """A paragraph, a heading, a table cell, or a part of one that ends with a line break that readers see.
+    """A paragraph, a heading or a table cell, or a part of one that ends with a visible line break.
 
     Attributes:
-        lines: The lines, without their prefixes and suffixes.
+        lines: The lines of the source, without their prefixes and suffixes.
         prefixes: The source before each line.
         suffixes: The source after each line, including the line break.
-        inline: The text.
-        written: The source of each character that the text contains only in escaped form, such as ``&amp;``.
-        bare: The special characters that the text contains unescaped.
-        hidden: The constructs that ``lines`` and ``inline`` contain in hidden form.
+        inline: The text to translate.
+        written: The source of each character that the text contains in escaped form, such as ``&amp;``.
+        bare: The characters that the text contains unescaped.
+        hidden: The constructs that are hidden in ``lines`` and ``inline``.
         is_cell: Whether the paragraph is a table cell.
     """
 
@@ -115,7 +115,7 @@ class _MarkdownParagraph:
         return [self.inline.source]
 
     def render(self, translations: Iterator[str]) -> str:
-        text = _BREAK.sub(" ", self._joined(self.inline.translated_parts(next(translations)))).strip()
+        text = _BREAK.sub(" ", self._joined(self.inline.parse_translation(next(translations)))).strip()
         if self.is_cell:
             text = text.replace("|", "\\|")
         first = text.partition(" ")[0]
@@ -125,23 +125,23 @@ class _MarkdownParagraph:
             return self.prefixes[0] + self.hidden.restore(text) + self.suffixes[0]
         width = None
         if len(set(self.prefixes[1:])) == 1:
-            width = wrapped_width(self.lines, self.prefixes[0], self.prefixes[1], _may_begin_line)
+            width = detect_wrap_width(self.lines, self.prefixes[0], self.prefixes[1], _may_begin_line)
         if width is None:
-            lines = break_like(self.lines, text)
+            lines = break_like_source(self.lines, text)
             prefixes = self.prefixes[: len(lines)]
         else:
             lines = wrap(text, width, self.prefixes[0], self.prefixes[1], _may_begin_line)
             prefixes = [self.prefixes[0], *[self.prefixes[1]] * (len(lines) - 1)]
         ends = [*[self.suffixes[0]] * (len(lines) - 1), self.suffixes[-1]]
         for number, line in enumerate(lines[:-1]):
-            # A literal backslash at the end of a line would be read as a line break.
+            # A literal backslash at the end of a line would be parsed as a line break.
             if (len(line) - len(line.rstrip("\\"))) % 2 and ends[number].startswith(("\r", "\n")):
                 lines[number] += "\\"
         lines = list(map(self.hidden.restore, lines))
         return "".join(part for line_parts in zip(prefixes, lines, ends, strict=True) for part in line_parts)
 
     def _joined(self, parts: Sequence[InlinePart]) -> str:
-        """Return the parts as Markdown. A reference keeps its short form if its words have not changed."""
+        """Write the parts as Markdown. A reference keeps its short form if its words have not changed."""
         out: list[str] = []
         opened: list[int] = []
         for part, following in zip(parts, [*parts[1:], None], strict=True):
@@ -155,7 +155,7 @@ class _MarkdownParagraph:
                 start = opened.pop()
                 if not any(map(str.strip, out[start + 1 :])):
                     if set(closing) <= set("*_~") or is_plain_formatting(opening):
-                        out[start] = ""  # emphasis without words would be read as its marks
+                        out[start] = ""  # emphasis without words would be displayed as literal marks
                         continue
                     out.append(part.payload.words)
                 if set(closing) == {"_"} and (
@@ -174,8 +174,8 @@ class _MarkdownParagraph:
     def _escaped(self, text: str, next_character: str) -> str:
         """Escape special characters as the source does, or with a backslash if the source does not contain them.
 
-        A character that the source contains both escaped and unescaped is escaped, which is never ambiguous. So is a
-        backslash that would escape the next character.
+        A character that the source contains both escaped and unescaped is escaped, which is never ambiguous. A
+        backslash that would escape the next character is also escaped.
         """
         if not self.written and not _SPECIAL_CHARACTER.search(text):
             return text
@@ -193,7 +193,7 @@ class _MarkdownParagraph:
 
 @dataclass(frozen=True)
 class _HtmlBlock:
-    """A block of HTML between paragraphs."""
+    """An HTML block between paragraphs."""
 
     texts: Sequence[DocumentText]
     fill: Callable[[Sequence[str]], str]
@@ -206,7 +206,7 @@ _Part = str | _MarkdownParagraph | _HtmlBlock
 
 
 def _first_character(part: InlinePart | None) -> str:
-    """Return the first character of the source of a part, which follows a text."""
+    """Return the first character of a part's source, or an empty string if there is no part."""
     if part is None:
         return ""
     source = (
@@ -216,11 +216,12 @@ def _first_character(part: InlinePart | None) -> str:
 
 
 class _HiddenText:
-    """A text in which the constructs of Markdown's dialects are hidden from the parser.
+    """A text in which constructs from Markdown dialects are hidden from the parser.
 
-    Each construct is replaced without changing the length of the text: a construct inside a line by private-use
-    characters, whole lines by spaces. The mark before a title becomes the mark of a heading, and that of a container
-    also the mark of a list item, so that the content of the container, which is indented, belongs to it.
+    Each construct is replaced by the same number of other characters: a construct inside a line by private-use
+    characters, and whole lines by spaces. The marker before a title is replaced by a heading marker. The marker of a
+    container is replaced by a list item marker and a heading marker, so that the parser treats the indented content as
+    part of the list item.
 
     Attributes:
         text: The text with hidden constructs.
@@ -231,7 +232,7 @@ class _HiddenText:
         self._sources: list[str] = []
         self._is_formula: list[bool] = []
         position = 0
-        for construct in () if STAND_IN.search(text) else find_constructs(text):
+        for construct in () if STAND_IN_PATTERN.search(text) else find_constructs(text):
             source = text[construct.start : construct.end]
             out.append(text[position : construct.start])
             position = construct.end
@@ -245,20 +246,20 @@ class _HiddenText:
         self.text = "".join([*out, text[position:]])
 
     def restore(self, text: str) -> str:
-        """Return a part of the text with its constructs."""
+        """Return a part of the text with its constructs restored."""
         return _HIDDEN.sub(self._source, text) if self._sources else text
 
     def _source(self, match: re.Match[str]) -> str:
         return self._sources[ord(match[1]) - _FIRST_HIDDEN]
 
     def visible(self, hidden: str) -> str:
-        """Return what a reader sees of a hidden construct."""
+        """Return the displayed text of a hidden construct. Empty unless the construct is a formula or template."""
         number = ord(hidden[0]) - _FIRST_HIDDEN
         return self._sources[number] if number < len(self._sources) and self._is_formula[number] else ""
 
 
 class _MarkdownLine(NamedTuple):
-    """A line of the document, with and without its constructs hidden, and its line break."""
+    """A line of the document as written, the same line with hidden constructs, and its line break."""
 
     source: str
     hidden: str
@@ -305,14 +306,14 @@ def _parts(text: str) -> Iterator[_Part]:
         token_lines = lines[first:last]
         if token.type == "tr_open":
             row = token_lines[0].hidden + token_lines[0].end
-            # The marker of an enclosing quote or list precedes the row and is not a cell.
+            # The marker of an enclosing quote or list comes before the row and is not a cell.
             before = _CONTAINERS.match(row) if token.level > _ROW_LEVEL else None
             content_start = before.end() if before else 0
             yield hidden.restore(row[:content_start])
             yield from _row(row[content_start:], _cells(tokens, index), parser)
         elif token.type == "html_block":
             if token.level == 0:
-                yield _HtmlBlock(*html_texts(_source(token_lines)))
+                yield _HtmlBlock(*extract_html_texts(_source(token_lines)))
             else:
                 yield _source(token_lines)
         else:
@@ -343,7 +344,7 @@ def _row(line: str, cells: Iterator[str], parser: _InlineParser) -> Iterator[_Pa
 
 
 def _cell(content: str, parser: _InlineParser) -> Iterator[_Part]:
-    """Yield the parts of a table cell, which tags of blocks, line breaks and items of lists separate."""
+    """Yield the parts of a table cell, which are separated by block tags, line breaks and list items."""
     events = parser.events(content)
     separators = [(event.start, event.end) for event in events if event.name in _CELL_SEPARATORS]
     edges = [(0, 0), *separators, (len(content), len(content))]
@@ -354,7 +355,7 @@ def _cell(content: str, parser: _InlineParser) -> Iterator[_Part]:
         begin, end = start + mark.end(), start + max(mark.end(), len(text.rstrip()))
         parsed = _inline(content, events, begin, end, parser.hidden)
         before, suffix = content[start:begin].replace("|", "\\|"), content[end:after].replace("|", "\\|")
-        if parsed[0].has_words:
+        if parsed[0].is_translatable:
             before, suffix = parser.hidden.restore(before), parser.hidden.restore(suffix)
             yield _MarkdownParagraph([content[begin:end]], [before], [suffix], *parsed, parser.hidden, is_cell=True)
         else:
@@ -363,12 +364,12 @@ def _cell(content: str, parser: _InlineParser) -> Iterator[_Part]:
 
 
 def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlineParser) -> Iterator[_Part]:
-    """Yield the parts of a paragraph or heading. ``source`` contains its whole lines.
+    """Yield the parts of a paragraph or heading. ``source`` contains its complete lines.
 
-    Visible line breaks separate the parts, except for those of an ICU message.
+    Visible line breaks separate the parts, except in an ICU message.
     """
     events = parser.events(content)
-    if may_have_arguments(content):
+    if may_have_branches(content):
         events = [
             replace(event, kind="object", name="<br", raw=" ") if event.kind == "break" else event for event in events
         ]
@@ -387,7 +388,7 @@ def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlinePa
         text = content[start:end]
         start += len(text) - len(text.lstrip())
         parsed = _inline(content, events, start, start + len(text.strip()), parser.hidden)
-        if min(offsets) < 0 or not parsed[0].has_words:
+        if min(offsets) < 0 or not parsed[0].is_translatable:
             yield _source(source_lines)
             continue
         prefixes = [line.source[:offset] for line, offset in zip(source_lines, offsets, strict=True)]
@@ -405,7 +406,7 @@ def _paragraphs(content: str, source: Sequence[_MarkdownLine], parser: _InlinePa
 def _inline(
     content: str, events: Sequence[_Event], start: int, end: int, hidden: _HiddenText
 ) -> tuple[InlineText, dict[str, str], frozenset[str]]:
-    """Return the text between two positions, the sources of its escaped characters, and its unescaped characters.
+    """Return the text between two positions, the source of each escaped character, and the unescaped characters.
 
     The payload of a tag is a :class:`_MarkdownTag`.
     """
@@ -457,7 +458,7 @@ def _inline(
 
 
 def _pairs(events: Sequence[_Event]) -> dict[int, int]:
-    """Return the index of the closing tag of each pair. HTML tags without a partner at the same level form no pair."""
+    """Map the index of each opening tag to its closing tag's index. HTML tags are paired only on the same level."""
     pairs: dict[int, int] = {}
     opened: list[int] = []
     for index, event in enumerate(events):
@@ -474,7 +475,7 @@ def _pairs(events: Sequence[_Event]) -> dict[int, int]:
 
 
 def _may_begin_line(word: str) -> bool:
-    """Return whether a word at the start of a line is text, rather than the marker of a list, a heading or similar."""
+    """Return whether a word at the start of a line is text, and not, for example, a list or heading marker."""
     return _BLOCK_MARK.fullmatch(word) is None
 
 
@@ -482,7 +483,7 @@ class _InlineParser:
     """Finds the positions of the constructs in a text, which markdown-it itself does not return.
 
     Args:
-        hidden: The document, with stand-ins for the constructs that markdown-it does not support.
+        hidden: The document, in which the constructs that markdown-it does not support are hidden.
     """
 
     def __init__(self, hidden: _HiddenText) -> None:
@@ -498,7 +499,7 @@ class _InlineParser:
         _record(self._parser, self._events)
 
     def blocks(self, text: str) -> list[Token]:
-        """Return the blocks of a document. Texts may refer to its link definitions."""
+        """Return the block tokens of a document, and store its link definitions for :meth:`events`."""
         self._parser.core.ruler.disable("inline")
         return self._parser.parse(text, self._environment)
 
@@ -531,7 +532,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
         def recorded(state: Any, silent: bool) -> bool:
             offset = offsets[-1]
             start, num_tokens = state.pos, len(state.tokens)
-            # Text before the construct gets a token; a line break removes the spaces at its end.
+            # Text before the construct gets its own token; a line break removes the spaces at the end of this text.
             is_pending = bool(state.pending.rstrip(" ") if name == "newline" else state.pending)
             label = (
                 parser.helpers.parseLinkLabel(state, start + (name == "image"), name == "link")
@@ -561,7 +562,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
             elif name == "link" or (name == "image" and any(map(str.isalpha, source[start + 2 : label]))):
                 opening = _OPENINGS[name]
                 closing, words = source[label:end], source[start + len(opening) : label]
-                # Without an explicit label, the words are the label of the reference.
+                # Without an explicit label, the words are the reference's label.
                 named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
                 add(start, start + len(opening), "open", opening, name=name)
                 add(label, end, "close", named, closing if named != closing else "", name)
@@ -577,7 +578,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 else:
                     add(start, end, "break" if state.level == 0 else "object", source[start:end])
             elif new[-1].type == "text_special":
-                if new[-1].content != source[start:end]:  # otherwise a backslash that escapes nothing
+                if new[-1].content != source[start:end]:  # otherwise, the backslash escapes nothing
                     add(start, end, "text", source[start:end], new[-1].content)
             elif name not in ("newline", "text"):
                 visible = new[-1].content if name == "backticks" else ""

@@ -1,4 +1,4 @@
-"""XML elements with mixed content (text between child elements): read as text with inline tags, and filled again."""
+"""XML elements with mixed content (text between child elements): read as text with inline tags, then filled."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class InlineElement:
     """The role of an element inside a text.
 
     Attributes:
-        role: "pair" encloses text to translate. "object" and "keep" do not; the text of "keep" is read as part of the
-            sentence. "space" is an object that a reader sees as white space. "start" and "end" mark the ends of a
-            range. "break" separates texts, as does a pair that contains a break.
-        key: Identifies the range.
+        role: "pair" encloses text to translate. "object" and "keep" do not, but the text of "keep" is part of the
+            sentence. "space" is an object that a reader sees as white space. "start" and "end" mark the two ends of a
+            range. "break" separates texts; so does a pair that contains a break.
+        key: Identifies the range that an element starts or ends.
     """
 
     role: InlineRole
@@ -48,8 +48,8 @@ class MixedContent:
 
     Args:
         element: The element to read and fill.
-        classify: Returns the role of each child.
-        has_layout: Whether spaces may align words below each other; see :class:`InlineText`.
+        classify: Returns the role of a child element.
+        has_layout: Whether spaces may align words in columns; see :class:`InlineText`.
         has_lines: Whether line breaks in the text separate texts.
     """
 
@@ -71,8 +71,8 @@ class MixedContent:
 
     @property
     def texts(self) -> list[InlineText]:
-        """The texts that contain words to translate."""
-        return [piece for piece in self._pieces if isinstance(piece, InlineText) and piece.has_words]
+        """The texts that contain something to translate."""
+        return [piece for piece in self._pieces if isinstance(piece, InlineText) and piece.is_translatable]
 
     def fill(self, translations: Iterator[str]) -> None:
         """Replace the texts with their translations.
@@ -82,7 +82,7 @@ class MixedContent:
         if not self.texts:
             return
         pieces = [
-            piece.translated_parts(next(translations) if piece.has_words else piece.source.text)
+            piece.parse_translation(next(translations) if piece.is_translatable else piece.source.text)
             if isinstance(piece, InlineText)
             else [piece]
             for piece in self._pieces
@@ -96,10 +96,10 @@ class MixedContent:
         children = list(parent)
         kinds = [self._kinds[child] for child in children]
         num_breaks = [0, *accumulate(map(self._is_break, children, kinds))]
-        # A range that contains a break encloses no text: its ends are objects.
+        # A range that contains a break encloses no text, so its ends are objects.
         ranges = {
             start: end
-            for start, end in nested_ranges([(kind.role, kind.key) for kind in kinds]).items()
+            for start, end in match_range_ends([(kind.role, kind.key) for kind in kinds]).items()
             if num_breaks[start] == num_breaks[end]
         }
         ends = set(ranges.values())
@@ -135,7 +135,10 @@ class MixedContent:
         return InlineText(has_layout=self._has_layout)
 
     def _find_breaks(self, element: _Element) -> bool:
-        """Classify the children and collect the elements that contain a break. Return whether ``element`` does."""
+        """Classify the children, and collect the elements that contain a break.
+
+        Return whether ``element`` contains a break.
+        """
         has_break = self._has_line_break(element.text)
         for child in element:
             kind = self._kinds[child] = self._classify(child)
@@ -146,7 +149,7 @@ class MixedContent:
         return has_break
 
     def _is_break(self, child: _Element, kind: InlineElement) -> bool:
-        """Return whether a child is a break, contains one, or is before one."""
+        """Return whether a child is a break, contains one, or is followed by one."""
         return kind.role == "break" or child in self._with_breaks or self._has_line_break(child.tail)
 
     def _has_line_break(self, text: str | None) -> bool:
@@ -159,15 +162,15 @@ class MixedContent:
         return last
 
 
-def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
-    """Return the index of the end of each range, for ranges that do not overlap.
+def match_range_ends(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
+    """Map the index of each range's start to the index of its end, for ranges that do not overlap.
 
     Args:
         marks: For each item, its role ("start", "end" or any other) and the key of its range.
     """
     ranges: dict[int, int] = {}
     opened: list[int] = []
-    depths: dict[Hashable, list[int]] = defaultdict(list)  # where the open ranges of each key are in ``opened``
+    depths: dict[Hashable, list[int]] = defaultdict(list)  # for each key, the indices of its open ranges in ``opened``
     for index, (role, key) in enumerate(marks):
         if role == "start":
             depths[key].append(len(opened))

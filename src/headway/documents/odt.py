@@ -1,4 +1,4 @@
-"""OpenDocument text (.odt): paragraphs, headings, lists, tables, headers, footers, notes, comments and text boxes.
+"""OpenDocument Text (.odt): paragraphs, headings, lists, tables, headers, footers, notes, comments and text boxes.
 
 Formatting, links, fields, pictures, bookmarks and tracked changes are kept. Deleted text in tracked changes is not
 translated. Tabs and line breaks separate texts.
@@ -29,7 +29,7 @@ _NOT_VISIBLE = {f"{_TEXT}{name}" for name in ("note", "ruby", "script", "hidden-
 
 
 def read_odt(path: Path, options: ReadingOptions) -> DocumentContent:
-    """Read a document.
+    """Read an OpenDocument Text file.
 
     Raises:
         DocumentError: The document is damaged, encrypted, too large, or of another type.
@@ -37,7 +37,7 @@ def read_odt(path: Path, options: ReadingOptions) -> DocumentContent:
     """
     package = OfficePackage(path, options.limits)
     if "mimetype" not in package.names or package.read("mimetype").strip() != _MIME_TYPE:
-        raise DocumentError("the file is not an OpenDocument text")
+        raise DocumentError("the file is not an OpenDocument Text file")
     if b"encryption-data" in package.read("META-INF/manifest.xml"):
         raise DocumentError("the document is encrypted; save it without a password")
     files = {name: package.read_xml(name) for name in ("content.xml", "styles.xml") if name in package.names}

@@ -1,4 +1,4 @@
-"""Word documents (.docx) and PowerPoint presentations (.pptx): reads the paragraphs in all files of the package."""
+"""Read the paragraphs in all files of a Word document (.docx) or a PowerPoint presentation (.pptx)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _TYPES_FILE = "[Content_Types].xml"
 def read_office_open_xml(
     path: Path, limits: DocumentLimits, *, main_type: str, types: Sequence[str], kind: str
 ) -> DocumentContent:
-    """Read a document.
+    """Read a Word document or a PowerPoint presentation.
 
     Args:
         path: Path of the document.
-        limits: Maximum size of the document.
-        main_type: Content type of the main file, which every document of this kind has.
-        types: Content types of the files with texts, as regular expressions, in the order of their texts.
-        kind: Name of the kind of document, for error messages.
+        limits: Limits on the size of the document.
+        main_type: Content type of the main file, which every document of this kind contains.
+        types: Content types of the files that contain texts, as regular expressions, in the order of the texts.
+        kind: Name of this kind of document, for error messages.
 
     Raises:
-        DocumentError: The document is damaged, encrypted, too large, or of another type, or it has macros.
+        DocumentError: The document is damaged, encrypted, too large, or of another type, or it may contain macros.
         MissingPackageError: lxml is not installed.
     """
     package = OfficePackage(path, limits)
@@ -40,7 +40,7 @@ def read_office_open_xml(
         raise DocumentError(f"the file is not a {kind}")
     declared = _content_types(package.names, package.read_xml(_TYPES_FILE).root)
     if any("macroEnabled" in content_type or "vbaProject" in content_type for content_type in declared.values()):
-        raise DocumentError("the document is of a type with macros; save it in a format without macros")
+        raise DocumentError("the document's type allows macros; save it in a format without macros")
     if main_type not in declared.values():
         raise DocumentError(f"the file is not a {kind}")
     files = {
@@ -52,7 +52,7 @@ def read_office_open_xml(
     }
     if any(str(file.root.tag).startswith(_STRICT) for file in files.values()):
         raise DocumentError(
-            f"the {kind} is in the variant Strict Open XML", hint="save it as an ordinary .docx or .pptx file"
+            f"the {kind} uses the Strict Open XML variant", hint="save it as an ordinary .docx or .pptx file"
         )
     paragraphs = [paragraph for file in files.values() for paragraph in office_paragraphs(file.root)]
 
@@ -71,7 +71,7 @@ def _in_order(name: str) -> tuple[list[int], str]:
 
 
 def _content_types(names: Iterable[str], root: _Element) -> dict[str, str]:
-    """Return the content type of each file: its Override if it has one, otherwise the Default of its extension.
+    """Return the content type of each file: its Override if it has one, otherwise the Default for its extension.
 
     Names and extensions are case-insensitive (ISO/IEC 29500-2, 7.2.3).
     """

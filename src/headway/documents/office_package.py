@@ -1,7 +1,7 @@
-"""Office documents, which are zip archives of XML files: opens them safely, and writes them with changed files.
+"""Safely open office documents (zip archives of XML files), and write them with changed files.
 
-Encrypted documents, macros, damaged archives and zip bombs are refused. (Zip bombs are detected by total size, number
-of files and compression ratio.)
+Encrypted documents, macros, damaged archives and zip bombs are refused. (Zip bombs are detected by their total size,
+number of files and compression ratio.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway.documents.safe_xml import XmlFile, parse_xml
 _OLE = b"\xd0\xcf\x11\xe0"  # signature of the container that encrypted documents and the formats before 2007 use
 _MACROS = re.compile(r"(?:.*/)?vbaProject\.bin|(?:.*/)?vbaData\.xml|Basic/.+|Scripts/.+", re.IGNORECASE)
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
-_PARSED = (".xml", ".rels")  # files that are read into memory, whose compression ratio is limited
+_PARSED = (".xml", ".rels")  # extensions of files that are read into memory; their compression ratio is limited
 _RATIO_BYTES = 1 << 20  # smaller files may have any compression ratio
 
 
@@ -47,7 +47,7 @@ class OfficePackage:
 
     @property
     def names(self) -> list[str]:
-        """The names of the files."""
+        """The names of the files in the archive."""
         return [info.filename for info in self._files]
 
     def read(self, name: str) -> bytes:
@@ -63,14 +63,14 @@ class OfficePackage:
             raise DocumentError("the file is damaged", where=name) from None
 
     def read_xml(self, name: str) -> XmlFile:
-        """Return a parsed file. Raises the errors of :meth:`read` and :func:`parse_xml`."""
+        """Parse an XML file of the archive. Raises the same exceptions as :meth:`read` and :func:`parse_xml`."""
         return parse_xml(self.read(name), self._limits, name)
 
     def write(self, changed: Mapping[str, bytes], target: Path) -> None:
-        """Write the document with changed files.
+        """Write the document with changed files, given by name.
 
         Raises:
-            DocumentError: Another file is damaged.
+            DocumentError: One of the other files is damaged.
         """
         try:
             with zipfile.ZipFile(self._path) as archive, zipfile.ZipFile(target, "w") as written:

@@ -2,10 +2,10 @@
 
 A paragraph consists of runs, each with its formatting. Adjacent runs with the same formatting are joined, because
 spelling checks and editing sessions split runs arbitrarily. The most common formatting in a text gets no tag, so most
-texts have no tags. Spaces between words of different formatting get no tags, either
-(:mod:`headway.documents.office_spaces`), but a run of several spaces alone, such as a blank to fill in, is an object
-that a reader sees as white space. Objects, fields and tracked deletions are kept; tabs and line breaks separate texts.
-Hyperlinks, tracked insertions and similar elements enclose the translations of their words.
+texts have no tags. Spaces between words with different formatting also get no tags
+(:mod:`headway.documents.office_spaces`). But a run that consists of several spaces, such as a blank to fill in, is an
+object that a reader sees as white space. Objects, fields and tracked deletions are kept. Tabs and line breaks separate
+texts. Hyperlinks, tracked insertions and similar elements enclose the translations of their words.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText
-from headway.documents.mixed_content import nested_ranges
+from headway.documents.mixed_content import match_range_ends
 from headway.documents.office_spaces import FixedObject, FormattedText, SpaceFormats
 from headway.documents.safe_xml import local_name, remove_invalid_characters
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+WORD_NAMESPACE = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+DRAWING_NAMESPACE = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "fldSimple"}
 _BREAKS = {"tab", "br", "cr", "ptab"}
@@ -48,8 +48,8 @@ class _RunContent:
     """Content of a run other than text. The document is not changed until the run is written.
 
     Attributes:
-        run: The run.
-        content: The child that is kept.
+        run: The run that contains the child.
+        content: The child of the run that is kept.
         is_only: Whether the run has no other children, so that the run itself can be kept.
     """
 
@@ -58,7 +58,7 @@ class _RunContent:
     is_only: bool
 
     def to_element(self) -> _Element:
-        """Return a run with this content."""
+        """Return a run that contains only this content."""
         if self.is_only:
             return self.run
         run: _Element = self.run.makeelement(self.run.tag, dict(self.run.attrib), self.run.nsmap)
@@ -73,13 +73,13 @@ class _Part:
 
     Attributes:
         kind: "text"; "object", which is kept; "space", an object that a reader sees as white space; "break", which
-            separates texts; "start" or "end" of a range; "container".
+            separates texts; "start" or "end" of a range; "container", which encloses other parts.
         elements: The elements to keep.
         text: The text, or the text that an object displays.
-        format: Identifies the formatting of a text.
-        properties: The formatting.
-        key: Identifies a range.
-        children: The parts of a container.
+        format: Identifies the formatting of a text: equal for equal formatting.
+        properties: The run's ``rPr`` element (its formatting), or None if it has none.
+        key: Identifies the range that the part starts or ends.
+        children: The parts inside a container.
         field: The role of the part in a field, such as "separate". Empty outside fields.
     """
 
@@ -94,7 +94,7 @@ class _Part:
 
     @functools.cached_property
     def has_break(self) -> bool:
-        """Whether a child, or a child of one, is a break."""
+        """Whether a child is a break or contains one."""
         return any(child.kind == "break" or child.has_break for child in self.children)
 
 
@@ -103,12 +103,12 @@ _Siblings = defaultdict[Any, list[FormattedText | FixedObject]]  # the new child
 
 @dataclass(frozen=True)
 class _ParagraphText:
-    """A text of a paragraph.
+    """A text in a paragraph.
 
     Attributes:
-        inline: The text.
+        inline: The text to translate.
         base: A part with the formatting of untagged text. None if there is no text.
-        spaces: The formatting of the spaces between its words.
+        spaces: The formatting of the spaces between the words.
     """
 
     inline: InlineText
@@ -117,7 +117,7 @@ class _ParagraphText:
 
 
 class OfficeParagraph:
-    """A paragraph and its texts."""
+    """A paragraph whose texts can be read and replaced with translations."""
 
     def __init__(self, element: _Element) -> None:
         self._element = element
@@ -127,12 +127,12 @@ class OfficeParagraph:
 
     @property
     def texts(self) -> list[InlineText]:
-        """The texts with something to translate."""
+        """The texts that contain something to translate."""
         inlines = [piece.inline for piece in self._pieces if isinstance(piece, _ParagraphText)]
-        return [inline for inline in inlines if inline.has_words]
+        return [inline for inline in inlines if inline.is_translatable]
 
     def fill(self, translations: Iterator[str]) -> None:
-        """Replace the texts with translations. Objects are moved, so that text inside them can be translated, too."""
+        """Replace the texts with translations. Objects are moved, so that text inside them can also be translated."""
         if not self.texts:
             return
         element, last = self._element, list[Any]()
@@ -150,7 +150,7 @@ class OfficeParagraph:
                 continue
             inline = piece.inline
             stack[-1] = stack[-1][0], piece.base
-            for part in inline.translated_parts(next(translations) if inline.has_words else inline.source.text):
+            for part in inline.parse_translation(next(translations) if inline.is_translatable else inline.source.text):
                 self._append(siblings, stack, part)
             self._write(siblings, piece.spaces)
         element.extend(last)
@@ -171,7 +171,9 @@ class OfficeParagraph:
                 yield _Part("break", [child])
             elif name.endswith(("Start", "End")):
                 kind = name.removesuffix("Start").removesuffix("End")
-                yield _Part("start" if name.endswith("Start") else "end", [child], key=(kind, child.get(WORD + "id")))
+                yield _Part(
+                    "start" if name.endswith("Start") else "end", [child], key=(kind, child.get(WORD_NAMESPACE + "id"))
+                )
             else:
                 yield _Part("object", [child], "".join(self._visible(child)))
 
@@ -193,7 +195,7 @@ class OfficeParagraph:
                 continue
             kept = _RunContent(run, child, is_only=len(contents) == 1)
             if name in ("fldChar", "instrText"):
-                kind = child.get(WORD + "fldCharType") if name == "fldChar" else None
+                kind = child.get(WORD_NAMESPACE + "fldCharType") if name == "fldChar" else None
                 yield _Part("break", [kept], child.text or "", field=kind or "instruction")
             else:
                 yield _Part("space" if is_layout else "break" if name in _BREAKS else "object", [kept])
@@ -204,7 +206,7 @@ class OfficeParagraph:
 
     def _is_translated(self, container: _Element) -> bool:
         if local_name(container) == "fldSimple":
-            return bool(_TRANSLATED_FIELD.match(container.get(WORD + "instr", "")))
+            return bool(_TRANSLATED_FIELD.match(container.get(WORD_NAMESPACE + "instr", "")))
         if local_name(container) == "sdt":
             return not _has_fixed_choices(container)
         return True
@@ -241,7 +243,7 @@ class OfficeParagraph:
         return merge(0, len(parts))
 
     def _field_elements(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
-        """Return the elements of the parts of a field."""
+        """Return the elements of a field's parts."""
         return [
             element
             for part in parts
@@ -249,7 +251,7 @@ class OfficeParagraph:
         ]
 
     def _add(self, parent: _Element, parts: Sequence[_Part]) -> None:
-        """Add the texts between breaks."""
+        """Add the texts between the breaks among ``parts``."""
         start = 0
         for index, part in enumerate([*parts, _Part("break")]):
             if part.kind == "break" or (part.kind == "container" and part.has_break):
@@ -270,15 +272,15 @@ class OfficeParagraph:
     def _add_inline(
         self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
     ) -> _Part | None:
-        """Add parts to a text. Return a part with the formatting of untagged text."""
-        spaces.learn(map(_text_or_object, parts), parent)
+        """Add parts to a text, and return a part with the formatting of untagged text."""
+        spaces.record(map(_text_or_object, parts), parent)
         sizes: Counter[bytes] = Counter()
         for part in parts:
             if part.kind == "text":
                 sizes[part.format] += sum(not character.isspace() for character in part.text)
         base = max(sizes, key=lambda text_format: sizes[text_format], default=None)
         base_part = next((part for part in parts if part.kind == "text" and part.format == base), None)
-        ranges = nested_ranges([(part.kind, part.key) for part in parts])
+        ranges = match_range_ends([(part.kind, part.key) for part in parts])
         ends = {end: start for start, end in ranges.items()}
         opened: _Part | None = None
         for index, part in enumerate(parts):
@@ -305,7 +307,7 @@ class OfficeParagraph:
                 inline.close()
             elif part.kind == "space":
                 inline.add_space(part)
-            else:  # an object, or the mark of a range that overlaps with another one or ends in another text
+            else:  # an object, or an end of a range that overlaps with another range or continues in another text
                 inline.add_object(part, part.text if part.kind == "object" else "")
         if opened is not None:
             inline.close()
@@ -314,8 +316,9 @@ class OfficeParagraph:
     # Writing.
 
     def _append(self, siblings: _Siblings, stack: list[tuple[Any, _Part | None]], part: InlinePart) -> None:
-        """Append a part of a translation. ``stack`` contains the open elements and the formatting of their untagged
-        text.
+        """Append a part of a translation.
+
+        ``stack`` contains the open elements, each with the formatting of its untagged text.
         """
         parent, base = stack[-1]
         match part.kind, part.payload:
@@ -361,7 +364,7 @@ class OfficeParagraph:
             run.append(copy.deepcopy(properties))
         content = run.makeelement(self._namespace + "t", None, None)
         content.text = text
-        if self._namespace == WORD:
+        if self._namespace == WORD_NAMESPACE:
             content.set(_SPACE, "preserve")
         run.append(content)
         return run
@@ -377,24 +380,24 @@ class _Container:
 
 @dataclass(frozen=True)
 class _PartRange:
-    """The parts that mark a range."""
+    """The two parts that mark the ends of a range."""
 
     start: _Part
     end: _Part
 
 
 def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
-    """Yield the paragraphs of a file, including paragraphs inside objects of other paragraphs.
+    """Yield the paragraphs in a file, including paragraphs inside objects of other paragraphs.
 
-    Content controls with typed text are disconnected from the document's properties, because Word would restore the
-    source text from them.
+    Content controls with typed text are disconnected from the document's properties, from which Word would otherwise
+    restore the source text.
     """
-    for control in root.iter(WORD + "sdt"):
+    for control in root.iter(WORD_NAMESPACE + "sdt"):
         for properties in control[:1]:
-            for binding in [] if _has_fixed_choices(control) else properties.findall(WORD + "dataBinding"):
+            for binding in [] if _has_fixed_choices(control) else properties.findall(WORD_NAMESPACE + "dataBinding"):
                 properties.remove(binding)
-    for element in root.iter(WORD + "p", DRAWING + "p"):
-        if not any(map(_has_fixed_choices, element.iterancestors(WORD + "sdt"))):
+    for element in root.iter(WORD_NAMESPACE + "p", DRAWING_NAMESPACE + "p"):
+        if not any(map(_has_fixed_choices, element.iterancestors(WORD_NAMESPACE + "sdt"))):
             yield OfficeParagraph(element)
 
 
@@ -404,7 +407,7 @@ def _has_fixed_choices(control: _Element) -> bool:
 
 
 def _content(container: _Element) -> _Element:
-    """Return the element of a container that contains the runs."""
+    """Return the element inside a container that holds its runs, which may be the container itself."""
     return next((child for child in container if local_name(child) == "sdtContent"), container)
 
 
@@ -418,9 +421,9 @@ def _elements(part: _Part) -> list[_Element]:
 
 
 def _fields(parts: Sequence[_Part]) -> dict[int, tuple[int, int]]:
-    """Return, for the beginning of each field that ends among ``parts``, the indices of its separator and its end.
+    """Map the start of each field that ends among ``parts`` to the indices of its separator and its end.
 
-    The separator of a field without one is its end.
+    For a field without a separator, the index of its end is used as both.
     """
     fields: dict[int, tuple[int, int]] = {}
     opened: list[tuple[int, int | None]] = []  # the beginnings of the enclosing fields, and their separators
@@ -436,7 +439,7 @@ def _fields(parts: Sequence[_Part]) -> dict[int, tuple[int, int]]:
 
 
 def _format(properties: _Element | None) -> bytes:
-    """Return bytes that identify a formatting, and are equal for equal formatting."""
+    """Return bytes that identify the formatting: equal for equal formatting."""
     if properties is None:
         return b""
     from lxml import etree

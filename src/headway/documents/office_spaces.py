@@ -1,9 +1,8 @@
-"""The formatting of spaces between words of office documents, such as the end of underlining.
+"""The formatting of spaces between words in office documents, for example where an underline ends.
 
 Formatting is placed by word alignment, which does not cover the spaces between words. A space in the translation gets
-the formatting of a space in the source with the same neighbors. The neighbors of a space are the items on its left and
-right: the formatting of a word, an object, or an end of the text. If the source has no such space, the formatting is
-not changed.
+the formatting of a space in the source with the same neighbors. Each of the two neighbors is the formatting of a word,
+an object, or an end of the text. If the source has no such space, the formatting is not changed.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FormattedText:
-    """A text with one formatting.
+    """A text with uniform formatting.
 
     Attributes:
-        text: The text.
-        format: Identifies the formatting.
-        properties: The formatting. None for the default.
+        text: The formatted text.
+        format: Identifies the formatting: equal for equal formatting.
+        properties: The run's ``rPr`` element. None for the default formatting.
     """
 
     text: str
@@ -45,7 +44,7 @@ class SpaceFormats:
     def __init__(self) -> None:
         self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}
 
-    def learn(self, siblings: Iterable[FormattedText | FixedObject], parent: _Element) -> None:
+    def record(self, siblings: Iterable[FormattedText | FixedObject], parent: _Element) -> None:
         """Record the formatting of the spaces in the source.
 
         Args:

@@ -1,6 +1,6 @@
 """Plain text. Each line is a separate text, except that the lines of a wrapped paragraph form one text.
 
-Tabs and three or more spaces separate the columns of other lines, which are separate texts.
+In other lines, tabs or three or more spaces separate columns, which are translated as separate texts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
-from headway.documents.line_breaks import wrap, wrapped_width
-from headway.predict.markup.placeholders import has_words
+from headway.documents.line_breaks import detect_wrap_width, wrap
+from headway.predict.markup.placeholders import is_translatable
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"\A(?:[-*+•–]|\d+[.)])\s")
@@ -23,7 +23,7 @@ _HEADING_LINES = 3  # maximum number of headings directly above a wrapped paragr
 
 @dataclass(frozen=True)
 class _Line:
-    """A line: white space, text, and white space that includes the line break."""
+    """A line, split into leading white space, text, and trailing white space with the line break."""
 
     indent: str
     text: str
@@ -32,7 +32,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _TextParagraph:
-    """Lines that form one text. ``width`` is None for a single line."""
+    """Lines that form one text. ``width`` is the width at which they were wrapped, or None for a single line."""
 
     lines: Sequence[_Line]
     width: int | None
@@ -77,7 +77,7 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _parts(lines: Iterator[_Line]) -> Iterator[str | _TextParagraph]:
-    """Yield paragraphs, and the lines without words between them."""
+    """Yield paragraphs, and the lines without letters and digits between them."""
     block: list[_Line] = []
     for line in lines:
         is_text = any(map(str.isalnum, line.text))
@@ -99,7 +99,7 @@ def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
         lines = block[start:]
         if any("\t" in _ITEM.sub("", line.text, 1) for line in lines):
             continue
-        width = wrapped_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
+        width = detect_wrap_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
         if width is not None:
             yield from chain.from_iterable(map(_parse_line, block[:start]))
             yield _TextParagraph(lines, width)
@@ -111,5 +111,5 @@ def _parse_line(line: _Line) -> Iterator[str | _TextParagraph]:
     """Yield the parts of a line: a text for each column, and strings that contain nothing to translate."""
     yield line.indent
     for number, part in enumerate(_COLUMNS.split(line.text)):
-        yield part if number % 2 or not has_words(part) else _TextParagraph([_Line("", part, "")], None)
+        yield part if number % 2 or not is_translatable(part) else _TextParagraph([_Line("", part, "")], None)
     yield line.end

@@ -19,5 +19,5 @@ _TYPES = (
 
 
 def read_pptx(path: Path, options: ReadingOptions) -> DocumentContent:
-    """Read a presentation. Raises the errors of :func:`read_office_open_xml`."""
+    """Read a presentation. Raises the same exceptions as :func:`read_office_open_xml`."""
     return read_office_open_xml(path, options.limits, main_type=_MAIN, types=_TYPES, kind="PowerPoint presentation")

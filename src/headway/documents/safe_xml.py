@@ -1,4 +1,4 @@
-"""Parsing of untrusted XML: without custom entities, document types or network access, and with bounded depth."""
+"""Parse untrusted XML without custom entities, document types or network access, and with bounded depth."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class XmlFile:
-    """A parsed file.
+    """A parsed XML file.
 
     Attributes:
         root: The root element.
-        encoding: The encoding.
-        start: The XML declaration before the content, or empty. None if the encoding is not kept.
-        end: The white space at the end.
+        encoding: The encoding in which the file is written.
+        declaration: The XML declaration before the content, or empty. None if the encoding is not kept.
+        trailing_space: The white space at the end.
     """
 
     root: _Element
     encoding: str
-    start: bytes | None
-    end: bytes
+    declaration: bytes | None
+    trailing_space: bytes
 
     def to_bytes(self) -> bytes:
-        """Return the file with the current content of the root element."""
+        """Serialize the file with the current content of the root element."""
         from lxml import etree
 
         tree = self.root.getroottree()
-        content: bytes = etree.tostring(tree, encoding=self.encoding, xml_declaration=self.start is None)
-        return content if self.start is None else self.start + content.lstrip() + self.end
+        content: bytes = etree.tostring(tree, encoding=self.encoding, xml_declaration=self.declaration is None)
+        return content if self.declaration is None else self.declaration + content.lstrip() + self.trailing_space
 
 
 def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> XmlFile:
@@ -48,8 +48,8 @@ def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> 
 
     Args:
         data: The bytes of the file.
-        limits: Maximum size of the file.
-        where: The name of the file inside a package.
+        limits: Limits on the size of the file.
+        where: Name of the file inside a package, for error messages.
 
     Raises:
         DocumentError: The XML is too large, is not valid, or has a document type, which could define entities.
@@ -80,7 +80,7 @@ def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> 
 
 
 def local_name(element: _Element) -> str:
-    """Return the name of an element without its namespace. Comments and processing instructions have none."""
+    """Return the name of an element without its namespace, or "" for comments and processing instructions."""
     tag = element.tag
     return _without_namespace(tag) if isinstance(tag, str) else ""
 

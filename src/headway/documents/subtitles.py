@@ -1,7 +1,7 @@
 """Subtitles: SubRip (.srt) and WebVTT (.vtt).
 
-The text of each cue is translated. Numbers, times, settings, notes and styles are not changed, as do tags such as
-``<i>``, ``<v Name>`` and ``{\\an8}``. A text that spans several lines keeps its number of lines.
+The text of each cue is translated. Numbers, times, settings, notes, styles and tags such as ``<i>``, ``<v Name>`` and
+``{\\an8}`` are kept. A translation has at most as many lines as its source.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from html import unescape
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, ReadingOptions, read_text
-from headway.documents.inline_tags import TAG_END, TAG_START, InlineText, parse_tags, write_tags
-from headway.documents.line_breaks import break_like
+from headway.documents.inline_tags import TAG_END_PATTERN, TAG_START_PATTERN, InlineText, parse_tags, write_tags
+from headway.documents.line_breaks import break_like_source
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")
 # WebVTT has classes after names (<c.loud.red>) and times (<00:01.000>); both formats have codes such as {\an8}.
-_TAG = re.compile(rf"{TAG_START}(?:\.[^\s<>]*)?{TAG_END}|<[\d:.]+>|\{{\\[^{{}}]*\}}")
+_TAG = re.compile(rf"{TAG_START_PATTERN}(?:\.[^\s<>]*)?{TAG_END_PATTERN}|<[\d:.]+>|\{{\\[^{{}}]*\}}")
 _SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # a line that begins the text of another speaker
 
 
 @dataclass(frozen=True)
 class _CueText:
-    """Lines of a cue that form one text, with their line breaks."""
+    """Lines in a cue that form one text, with their line breaks."""
 
     lines: Sequence[str]
     ends: Sequence[str]
@@ -35,7 +35,7 @@ class _CueText:
 
     def render(self, translation: str, is_vtt: bool) -> str:
         text = write_tags(self.inline, translation, partial(_escape, is_vtt=is_vtt))
-        lines = break_like(self.lines, " ".join(text.split("\n")), has_tags=True)
+        lines = break_like_source(self.lines, " ".join(text.split("\n")), has_tags=True)
         return "".join(
             line + end for line, end in zip(lines, [*self.ends[: len(lines) - 1], self.ends[-1]], strict=True)
         )
@@ -60,15 +60,14 @@ def read_subtitles(path: Path, options: ReadingOptions) -> DocumentContent:
 
 
 def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
-    """Yield the texts of cues and the lines between them."""
+    """Yield the texts in cues and the lines between them."""
     lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
     cue: list[tuple[str, str]] = []
     in_cue = False
     for (line, end), (following, _) in zip(lines, [*lines[1:], ("", "")], strict=True):
         is_number = line.strip().isdecimal() and _TIMES.match(following) is not None
         if _TIMES.match(line):
-            # If no empty line separates two cues, the number of the second cue looks like the last line of the first
-            # one.
+            # If no empty line separates two cues, the second cue's number looks like the last line of the first cue.
             number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True
@@ -91,7 +90,7 @@ def _cue_texts(lines: Sequence[tuple[str, str]], is_vtt: bool) -> Iterator[str |
         return
     texts, ends = [line.strip() for line, _ in lines], [end for _, end in lines]
     inline = parse_tags(" ".join(texts), _TAG, unescape if is_vtt else str)
-    if inline.has_words:
+    if inline.is_translatable:
         yield _CueText(texts, ends, inline)
     else:
         yield "".join(line + end for line, end in lines)

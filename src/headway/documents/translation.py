@@ -15,10 +15,10 @@ from headway.documents.content import (
     DocumentText,
     ReadingOptions,
     TextSyntax,
-    limited_time,
+    limit_processor_time,
 )
 from headway.documents.formats import FORMATS, DocumentFormat, document_format, read_document
-from headway.documents.html_file import HTML
+from headway.documents.html_file import HTML_OPTIONS
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.markup.html import MarkupOptions
 from headway.predict.results import GlossaryTerm, Source
@@ -27,15 +27,15 @@ from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.text_translator import TextTranslator
 from headway.storage import atomic_write
 
-MARKUP: dict[TextSyntax, MarkupOptions | None] = {
+MARKUP_BY_SYNTAX: dict[TextSyntax, MarkupOptions | None] = {
     "plain": None,
-    "html": HTML,
+    "html": HTML_OPTIONS,
     "tagged": MarkupOptions(kind="xml", ignore_tags=("keep",), outline_detection=False),
 }
 _BATCH_CHARACTERS = 100_000
 
 TranslateTexts = Callable[[Sequence[DocumentText]], Sequence[str]]
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DocumentReport:
     """Summary of a document's translation.
 
     Attributes:
-        num_texts: Number of texts.
+        num_texts: Number of texts in the document.
         errors: The errors of texts that could not be translated.
         glossary: The glossary entries that were applied, listed once for each text.
     """
@@ -63,7 +63,7 @@ def translate_document(
     source_language: str | None = None,
     glossary: Glossary | None = None,
     format_name: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
     encoding: str | None = None,
     text_syntax: Literal["plain", "html"] | None = None,
@@ -75,10 +75,10 @@ def translate_document(
     copied.
 
     Args:
-        translator: The translator.
+        translator: The translator for the texts.
         source: Path of the document.
         target: The file to write, in the same format.
-        options: The options of the search.
+        options: The search options.
         target_language: The language to translate into, for models with several target languages.
         source_language: The language of the document, for imported models that need it.
         glossary: Required translations of certain source phrases.
@@ -87,10 +87,10 @@ def translate_document(
             translation ends.
         limits: Larger documents are refused.
         encoding: The encoding of a text file that does not declare it. None means UTF-8.
-        text_syntax: XLIFF: whether texts are HTML as text. None means that the file declares it.
+        text_syntax: XLIFF: whether texts are escaped HTML. None means that this is declared in the file or detected.
 
     Raises:
-        HeadwayError: The document is refused, or an argument does not fit the model.
+        HeadwayError: The document is refused, or an argument is not compatible with the model.
     """
     errors: list[HeadwayError] = []
     terms: list[GlossaryTerm] = []
@@ -98,7 +98,7 @@ def translate_document(
 
     def translate(texts: Sequence[DocumentText]) -> list[str]:
         results: dict[int, str] = {}
-        for syntax, markup in MARKUP.items():
+        for syntax, markup in MARKUP_BY_SYNTAX.items():
             numbers = [number for number, text in enumerate(texts) if text.syntax == syntax]
             sources = [Source(texts[number].text, split_sentences=True) for number in numbers]
             outcomes = (
@@ -133,7 +133,7 @@ def fill_document(
     target: Path | str,
     *,
     format_name: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
     encoding: str | None = None,
     text_syntax: Literal["plain", "html"] | None = None,
@@ -142,34 +142,35 @@ def fill_document(
     source, target = Path(source), Path(target)
     reading = ReadingOptions.parse({"limits": limits, "encoding": encoding, "text_syntax": text_syntax}, "documents")
     try:
-        document_type = chosen_format(source, format_name)
+        document_type = choose_format(source, format_name)
         if source.resolve() == target.resolve():
             raise ConfigError("the source and the target are the same file")
         if target.suffix.lower() not in ("", source.suffix.lower(), *document_type.extensions):
             raise ConfigError(
-                f"{target}: the result has the format {document_type.name}, as the source; documents are not converted",
+                f"{target}: the result has the same format as the source ({document_type.name}); documents are not "
+                "converted",
                 accepted=" or ".join(str(target.with_suffix(extension)) for extension in document_type.extensions),
             )
-        with limited_time(limits):
+        with limit_processor_time(limits):
             content = read_document(source, document_type, reading)
         with atomic_write(target) as aside:
             aside.touch()  # fail early if the folder is not writable
             translations: list[str] = []
-            for batch in text_batches(content.texts):
+            for batch in batch_texts(content.texts):
                 if progress is not None:
                     progress(len(translations), len(content.texts))
                 translations += translate(batch)
             if progress is not None:
                 progress(len(translations), len(content.texts))
-            with limited_time(limits):
+            with limit_processor_time(limits):
                 content.write(translations, aside)
     except DocumentError as error:
         raise error.with_location(str(source)) from None
     return len(content.texts)
 
 
-def chosen_format(source: Path, format_name: str | None) -> DocumentFormat:
-    """Return the format named ``format_name``, or if that is None, the format of the document's extension.
+def choose_format(source: Path, format_name: str | None) -> DocumentFormat:
+    """Return the format named ``format_name``. None means the format of the document's extension.
 
     Raises:
         HeadwayError: The format or the extension is unknown.
@@ -181,7 +182,7 @@ def chosen_format(source: Path, format_name: str | None) -> DocumentFormat:
     return FORMATS[format_name]
 
 
-def text_batches(texts: Sequence[DocumentText]) -> list[Sequence[DocumentText]]:
+def batch_texts(texts: Sequence[DocumentText]) -> list[Sequence[DocumentText]]:
     """Split texts into groups of at most 100,000 characters. A longer text forms its own group."""
     batches: list[list[DocumentText]] = []
     size = 0

@@ -1,8 +1,8 @@
 """XLIFF 1.2 and 2.x. Sources without a translation are translated.
 
 Existing translations are kept, unless their state marks them as needing translation. Ids, notes, inline codes, and
-elements with ``translate="no"`` are also kept. New translations are marked: ``state-qualifier="mt-suggestion"`` in 1.2,
-``state="translated"`` in both.
+elements with ``translate="no"`` are also kept. New translations are marked with ``state="translated"`` and, in XLIFF
+1.2, also with ``state-qualifier="mt-suggestion"``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 from headway.documents.content import DocumentContent, DocumentError, DocumentText, ReadingOptions
 from headway.documents.html_in_xliff import (
-    HtmlText,
+    HtmlTarget,
+    contains_cdata,
     elements_to_tags,
-    html_detector,
-    is_cdata,
+    make_html_detector,
     role_of_tag,
     tags_to_elements,
     write_as_cdata,
 )
 from headway.documents.mixed_content import InlineElement, MixedContent
 from headway.documents.safe_xml import local_name, parse_xml
-from headway.predict.markup.icu_messages import may_have_arguments
+from headway.predict.markup.icu_messages import may_have_branches
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -55,14 +55,14 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
             f"the file is not XLIFF (element {local_name(root)}, version {version!r})", accepted="1.2 or 2"
         )
     units = list(_units(root, _UNIT_1 if version.startswith("1") else _UNIT_2))
-    has_html = html_detector(root, options.text_syntax)
+    has_html = make_html_detector(root, options.text_syntax)
     targets: list[tuple[_Element, _Element]] = []
-    contents: list[MixedContent | HtmlText] = []
+    contents: list[MixedContent | HtmlTarget] = []
     cdata: list[_Element] = []
     for unit, keeps_space in units:
         target = _target(unit)
         targets.append((unit, target))
-        if has_cdata and is_cdata(target):
+        if has_cdata and contains_cdata(target):
             cdata.append(target)
         if not has_html(unit, target):
             contents += _contents(unit, target, keeps_space)
@@ -70,7 +70,7 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
             tags_to_elements(target)
             contents += _contents(unit, target, keeps_space)
         else:
-            contents.append(HtmlText(target, keeps_space=_keeps_space(target, keeps_space)))
+            contents.append(HtmlTarget(target, keeps_space=_keeps_space(target, keeps_space)))
 
     def write(translations: Sequence[str], target_path: Path) -> None:
         remaining = iter(translations)
@@ -85,12 +85,12 @@ def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
 
     texts: list[DocumentText] = []
     for content in contents:
-        texts += content.texts if isinstance(content, HtmlText) else [text.source for text in content.texts]
+        texts += content.texts if isinstance(content, HtmlTarget) else [text.source for text in content.texts]
     return DocumentContent(texts, write)
 
 
 def _units(element: _Element, name: str) -> Iterator[tuple[_Element, bool]]:
-    """Yield the units that need a translation, and whether their white space is kept.
+    """Yield each unit that needs a translation, and whether its white space is kept.
 
     Elements with ``translate="no"`` are skipped with all their content.
     """
@@ -125,7 +125,7 @@ def _needs_translation(unit: _Element) -> bool:
 
 
 def _target(unit: _Element) -> _Element:
-    """Return a new target with the content of the source, in segments if the source has them."""
+    """Return a new target with the content of the source, divided into segments if the source is segmented."""
     source = _child(unit, "seg-source")
     if source is None:
         source = _child(unit, "source")
@@ -147,8 +147,8 @@ def _contents(unit: _Element, target: _Element, keeps_space: bool) -> Iterator[M
     segments = [mark for mark in target.iter() if local_name(mark) == "mrk" and mark.get("mtype") == "seg"]
     classify, keeps_space = partial(_classify, native_codes=native_codes), _keeps_space(target, keeps_space)
     for element in segments or [target]:
-        # Line breaks do not separate the parts of an ICU message.
-        is_message = may_have_arguments("".join(element.itertext()))
+        # Line breaks in an ICU message do not separate texts.
+        is_message = may_have_branches("".join(element.itertext()))
         yield MixedContent(
             element,
             (lambda child: _without_break(classify(child))) if is_message else classify,
@@ -157,7 +157,7 @@ def _contents(unit: _Element, target: _Element, keeps_space: bool) -> Iterator[M
 
 
 def _classify(element: _Element, native_codes: Mapping[str, str]) -> InlineElement:
-    """Return the role of an inline element. ``native_codes`` are the codes that the unit stores, by their ids."""
+    """Return the role of an inline element. ``native_codes`` maps ids to the native codes that the unit stores."""
     if tag := role_of_tag(element):
         return tag
     match local_name(element):
@@ -181,7 +181,7 @@ def _classify(element: _Element, native_codes: Mapping[str, str]) -> InlineEleme
 
 
 def _classify_code(code: _Element, native_codes: Mapping[str, str]) -> InlineElement:
-    """Return the role of an inline code without content, by its names and the native code that it stands for."""
+    """Return the role of an inline code without content, from its names and the native code that it represents."""
     names = [code.get(name, "") for name in ("ctype", "subType", "equiv", "id")]
     native = native_codes.get(code.get("dataRef", ""))
     shown = [text for text in (code.get("equiv-text"), code.get("disp"), code.text, native) if text]
@@ -191,12 +191,12 @@ def _classify_code(code: _Element, native_codes: Mapping[str, str]) -> InlineEle
 
 
 def _without_break(inline: InlineElement) -> InlineElement:
-    """Return the role of an inline element in a text that breaks do not separate."""
+    """Return the role of an inline element in a text that is not split at breaks."""
     return InlineElement("space") if inline.role == "break" else inline
 
 
 def _set_target(unit: _Element, target: _Element) -> None:
-    """Insert a target into its unit, and set its state."""
+    """Insert a target into its unit, and set the unit's state."""
     old = _child(unit, "target")
     if local_name(unit) == _UNIT_1:
         target.set("state", "translated")

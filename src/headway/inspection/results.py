@@ -21,7 +21,7 @@ from headway.inspection.capture import Kind, count_attention_weights
 from headway.inspection.page_data import MAX_DRAWN_TOKENS
 from headway.notebook_html import frame, heat_map, page, paragraph
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
-from headway.predict.results import TokenAlternative, shortened
+from headway.predict.results import TokenAlternative, abbreviate
 
 MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
 _DRAWN_HEADS = 16  # maximum number of heads per attention map in a notebook
@@ -134,8 +134,8 @@ class Inspection:
     hidden_positions: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
-        target = "" if self.target is None else f" → {shortened(self.target)}"
-        return f"<Inspection of {self.model}: {shortened(self.source)}{target}, {len(self.maps)} attention maps>"
+        target = "" if self.target is None else f" → {abbreviate(self.target)}"
+        return f"<Inspection of {self.model}: {abbreviate(self.source)}{target}, {len(self.maps)} attention maps>"
 
     def _repr_html_(self) -> str:
         from headway.inspection.html_page import render_html

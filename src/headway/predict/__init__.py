@@ -4,14 +4,14 @@ Python code, the commands, the interactive prompt, process pools and servers all
 
 =========================================  ===========================================================================
 :mod:`~headway.predict.translation`        Translator, and the steps of a translation; glossaries; process pools
-:mod:`~headway.predict.markup`             texts with tags or placeholders, which their translations keep
+:mod:`~headway.predict.markup`             texts with tags or placeholders that translations must keep
 :mod:`~headway.predict.language_modeling`  LanguageModel and MaskedLanguageModel
 :mod:`~headway.predict.classification`     Classifier, and explanations of its labels
-:mod:`~headway.predict.reranking`          ranks given candidates
-:mod:`~headway.predict.results`            inputs and results, which are plain values
-:mod:`~headway.predict.decoding_trace`     searches step by step, as readable tokens
-:mod:`~headway.predict.phrases`            required and banned phrases as tokens, for translators and language models
-:mod:`~headway.predict.shared_weights`     the copy of a model that an object of this package computes with
+:mod:`~headway.predict.reranking`          rank given candidates
+:mod:`~headway.predict.results`            inputs and results as plain values
+:mod:`~headway.predict.decoding_trace`     record searches step by step, as readable tokens
+:mod:`~headway.predict.phrases`            tokenize required and banned phrases
+:mod:`~headway.predict.shared_weights`     copy a model without copying its weights
 =========================================  ===========================================================================
 
 Several threads may call one object of these classes at the same time.
@@ -146,7 +146,7 @@ __all__ = [
 
 
 # Modules are imported when they are first needed, because most of them import PyTorch.
-_HOMES = {
+_MODULES = {
     "Alignment": "results",
     "Attribution": "classification.attribution",
     "Candidate": "results",
@@ -212,6 +212,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,14 @@
-"""Decoding step by step, as tokens: the input of the decoder, the token chosen, and the most probable tokens.
+"""Decoding step by step, as tokens: the decoder's input, the chosen token, and the most probable tokens.
 
-The lines of a trace contain the same information as the page of ``headway inspect``: a *step* reads the *decoder
-input*, which begins with <bos>, and predicts the next token.
+The lines of a trace contain the same information as the page from ``headway inspect``. In each *step*, the decoder
+processes the *decoder input*, which begins with <bos>, and predicts the next token.
 
     Encoder input: Elle ␣est ␣jolie <eos>
     Step 1: <bos> → She | She 91.3 %, It 4.1 %, ...
     Step 2: <bos> She → ␣is | ␣is 85.0 %, ...
 
-In beam search, a step has a line for each hypothesis: its rank, its log-probability, and the tokens with which the beam
-extends it. A hypothesis that the beam drops has none.
+In beam search, a step has a line for each hypothesis: its rank, its log-probability, and the tokens with which the
+search extends it. A hypothesis that is dropped has no such tokens.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _SMALLEST_SHOWN = 1e-5  # smaller probabilities are printed as "<0.001 %"
 
 @dataclass(frozen=True)
 class TracedStep:
-    """What the decoder reads and predicts for one hypothesis in one step.
+    """The decoder's input and predictions for one hypothesis in one step.
 
     Attributes:
         step: The number of the step, counted from 1.
-        group: The number of the hypothesis's group in diverse beam search, or of the sample, counted from 1.
-        rank: The rank of the hypothesis in its group before the step; 1 is the best.
-        log_probability: The sum of the log-probabilities of its tokens so far, in nats, with the effects of rules and
-            penalties.
-        decoder_input: All tokens that the decoder has read, in readable form.
-        chosen: The tokens with which the search extends the hypothesis. Empty means that the search drops it.
+        group: The number of the hypothesis's group in diverse beam search, or the number of the sample, counted from 1.
+        rank: The rank of the hypothesis in its group before the step. 1 is the best.
+        log_probability: The sum of the log-probabilities of the hypothesis's tokens so far, in nats, including the
+            effects of rules and penalties.
+        decoder_input: All input tokens of the decoder so far, in readable form.
+        chosen: The tokens with which the search extends the hypothesis. Empty if the search drops the hypothesis.
         most_probable: The most probable next tokens, best first.
         given: Whether the token was given to the model instead of predicted, such as a language code.
     """
@@ -75,11 +75,11 @@ class DecodedText:
     """A hypothesis that a search has returned.
 
     Attributes:
-        text: Its text.
-        log_probability: The log-probability of its tokens, in nats.
-        score: The score that ranks it: in beam search, the log-probability divided by the length penalty.
-        finished: Whether the text ended with EOS or a stop string, instead of at the length limit. Otherwise its
-            maximum length ended it.
+        text: The decoded text.
+        log_probability: The log-probability of the tokens, in nats.
+        score: The score by which hypotheses are ranked. In beam search, this is the log-probability divided by the
+            length penalty.
+        finished: Whether the text ended with EOS or a stop string. Otherwise, it was cut off at the maximum length.
     """
 
     text: str
@@ -90,14 +90,14 @@ class DecodedText:
 
 @dataclass(frozen=True)
 class DecodingTrace:
-    """One search. Its string has a line for each hypothesis of each step.
+    """The record of one search. Its string form has a line for each hypothesis in each step.
 
     Attributes:
-        kind: "single" follows one hypothesis (greedy search, or one sample), "beam" several, "groups" several in each
-            group, "samples" several samples.
-        encoder_input: The tokens that the encoder reads, in readable form. None means that the model has no encoder.
-        steps: The hypotheses of all steps.
-        results: The hypotheses that the search has returned, best first.
+        kind: "single" for one hypothesis (greedy search, or one sample), "beam" for several hypotheses, "groups" for
+            several hypotheses in each group, "samples" for several samples.
+        encoder_input: The encoder's input tokens, in readable form. None if the model has no encoder.
+        steps: The hypotheses in all steps.
+        results: The hypotheses that the search returned, best first.
     """
 
     kind: Literal["single", "beam", "groups", "samples"]
@@ -133,7 +133,7 @@ class DecodingTrace:
 
 @dataclass(frozen=True)
 class TracedTranslation:
-    """A translation and the searches that led to it: one for each part of the text, and repeated searches."""
+    """A translation and the searches that produced it: at least one for each part of the text."""
 
     translation: Translation
     searches: tuple[DecodingTrace, ...]
@@ -141,7 +141,7 @@ class TracedTranslation:
 
 @dataclass(frozen=True)
 class TracedContinuations:
-    """Continuations of a prompt and the searches that led to them: several if the context slides."""
+    """Continuations of a prompt and the searches that produced them. There are several if the context slides."""
 
     continuations: tuple[Continuation, ...]
     searches: tuple[DecodingTrace, ...]
@@ -158,14 +158,14 @@ def trace_translation(
     """Translate a text, and record each step of each search.
 
     Args:
-        translator: The translator.
-        text: The source.
-        options: How it is translated.
+        translator: The translator whose searches are recorded.
+        text: The text to translate.
+        options: The options of the translation.
         glossary: Required translations of certain source phrases.
-        num_tokens: Number of most probable tokens to record for each hypothesis of a step.
+        num_tokens: Number of most probable tokens to record for each hypothesis in a step.
 
     Raises:
-        HeadwayError: The text cannot be translated, or the options do not fit the model.
+        HeadwayError: The text cannot be translated, or the options are not compatible with the model.
     """
     search = _TracingSearch(num_tokens)
     (translation,) = translator.with_search(search).translate_each([text], options, glossary)
@@ -182,13 +182,13 @@ def trace_generation(
     """Continue a prompt, and record each step of each search.
 
     Args:
-        model: The language model.
+        model: The language model whose searches are recorded.
         prompt: The beginning of the text.
-        num_tokens: Number of most probable tokens to record for each hypothesis of a step.
+        num_tokens: Number of most probable tokens to record for each hypothesis in a step.
         options: The fields of :class:`headway.predict.GenerationOptions`.
 
     Raises:
-        HeadwayError: The options do not fit together, or the prompt leaves no room for new tokens.
+        HeadwayError: The options are not compatible, or the prompt leaves no room for new tokens.
     """
     search = _TracingSearch(num_tokens)
     continuations = model.with_search(search).generate(prompt, **options)
@@ -197,7 +197,7 @@ def trace_generation(
 
 
 class _TracingSearch:
-    """A search function (:data:`headway.decode.SearchFunction`) that decodes and records the requests one by one."""
+    """A search function (:data:`headway.decode.SearchFunction`) that runs the requests one by one and records them."""
 
     def __init__(self, num_tokens: int) -> None:
         if num_tokens < 1:
@@ -225,7 +225,7 @@ class _TracingSearch:
 def _readable(
     search: SearchTrace, options: DecodingOptions, encoder: TextTokenizer | None, tokenizer: TextTokenizer
 ) -> DecodingTrace:
-    """Return a search with readable tokens. ``encoder`` is the tokenizer of the encoder's input, if there is one."""
+    """Convert a recorded search to readable tokens. ``encoder`` is the tokenizer of the encoder's input, if any."""
     request = search.request
     first = BOS if request.first_token is None else request.first_token
     start = (first,) if encoder is not None else (*request.source, first)
@@ -273,7 +273,7 @@ def _visible(tokens: Sequence[str]) -> str:
 
 
 def _choice(step: TracedStep) -> str:
-    """Return the tokens chosen, with the probability of a token that is not among the most probable ones."""
+    """Format the chosen tokens. A token that is not among the most probable ones is followed by its probability."""
     if not step.chosen:
         return "(dropped)"
     if step.given:
@@ -289,7 +289,7 @@ def _with_percent(token: TokenAlternative) -> str:
 
 
 def _percent(probability: float) -> str:
-    """Return a probability with three significant digits, fewer if it is small."""
+    """Format a probability with three significant digits, or fewer if it is small."""
     if probability >= 0.9995:
         return "100 %"
     if probability < _SMALLEST_SHOWN:

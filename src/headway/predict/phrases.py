@@ -1,12 +1,12 @@
-"""Convert phrases to the tokens that a search must produce, or must not produce.
+"""Tokenize the phrases that a search must generate or must not generate.
 
 A phrase matches whole words (:mod:`headway.text.words`). An asterisk at an edge removes this condition: ``Haus*`` may
-begin a longer word, ``*haus`` may end one, and ``*Haus*`` may occur anywhere. ``\\*`` is a literal asterisk.
+begin a longer word, ``*haus`` may end a longer word, and ``*Haus*`` may occur anywhere. ``\\*`` is a literal asterisk.
 
-A byte-level vocabulary stores the space before a word in the word's first token, so a phrase has two tokenizations:
-with the space, as inside a sentence, and without it, as at the start of a sentence or after a bracket or quotation
-mark. Which one fits depends on the context, so the search may use both. (In vocabularies that mark words in other ways,
-or not at all, both tokenizations are equal or one contains the other, and only one of them is used.)
+In a byte-level vocabulary, the space before a word is part of the word's first token. A phrase therefore has a
+tokenization with the space, which occurs inside a sentence, and one without the space, which occurs at the start of a
+sentence or after a bracket or quotation mark. The context determines which one fits, so the search may use both. (In
+other vocabularies, the two are equal or one contains the other, and only one is used.)
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headway.text.words import contains_words, end_word_bits, start_word_bits
 
 TokenIds = tuple[int, ...]
 
-MAX_PHRASE_TOKENS = 50  # every target may have 50 tokens (section 6.1: source length + 50)
-_BYTE = "<0x[0-9A-F]{2}>"  # how tokenizers display a byte that is only a part of a character
+MAX_PHRASE_TOKENS = 50  # every target may have at least 50 tokens (section 6.1: source length + 50)
+_BYTE = "<0x[0-9A-F]{2}>"  # how tokenizers display a byte that is not a complete character
 _SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
 
 
 @dataclass(frozen=True)
 class WordPhrase:
-    """A normalized phrase, and whether it must start at the start of a word and end at the end of a word."""
+    """A normalized phrase, and whether it must begin at the start of a word and end at the end of a word."""
 
     text: str
     at_word_start: bool = True
@@ -41,7 +41,7 @@ class WordPhrase:
 
     @classmethod
     def parse(cls, pattern: str) -> WordPhrase:
-        """Parse a phrase that a user has written, possibly with asterisks at its edges."""
+        """Parse a user's phrase, which may have asterisks at its edges."""
         text = normalize(pattern)
         if not text.strip("*"):
             return cls(text)
@@ -54,14 +54,14 @@ class WordPhrase:
         return cls(text, not start, not end)
 
     def occurs_in(self, text: str) -> bool:
-        """Return whether a text contains the phrase, or one that is canonically equivalent."""
+        """Return whether a text contains the phrase, or a canonically equivalent phrase."""
         forms = dict.fromkeys((text, normalize_characters(text)))
         edges = {"whole_start": self.at_word_start, "whole_end": self.at_word_end}
         return any(contains_words(form, self.text, **edges) for form in forms)
 
 
 def alternatives_to_include(source: Source) -> list[tuple[str, ...]]:
-    """Return the alternatives of each phrase to include. A phrase without alternatives is its only alternative."""
+    """Return the alternatives of each phrase to include. A single phrase is returned as its only alternative."""
     return [(phrase,) if isinstance(phrase, str) else tuple(phrase) for phrase in source.include]
 
 
@@ -71,21 +71,21 @@ def check_phrases(source: Source) -> None:
     for name, phrases in (("include", alternatives_to_include(source)), ("banned", banned)):
         for alternatives in phrases:
             if not alternatives or not all(WordPhrase.parse(phrase).text for phrase in alternatives):
-                raise ConfigError(f"{name}: a phrase is empty; give words in each alternative, or leave the phrase out")
+                raise ConfigError(f"{name}: a phrase is empty; each alternative needs at least one word")
 
 
-def prefix_ids(tokenizer: TextTokenizer, prefix: str) -> TokenIds:
-    """Return the tokens that the target must begin with."""
+def encode_prefix(tokenizer: TextTokenizer, prefix: str) -> TokenIds:
+    """Tokenize the prefix that the target must begin with."""
     ids = tuple(tokenizer.encode(prefix.rstrip()))
     if UNK in ids:
         raise _unknown("prefix", prefix)
     return ids
 
 
-def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
+def tokenize_included_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
     """Return the alternative token sequences of each phrase to include.
 
-    The target must contain at least one sequence of each phrase.
+    The target must contain at least one of the sequences for each phrase.
     """
     by_phrase = []
     for alternatives in alternatives_to_include(source):
@@ -96,14 +96,14 @@ def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[
     return tuple(by_phrase)
 
 
-def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]:
+def tokenize_banned_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]:
     """Return the token sequences that the target must not contain."""
     phrases = [Phrase(ids) for phrase in source.banned for ids in _spellings(tokenizer, WordPhrase.parse(phrase))]
     return tuple(phrase.tokens for phrase in _shortest(phrases, word_boundaries(tokenizer)))
 
 
 def tokenize_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[Phrase, ...]:
-    """Return the tokenizations of all alternatives, except those with characters that the vocabulary lacks."""
+    """Return the tokenizations of all alternatives, except alternatives with characters that the vocabulary lacks."""
     boundaries = word_boundaries(tokenizer)
     phrases: dict[Phrase, None] = {}
     for phrase in map(WordPhrase.parse, alternatives):
@@ -116,7 +116,7 @@ def tokenize_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> t
 
 
 def contains_any_phrase(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> bool:
-    """Return whether a target contains one of the alternatives, as written or as normalized by the tokenizer."""
+    """Return whether a text contains one of the alternatives, as written or as normalized by the tokenizer."""
     phrases = [WordPhrase.parse(phrase) for phrase in alternatives]
     return any(phrase.occurs_in(text) for phrase in phrases) or any(
         WordPhrase(normal, phrase.at_word_start, phrase.at_word_end).occurs_in(text)
@@ -126,9 +126,10 @@ def contains_any_phrase(tokenizer: TextTokenizer, text: str, alternatives: Itera
 
 
 def word_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
-    """Return the tokens of a vocabulary at which words begin and end. They are computed once for each tokenizer.
+    """Return at which tokens of a vocabulary words begin and end. The result is cached for each tokenizer.
 
-    A token that contains only some bytes of a character is treated as a letter, because the character could be one.
+    A token that contains only some bytes of a character is treated as a letter, because the character could be a
+    letter.
     """
     if tokenizer not in _BOUNDARIES:
         _BOUNDARIES[tokenizer] = _find_boundaries(tokenizer)
@@ -150,7 +151,7 @@ def _find_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
 
 
 def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[TokenIds]:
-    """Return a phrase's tokenizations inside a sentence and at the start of a sentence.
+    """Return the tokenizations of a phrase inside a sentence and at the start of a sentence.
 
     Raises:
         LengthError: The phrase has more than :data:`MAX_PHRASE_TOKENS` tokens.
@@ -159,8 +160,8 @@ def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[TokenIds]:
     spellings = list(dict.fromkeys(tuple(tokenizer.encode(space + phrase.text)) for space in (" ", "")))
     if (shortest := min(map(len, spellings))) > MAX_PHRASE_TOKENS:
         raise LengthError(
-            f"a phrase to include or to ban has {shortest:,} tokens; at most {MAX_PHRASE_TOKENS} are accepted: "
-            "shorten it"
+            f"a phrase to include or to ban has {shortest:,} tokens; at most {MAX_PHRASE_TOKENS} are accepted; "
+            "shorten the phrase"
         )
     return spellings
 
@@ -174,7 +175,7 @@ def _unknown(name: str, phrase: str) -> ConfigError:
 def _shortest(phrases: Sequence[Phrase], boundaries: WordBoundaries) -> tuple[Phrase, ...]:
     """Return the phrases that contain no other phrase. A target with a longer phrase also contains the shorter one.
 
-    The phrases are compiled into a trie over tokens, so that the time grows with their number and not with its square.
+    The phrases are compiled into a trie of tokens, so that the running time is linear in the number of phrases.
     """
     trie: dict[int | None, Any] = {}  # nested dictionaries in which the key None maps to the phrases that end there
     for phrase in phrases:
@@ -186,7 +187,7 @@ def _shortest(phrases: Sequence[Phrase], boundaries: WordBoundaries) -> tuple[Ph
 
 
 def _contains_another(phrase: Phrase, trie: dict[int | None, Any], boundaries: WordBoundaries) -> bool:
-    """Return whether every occurrence of a phrase contains an occurrence of another phrase of a trie."""
+    """Return whether every occurrence of a phrase contains an occurrence of another phrase in a trie."""
     give_way()
     tokens = phrase.tokens
     for start in range(len(tokens)):
@@ -210,8 +211,8 @@ def _fits(phrase: Phrase, part: Phrase, index: int, boundaries: WordBoundaries) 
 def find_phrase(tokens: TokenIds, phrase: str, tokenizer: TextTokenizer) -> TokenIds | None:
     """Return the shortest run of consecutive ``tokens`` whose text contains ``phrase``, or None.
 
-    A run that contains the phrase also contains it with further tokens around it, so two ends that only move forward
-    find all the shortest runs.
+    A run that contains the phrase still contains it if tokens are added on either side. Two pointers that only move
+    forward therefore find all the shortest runs.
     """
     shortest: TokenIds | None = None
     longest = 4 * len(phrase.encode()) + 2  # a token has at least one byte of the text, before it is normalized

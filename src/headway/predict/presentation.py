@@ -1,4 +1,4 @@
-"""How models show themselves: one line as text, and their card, sizes and languages in a notebook."""
+"""Display models: a line of text, or in a notebook a table of sizes and the model card."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headway.notebook_html import details, page, paragraph, table, text
 _SHOWN = 6  # maximum number of languages or labels to show in a line
 
 
-class PresentedModel:
-    """Base class of objects with a model, which shows the model when the object is printed.
+class ModelWrapper:
+    """Base class of objects that apply a model to text. It defines how these objects are displayed.
 
     Attributes:
         bundle: The model with its tokenizers.
-        device: Where it computes.
-        folder: The folder that it was loaded from, or None.
+        device: The device on which the model computes.
+        folder: The folder from which the model was loaded, or None.
     """
 
     bundle: AnyBundle
@@ -47,8 +47,8 @@ class PresentedModel:
         )
 
 
-def _title(model: PresentedModel) -> str:
-    """Return the name of the class, and the languages or labels of the model."""
+def _title(model: ModelWrapper) -> str:
+    """Return the name of the class, and the model's languages or labels."""
     facts, name, labels = model.bundle.describe(), type(model).__name__, model.bundle.labels
     sources, targets = facts.get("source_languages", ()), facts.get("target_languages", ())
     if sources and targets:
@@ -57,7 +57,7 @@ def _title(model: PresentedModel) -> str:
 
 
 def _vocabulary(bundle: AnyBundle) -> str:
-    """Return the sizes of the vocabularies: one, or that of the source and that of the target."""
+    """Return the vocabulary size, or two sizes if the source and the target have different vocabularies."""
     sizes = [f"{tokenizer.vocab_size:,}" for tokenizer in bundle.tokenizers.values()]
     return f"{' and '.join(dict.fromkeys(sizes))} tokens"
 

@@ -1,4 +1,4 @@
-"""The inputs and results of translation: plain values, no tensors."""
+"""The inputs and results of translation as plain values, without tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.notebook_html import DOUBT, badge, page, paragraph, shaded, table, 
 
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
-_SHOWN = 60  # maximum number of characters of a text shown in a line
+_SHOWN = 60  # maximum number of characters of a text that are shown in a line
 Flag = Literal["truncated", "repeated", "copied", "unknown_source", "forced", "fell_back", "split"]
 
 
@@ -22,8 +22,8 @@ class Source:
     """A text to translate, and requirements on its translation.
 
     Attributes:
-        text: The text.
-        prefix: Text that the translation must begin with. White space at its end is ignored.
+        text: The text to translate.
+        prefix: Text that the translation must begin with. Trailing white space is ignored.
         include: Phrases that the translation must contain as whole words, such as terminology. A tuple lists
             alternatives (inflected forms, for example), of which at least one must occur. An asterisk at an edge allows
             the phrase to be part of a longer word there: ``Haus*``, ``*haus``, ``*Haus*``. Write ``\\*`` for a literal
@@ -63,8 +63,8 @@ class Alignment:
         source_tokens: The tokens of the source as displayed, without language tag and EOS.
         pairs: One pair (source token, target token) of indices for each target token, counted from 0.
         attention: The attention of each target token to each source token. Attention to the language tag and to EOS is
-            left out, so a row sums to at most 1. For a text of several parts, it is empty if the candidates have more
-            than a million pairs of tokens, because its size grows with the square of the length.
+            omitted, so a row sums to at most 1. For a text of several parts, this is empty if the candidates have more
+            than a million pairs of tokens, because the size of attention grows with the square of the length.
     """
 
     source_tokens: tuple[str, ...]
@@ -96,18 +96,19 @@ class Candidate:
         tokens: The translation's tokens as displayed.
         ids: The ids of the tokens.
         token_log_probabilities: Log-probability of each token and of EOS. They sum to ``log_probability``.
-        flags: Suspected errors; see :mod:`headway.predict.translation.quality`. "fell_back" means that a more probable
-            candidate was skipped because of its flags, and "split" that a sentence was too long for the model and was
-            split.
+        flags: Suspected errors; see :mod:`headway.predict.translation.quality`. Also "fell_back" if a more probable
+            candidate was skipped because of its flags, and "split" if a sentence was too long for the model and had to
+            be split.
         unmet: Phrases of :attr:`Source.include` that the translation does not contain as whole words. If a phrase has
             alternatives, the first one is listed.
         banned: Phrases of :attr:`Source.banned` that the translation contains nevertheless.
-        glossary: The glossary entries that applied, and whether the translation met them. None if there was no
+        glossary: The glossary entries that applied, and whether the translation satisfies them. None if there was no
             glossary.
         alignment: The translation's alignment, if one was requested.
         utility: Expected chrF against the other candidates, if the candidates were ranked by it.
-        part_lengths: Numbers of tokens of the parts of a text that was translated in several. None means one part.
-        pivot: The text in a third language from which this was translated, if no model translates the pair directly
+        part_lengths: Number of tokens in each part, for a text that was translated in several parts. None means that
+            there was one part.
+        pivot: The intermediate translation in a third language, if no model translates the pair directly
             (:mod:`headway.predict.translation.pivot`). Then ``log_probability`` and ``score`` are log P(target, pivot |
             source), but the probabilities of tokens come from the second model.
 
@@ -132,13 +133,13 @@ class Candidate:
 
     @property
     def token_probabilities(self) -> tuple[float, ...]:
-        """The probability of each token given the tokens before it, and of EOS."""
+        """The probability of each token and of EOS, given the previous tokens."""
         return tuple(math.exp(log_probability) for log_probability in self.token_log_probabilities)
 
 
 @dataclass(frozen=True)
 class Translation:
-    """The candidates for the translation of a text, best first. The properties return values of the best candidate.
+    """The candidate translations of a text, best first. The properties return the values of the best candidate.
 
     ``unlikely`` is True if the source is unlike the text that the model was calibrated on, so that the translation may
     be invented (see :mod:`headway.predict.translation.calibration`). It is None if the model is not calibrated, or was
@@ -181,7 +182,7 @@ class Translation:
 
     def __repr__(self) -> str:
         flags = "".join(f" [{flag}]" for flag in self._shown_flags)
-        return f"<Translation: {shortened(self.source)} → {shortened(self.text)}, score {self.score:.2f}{flags}>"
+        return f"<Translation: {abbreviate(self.source)} → {abbreviate(self.text)}, score {self.score:.2f}{flags}>"
 
     @property
     def _shown_flags(self) -> tuple[str, ...]:
@@ -218,14 +219,14 @@ class ScoredTarget:
 
 @dataclass(frozen=True)
 class TokenAlternative:
-    """A token that may come next, as displayed ("<eos>" ends the target), with its log-probability in nats."""
+    """A possible next token as displayed ("<eos>" ends the target), and its log-probability in nats."""
 
     token: str
     log_probability: float
 
 
-def shortened(content: str) -> str:
-    """Return the beginning of a text in quotes, for one line."""
+def abbreviate(content: str) -> str:
+    """Return a text in quotes, shortened so that it fits into a line."""
     shown = repr(content)
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 2]}…{shown[-1]}"
 
@@ -233,8 +234,8 @@ def shortened(content: str) -> str:
 def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | None, first: int) -> list[ResultT]:
     """Return the results, or raise the first error among them.
 
-    The message begins with ``unit`` ("text", "line") and the number of the result, counted from ``first``. If ``unit``
-    is None, the message is unchanged.
+    The error message begins with ``unit`` ("text", "line") and the number of the result, counted from ``first``. If
+    ``unit`` is None, the message is unchanged.
     """
     for number, result in enumerate(results, start=first):
         if isinstance(result, HeadwayError):
@@ -245,10 +246,10 @@ def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | Non
 def process_lines(
     lines: Iterable[InputT], lines_ahead: int, process: Callable[[list[InputT]], list[ResultT | HeadwayError]]
 ) -> Iterator[ResultT]:
-    """Yield the result of each line of a stream, in order. ``lines_ahead`` lines are processed at a time.
+    """Yield the result for each line of a stream, in order. ``lines_ahead`` lines are processed at a time.
 
     Raises:
-        HeadwayError: A line could not be translated. The message contains the line number.
+        HeadwayError: A line could not be processed. The message contains the line number.
     """
     remaining, first = iter(lines), 1
     while chunk := list(islice(remaining, lines_ahead)):

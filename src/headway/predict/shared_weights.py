@@ -1,12 +1,12 @@
-"""The models of a predictor: a copy that shares its weights with the model that the predictor was given, and its forms.
+"""Copy a model so that the copy shares the weights, and convert the copy when it is first needed.
 
 Predictors replace the layers of a model with fast layers, turn off dropout, and may compute on another device. None of
-this may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
-object. Parameters and buffers are the same objects in both. Both models have the same hook functions but separate lists
-of them, so adding a hook to one model or removing it later does not change the other.
+this may change the caller's model, which may be in the middle of training. So each predictor copies every module
+object. Parameters and buffers are the same objects in both models. Both have the same hook functions but separate lists
+of hooks, so adding or removing a hook in one model does not change the other.
 
-The forms into which the copy is converted, such as the one for searches, are made when they are first needed
-(:class:`Once`).
+The copy may be converted, for example to a model for searches. Each conversion runs when its result is first needed
+(:class:`Lazy`).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ BundleT = TypeVar("BundleT", bound=AnyBundle)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def with_own_model(bundle: BundleT, device: str | torch.device | None, *, needs_cpu: bool = False) -> BundleT:
-    """Return ``bundle`` with a copy of its model, in evaluation mode. Both share the weights unless it is moved.
+def with_model_copy(bundle: BundleT, device: str | torch.device | None, *, needs_cpu: bool = False) -> BundleT:
+    """Return ``bundle`` with a copy of its model in evaluation mode. The copy shares the weights unless it is moved.
 
     Args:
-        bundle: The bundle, which is not changed.
+        bundle: The model with its tokenizers. It is not changed.
         device: Device of the copy; see :func:`headway.hardware.choose_device`. None means the model's device.
         needs_cpu: Whether "auto" means the CPU, because only the CPU supports the computation.
     """
     model: nn.Module = bundle.model
     chosen = None if device is None else choose_device(device, needs_cpu=needs_cpu)
-    return cast("BundleT", replace(cast("Any", bundle), model=copy_to(model, chosen).eval()))
+    return cast("BundleT", replace(cast("Any", bundle), model=copy_to_device(model, chosen).eval()))
 
 
-def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
-    """Return a copy of ``model`` on ``device``. It shares the weights if all are there, or if ``device`` is None."""
-    copied = share_weights(model)
+def copy_to_device(model: ModuleT, device: torch.device | None) -> ModuleT:
+    """Return a copy of ``model`` on ``device``. It shares the weights if they are there, or if ``device`` is None."""
+    copied = copy_sharing_weights(model)
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied
     if isinstance(copied, Model) and copied.int8_weights is not None:
@@ -69,7 +69,7 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
     return tensor.device.type == device.type and device.index in (None, tensor.device.index)
 
 
-def share_weights(model: ModuleT) -> ModuleT:
+def copy_sharing_weights(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` with new modules, which share the model's parameters and buffers."""
     if not loading_hooks_are_visible() or not parts_are_visible():
         return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
@@ -77,7 +77,7 @@ def share_weights(model: ModuleT) -> ModuleT:
 
 
 def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
-    """Return the copy of ``module``, which is in ``copies`` or is added to them."""
+    """Return the copy of ``module`` in ``copies``, which is created if it does not exist."""
     if id(module) in copies:
         return copies[id(module)]
     twin = copies[id(module)] = copy.copy(module)
@@ -90,10 +90,10 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     return twin
 
 
-class Once:
-    """A function that calls ``make`` on its first call and then returns that result, in all threads.
+class Lazy:
+    """A callable that calls ``make`` when it is first called, and returns the same result in all later calls.
 
-    ``lock`` is held during a call of ``make``.
+    It is thread-safe: ``lock`` is held while ``make`` runs.
     """
 
     def __init__(self, make: Callable[[], Any], lock: AbstractContextManager[Any] | None = None) -> None:

@@ -26,7 +26,7 @@ from headway.documents import DocumentError, DocumentLimits, DocumentText, docum
 from headway.documents.content import ReadingOptions
 from headway.documents.formats import DocumentFormat
 from headway.documents.isolated import SOURCE, TARGET, DocumentSize, read_isolated, write_isolated
-from headway.documents.translation import MARKUP
+from headway.documents.translation import MARKUP_BY_SYNTAX
 from headway.errors import HeadwayError
 from headway.predict import Source, TranslateOptions, Translation
 from headway.serve.bulk_jobs import BulkJob, BulkWork
@@ -55,7 +55,9 @@ _MAX_EXAMPLES = 20
 _EXAMPLE_CHARACTERS = 100
 _TAG = re.compile(r"<[^<>]*>")
 _EMPTY_TAG = re.compile(r"<(?:(?:br|img)\b[^<>]*|[^<>]*/)>")
-_SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # each text of a job begins with the letter of its syntax
+_SYNTAX_LETTERS = {
+    syntax[0]: syntax for syntax in MARKUP_BY_SYNTAX
+}  # each text of a job begins with the letter of its syntax
 
 
 @dataclass
@@ -231,7 +233,7 @@ class ServedDocuments:
         return self._turns.take(document.owner, most)
 
     def _check_size(self, size: DocumentSize) -> None:
-        self._service.sizes.check_job_size(size.texts, size.characters, size.longest)
+        self._service.sizes.check_job_size(size.num_texts, size.num_characters, size.max_characters)
 
     async def _choose_work(
         self,
@@ -364,7 +366,13 @@ class ServedDocuments:
                     continue
                 sources = [Source(encoded[number][1:], split_sentences=True) for number in numbers]
                 translations, _ = await self._service.translate(
-                    background, sources, source, target, model, glossary, TranslateOptions(markup=MARKUP[syntax])
+                    background,
+                    sources,
+                    source,
+                    target,
+                    model,
+                    glossary,
+                    TranslateOptions(markup=MARKUP_BY_SYNTAX[syntax]),
                 )
                 for number, translation in zip(numbers, translations, strict=True):
                     results[number] = json.dumps(_summarize_translation(translation)).encode()

@@ -24,7 +24,7 @@ from typing import Any
 from headway.config import Config
 from headway.decode import give_way
 from headway.errors import ConfigError, DataError
-from headway.predict.shared_weights import Once
+from headway.predict.shared_weights import Lazy
 from headway.predict.translation.glossary import Glossary, without_garbage_collection
 from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.storage import atomic_write_text
@@ -78,8 +78,8 @@ class GlossaryLines:
         return self._glossary.is_made
 
     @cached_property
-    def _glossary(self) -> Once:
-        return Once(self._parse)
+    def _glossary(self) -> Lazy:
+        return Lazy(self._parse)
 
     def _parse(self) -> Glossary:
         with without_garbage_collection(self.num_entries):

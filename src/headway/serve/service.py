@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 from headway.errors import ConfigError, HeadwayError
 from headway.kinds import Capability
 from headway.predict import Candidate, Translation
-from headway.predict.markup.html import MarkupOptions, text_without_markup
+from headway.predict.markup.html import MarkupOptions, translatable_text
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
-from headway.predict.translation.pivot import search_for_pivots
+from headway.predict.translation.pivot import pivot_search_options
 from headway.serve.admission import Admission
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
@@ -202,7 +202,7 @@ class Service:
             for beginning in beginnings:
                 if is_over.is_set():  # the client has disconnected
                     break
-                text = beginning if markup is None else text_without_markup(beginning, markup)
+                text = beginning if markup is None else translatable_text(beginning, markup)
                 detected.append(detect_language(text, served))
             return detected
 
@@ -340,7 +340,7 @@ class Service:
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            shared = direction.model, direction.arguments, [step.key() for step in steps], arguments, function
+            shared = direction.model, direction.arguments, [step.cache_key() for step in steps], arguments, function
             cache_keys = cache.keys([texts[number] for number in numbers], *shared)
             arguments["options"] = options.model_copy(update=direction.arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
@@ -379,14 +379,14 @@ class Service:
                 with suppress(UnknownLanguageError, UnknownModelError):
                     named = None if model is None else self.model(model, "translates")
                     models.add(self.directions.find(source, target, named).model)
-        steps = {step.key(): step for translating in models for step in self._steps(translating, options)}
+        steps = {step.cache_key(): step for translating in models for step in self._steps(translating, options)}
         detected_targets = {target for source, target in languages if source == "auto"}
         for candidate in self.models_that("translates"):
             if model in (None, candidate.name) and any(
                 self.directions.may_use(candidate, target) for target in detected_targets
             ):
                 with suppress(ConfigError):  # translate raises it if a text is in a language of this model
-                    steps |= {step.key(): step for step in self._steps(candidate, options)}
+                    steps |= {step.cache_key(): step for step in self._steps(candidate, options)}
         return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
@@ -398,7 +398,7 @@ class Service:
         if isinstance(model, ModelInfo):
             return [options.with_defaults(model.search)]
         first, second = (self.model(name, "translates").search for name in (model.first, model.second))
-        pivots = search_for_pivots(options.decoding, first, model.candidates)
+        pivots = pivot_search_options(options.decoding, first, model.candidates)
         return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 
     async def call(

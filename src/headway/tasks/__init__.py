@@ -15,7 +15,7 @@ from headway.config import apply_overrides, read_toml
 from headway.errors import ConfigError
 from headway.interop.hub import model_folder
 from headway.kinds import Kinds
-from headway.predict.presentation import PresentedModel
+from headway.predict.presentation import ModelWrapper
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
 from headway.tasks.masked_language_model import MaskedLanguageModelTask
@@ -119,6 +119,6 @@ def load(folder: str | Path, *, revision: str | None = None, **settings: Any) ->
     """
     folder = model_folder(folder, revision)
     model = TASKS[read_config(folder).task.kind].load_predictor(folder, **settings)
-    if isinstance(model, PresentedModel):
+    if isinstance(model, ModelWrapper):
         model.folder = folder
     return model

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.corpus.cleaning.cross_entropy import PairEntropies, token_entropies
+from headway.corpus.cleaning.cross_entropy import PairEntropies, entropy_features
 from headway.errors import LengthError
 
 
@@ -36,17 +36,17 @@ class Model:
 
 def test_dual_entropy_is_the_mean_of_both_directions_and_their_difference() -> None:
     forward, reverse = Model(1 / 2), Model(1 / 8)
-    values = PairEntropies.of(forward, reverse, ["a b", "a"], ["c", "c d"]).dual  # type: ignore[arg-type]
+    values = PairEntropies.compute(forward, reverse, ["a b", "a"], ["c", "c d"]).dual_cross_entropy  # type: ignore[arg-type]
     # H = log 2 and log 8 = 3 log 2 per token: |1 - 3| + (1 + 3) / 2 = 4
     np.testing.assert_allclose(values, [4 * math.log(2)] * 2)
-    equal = PairEntropies.of(forward, forward, ["a b"], ["c"]).dual  # type: ignore[arg-type]
+    equal = PairEntropies.compute(forward, forward, ["a b"], ["c"]).dual_cross_entropy  # type: ignore[arg-type]
     np.testing.assert_allclose(equal, [math.log(2)])
 
 
 def test_a_pair_that_one_model_cannot_score_has_no_value() -> None:
     model: Any = Model(1 / 2)
-    entropies = PairEntropies.of(model, model, ["a b c d e f", "a"], ["e", "e"])
-    assert np.isnan(entropies.dual).tolist() == [True, False]
+    entropies = PairEntropies.compute(model, model, ["a b c d e f", "a"], ["e", "e"])
+    assert np.isnan(entropies.dual_cross_entropy).tolist() == [True, False]
     assert np.isnan(entropies.forward).any(axis=1).tolist() == [False, False]
 
 
@@ -57,13 +57,13 @@ def test_the_end_of_a_text_has_features_of_its_own() -> None:
     # 23 nats in 7 tokens; EOS 8, before it 1; the last four tokens before EOS have 13 nats, more in the mean than any
     # other three or more at the end.
     expected = [23 / 7, 23, 8, 1, 13 / 4, math.log(8)]
-    np.testing.assert_allclose(token_entropies(model, ["x"], ["y"]), [expected])
+    np.testing.assert_allclose(entropy_features(model, ["x"], ["y"]), [expected])
 
 
 def test_models_of_several_languages_score_with_their_codes() -> None:
     forward, reverse = Model(1 / 2), Model(1 / 2)
     forward.source_languages = ("eng_Latn", "zho_Hant", "zho_Hans", "deu_Latn")
     reverse.target_languages = ("de", "en")
-    PairEntropies.of(forward, reverse, ["a"], ["b"], ("de", "zh-Hans"))  # type: ignore[arg-type]
+    PairEntropies.compute(forward, reverse, ["a"], ["b"], ("de", "zh-Hans"))  # type: ignore[arg-type]
     assert forward.languages == {"source_language": "deu_Latn", "target_language": None}
     assert reverse.languages == {"source_language": None, "target_language": "de"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.corpus.cleaning.facts import fact_differences
+from headway.corpus.cleaning.facts import count_fact_differences
 
 EQUAL = [
     ("Es kostet 1.234,50 €.", "It costs €1,234.50."),
@@ -35,16 +35,16 @@ NOT_COMPARED = [("Um acht Uhr.", "At 8 o'clock."), ("Ja.", "Yes."), ("50 % der L
 
 @pytest.mark.parametrize(("source", "target"), EQUAL)
 def test_equal_facts(source: str, target: str) -> None:
-    assert fact_differences(source, target) == 0
-    assert fact_differences(target, source) == 0
+    assert count_fact_differences(source, target) == 0
+    assert count_fact_differences(target, source) == 0
 
 
 @pytest.mark.parametrize(("source", "target", "count"), DIFFERENT)
 def test_different_facts_are_counted(source: str, target: str, count: int) -> None:
-    assert fact_differences(source, target) == count
-    assert fact_differences(target, source) == count
+    assert count_fact_differences(source, target) == count
+    assert count_fact_differences(target, source) == count
 
 
 @pytest.mark.parametrize(("source", "target"), NOT_COMPARED)
 def test_numbers_count_only_where_both_sides_have_digits(source: str, target: str) -> None:
-    assert fact_differences(source, target) is None
+    assert count_fact_differences(source, target) is None

@@ -49,5 +49,5 @@ def test_codes_have_all_usual_forms(detector: LanguageDetector) -> None:
     german = detector.column("de")
     assert {detector.column(code) for code in ("deu", "ger", "de-AT", "deu_Latn", "DE")} == {german}
     assert detector.languages[detector.column("nb")] in ("no", "nb")
-    with pytest.raises(ConfigError, match="language 'tlh': py3langid cannot detect it"):
+    with pytest.raises(ConfigError, match="language 'tlh' cannot be detected by py3langid"):
         detector.column("tlh")

@@ -10,7 +10,7 @@ import pytest
 from headway.corpus.cleaning import repeats
 from headway.corpus.cleaning.length_ratio import RatioHistogram
 from headway.corpus.cleaning.repeats import KeyPartitions
-from headway.corpus.cleaning.similarity import copy_similarity, plain_key, repetition
+from headway.corpus.cleaning.similarity import comparison_key, copy_similarity, repetition_share
 
 
 def test_faults_in_a_fifth_of_the_corpus_hardly_change_the_limits() -> None:
@@ -64,10 +64,10 @@ def test_repeats_and_contradictions_are_those_of_brute_force(
 
 
 def test_keys_ignore_case_and_punctuation_only() -> None:
-    assert plain_key("Hallo, Welt!") == plain_key("hallo Welt") == "hallo welt"
-    assert plain_key("5 €") != plain_key("5 $")
-    assert plain_key("...") == "..."
-    assert plain_key("कि") != plain_key("के")
+    assert comparison_key("Hallo, Welt!") == comparison_key("hallo Welt") == "hallo welt"
+    assert comparison_key("5 €") != comparison_key("5 $")
+    assert comparison_key("...") == "..."
+    assert comparison_key("कि") != comparison_key("के")
 
 
 def test_copies_are_similar_and_translations_are_not() -> None:
@@ -82,7 +82,7 @@ def test_copies_are_similar_and_translations_are_not() -> None:
 
 
 def test_repetition_is_the_share_of_repeated_ngrams() -> None:
-    assert repetition("Ja, ja.") is None
-    assert repetition("ha" * 50) == pytest.approx(1 - 2 / 95)
-    once = repetition("Der Hund läuft über die Wiese und bellt den Mond an.")
+    assert repetition_share("Ja, ja.") is None
+    assert repetition_share("ha" * 50) == pytest.approx(1 - 2 / 95)
+    once = repetition_share("Der Hund läuft über die Wiese und bellt den Mond an.")
     assert once == 0.0

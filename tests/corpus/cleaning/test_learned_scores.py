@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headway.corpus.cleaning import learned_scores
-from headway.corpus.cleaning.learned_scores import learn_borders
+from headway.corpus.cleaning.learned_scores import learn_thresholds
 from headway.corpus.cleaning.measuring import CleaningSettings
 from headway.corpus.cleaning.scoring import ScoringSettings
 
@@ -25,7 +25,7 @@ def test_random_pairs_of_the_corpus_do_not_count_as_truncated(monkeypatch: pytes
     settings = ScoringSettings(
         cleaning=CleaningSettings(kind="pairs", languages=("de", "en")), lexical_model="lexical.npz"
     )
-    borders = learn_borders(settings, scores, [], 0.75)
+    borders = learn_thresholds(settings, scores, [], 0.75)
     assert (random[:, 0] < borders["misaligned"]).mean() > 0.99
     assert (good[:, 0] < borders["misaligned"]).mean() < 0.001
     assert (good[:, 1] < borders["truncated"]).mean() < 0.001

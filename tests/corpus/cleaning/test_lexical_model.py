@@ -11,7 +11,7 @@ import pytest
 from headway import kernels
 from headway.corpus.cleaning.coverage import coverage_posteriors
 from headway.corpus.cleaning.lexical_model import LexicalModel, _Direction, _Vocabulary
-from headway.corpus.cleaning.mixture import pair_posteriors
+from headway.corpus.cleaning.mixture import estimate_posteriors
 from headway.errors import DataError
 
 WORDS = 300
@@ -52,7 +52,7 @@ def test_random_and_truncated_pairs_are_found_in_the_corpus_that_the_model_was_l
 ) -> None:
     sources, targets, _ = damaged
     scores = model.scores(sources, targets)
-    border = pair_posteriors(scores, model.scores_of_random_pairs).border
+    border = estimate_posteriors(scores, model.scores_of_random_pairs).border
     assert (scores[:300] < border).mean() > 0.98
     assert (scores[600:] < border).mean() < 0.01
     coverages = model.coverages(sources, targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.predict.markup.document import Document, Segment
-from headway.predict.markup.mark_placement import AlignedText, fill_document, split_words
+from headway.predict.markup.mark_placement import AlignedText, render_document, split_into_spans
 
 
 def aligned(segment: Segment, target: str, links: frozenset[tuple[int, int]] = frozenset()) -> AlignedText | None:
@@ -14,22 +14,22 @@ def aligned(segment: Segment, target: str, links: frozenset[tuple[int, int]] = f
 
 def copy_of(segment: Segment) -> AlignedText | None:
     """Return a segment's own text as its translation, word aligned to word."""
-    words = split_words(segment.text, [(each.start, each.end) for each in segment.placeholders])
+    words = split_into_spans(segment.text, [(each.start, each.end) for each in segment.placeholders])
     return aligned(segment, segment.text, frozenset((i, i) for i in range(len(words))))
 
 
 def copied(document: Document) -> str:
     """Fill a document with its own segments."""
-    return fill_document(document, [copy_of(segment) for segment in document.segments])
+    return render_document(document, [copy_of(segment) for segment in document.segments])
 
 
 def translated(document: Document, target: str, pairs: dict[str, str]) -> str:
     """Fill a document of one segment. ``pairs`` maps source words to their translations."""
     (segment,) = document.segments
     kept = segment.find_placeholders(target)
-    here = split_words(segment.text, [(each.start, each.end) for each in segment.placeholders])
-    there = split_words(target, kept or ())
+    here = split_into_spans(segment.text, [(each.start, each.end) for each in segment.placeholders])
+    there = split_into_spans(target, kept or ())
     rows = {segment.text[start:end]: index for index, (start, end) in enumerate(here)}
     columns = {target[start:end]: index for index, (start, end) in enumerate(there)}
     links = frozenset((rows[one], columns[each]) for one, own in pairs.items() for each in own.split())
-    return fill_document(document, [None if kept is None else AlignedText(target, kept, links)])
+    return render_document(document, [None if kept is None else AlignedText(target, kept, links)])

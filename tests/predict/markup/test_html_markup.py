@@ -15,7 +15,7 @@ from marked_texts import aligned, copied
 
 from headway.errors import ConfigError
 from headway.predict.markup.html import MarkupKind, MarkupOptions, _tokenize, parse_markup
-from headway.predict.markup.mark_placement import AlignedText, fill_document
+from headway.predict.markup.mark_placement import AlignedText, render_document
 
 HTML, XML = MarkupOptions(kind="html"), MarkupOptions(kind="xml")
 
@@ -68,7 +68,7 @@ def test_attributes_are_translated_on_request() -> None:
     source = '<p title="Ein &quot;Titel&quot;">Das <img alt=\'Ein Bild\' src="x.png"> hier</p>'
     document = parse_markup(source, MarkupOptions(kind="html", attributes=("title", "alt")))
     assert [segment.text for segment in document.segments] == ['Ein "Titel"', "Ein Bild", "Das hier"]
-    found = fill_document(document, [AlignedText('A "title"'), AlignedText("it's a <pic>"), AlignedText("this here")])
+    found = render_document(document, [AlignedText('A "title"'), AlignedText("it's a <pic>"), AlignedText("this here")])
     assert found == (
         '<p title="A &quot;title&quot;">this <img alt=\'it&#39;s a &lt;pic&gt;\' src="x.png"> here</p>'
     )  # fmt: skip
@@ -87,7 +87,7 @@ def test_attributes_are_translated_on_request() -> None:
 )
 def test_text_is_escaped_as_in_the_source(source: str, target: str, expected: str) -> None:
     document = parse_markup(source, HTML)
-    assert fill_document(document, [aligned(document.segments[0], target)]) == expected
+    assert render_document(document, [aligned(document.segments[0], target)]) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_time_is_linear(unit: str) -> None:
     started = time.process_time()
     document = parse_markup((unit * 100_000)[:100_000] + "a", options)
     copied(document)
-    fill_document(document.without_placeholders(), [AlignedText("a") for _ in document.segments])
+    render_document(document.without_placeholders(), [AlignedText("a") for _ in document.segments])
     assert time.process_time() - started < 15
 
 
@@ -176,12 +176,12 @@ def test_a_translation_that_copies_changes_only_white_space_and_entities(
 def test_a_comment_does_not_move_behind_the_start_of_one_without_an_end() -> None:
     text = "eins<!-- c --><i>zwei<!--</i>"
     document = parse_markup(text, MarkupOptions(kind="html"))
-    assert fill_document(document, [aligned(each, "un") for each in document.segments]) == "un<!-- c --><i>un<!--</i>"
+    assert render_document(document, [aligned(each, "un") for each in document.segments]) == "un<!-- c --><i>un<!--</i>"
 
 
 def test_a_translation_does_not_end_an_unfinished_tag() -> None:
     document = parse_markup("eins<eins<>", HTML)
-    filled = fill_document(document, [aligned(segment, "<b>") for segment in document.segments])
+    filled = render_document(document, [aligned(segment, "<b>") for segment in document.segments])
     assert filled.count(">") == 0
 
 
@@ -189,7 +189,9 @@ def test_a_translation_does_not_end_an_unfinished_tag() -> None:
 @settings(max_examples=80)
 def test_tags_occur_once_in_any_text(text: str, options: MarkupOptions, data: st.DataObject) -> None:
     document = parse_markup(text, options)
-    found = fill_document(document, [aligned(each, data.draw(TARGETS), data.draw(LINKS)) for each in document.segments])
+    found = render_document(
+        document, [aligned(each, data.draw(TARGETS), data.draw(LINKS)) for each in document.segments]
+    )
     assert tags(found, options) == tags(text, options)
 
 
@@ -252,7 +254,9 @@ def test_nesting_is_preserved_for_any_translation(text: str, kind: MarkupKind, d
     """Checked by the parsers of the standard library."""
     text = f"<a>{text}</a>"
     document = parse_markup(text, MarkupOptions(kind=kind))
-    found = fill_document(document, [aligned(each, data.draw(TARGETS), data.draw(LINKS)) for each in document.segments])
+    found = render_document(
+        document, [aligned(each, data.draw(TARGETS), data.draw(LINKS)) for each in document.segments]
+    )
     assert names(found) == names(text)
     assert parsed(found).elements == parsed(text).elements
 
@@ -265,5 +269,5 @@ def test_without_tags_the_result_is_the_translation(text: str, data: st.DataObje
         (segment,) = document.segments
         assert segment.text == " ".join(parsed(text).text.split())
         target = data.draw(TARGETS)
-        found = fill_document(document, [aligned(segment, target, data.draw(LINKS))])
+        found = render_document(document, [aligned(segment, target, data.draw(LINKS))])
         assert "".join(parsed(found).text.split()) == "".join(target.split())

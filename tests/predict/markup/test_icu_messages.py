@@ -9,7 +9,7 @@ from marked_texts import copied
 from pyicumessageformat import Parser
 
 from headway.predict.markup.html import MarkupOptions, parse_markup
-from headway.predict.markup.icu_messages import find_arguments, literal_writer
+from headway.predict.markup.icu_messages import find_branching_arguments, make_literal_writer
 from headway.predict.markup.placeholders import parse_plain_text
 
 
@@ -34,7 +34,7 @@ from headway.predict.markup.placeholders import parse_plain_text
     ],
 )
 def test_which_branches_are_found(text: str, branches: list[str]) -> None:
-    arguments = find_arguments(text)
+    arguments = find_branching_arguments(text)
     assert [text[branch.start : branch.end] for argument in arguments for branch in argument.branches] == branches
 
 
@@ -42,9 +42,9 @@ def test_an_argument_with_too_many_levels_is_not_found() -> None:
     def nested(levels: int) -> str:
         return "{n, select, other {" * levels + "x" + "}}" * levels
 
-    assert find_arguments(nested(16))[0].start == 0
-    assert find_arguments(nested(17))[0].start > 0
-    assert find_arguments("{n, select, other {" * 2_000) == ()
+    assert find_branching_arguments(nested(16))[0].start == 0
+    assert find_branching_arguments(nested(17))[0].start > 0
+    assert find_branching_arguments("{n, select, other {" * 2_000) == ()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_tags_in_branches_are_kept(text: str, kind: str, read: list[str]) -> Non
 def test_literal_text_is_written_so_that_an_independent_parser_reads_it() -> None:
     parser, draw = Parser(), random.Random(0)
     for doubles in (False, True):
-        write = literal_writer("#", doubles=doubles)
+        write = make_literal_writer("#", doubles=doubles)
         for _ in range(500):
             text = "".join(draw.choices("''{}#|a ", k=6))
             (argument,) = parser.parse(f"{{n, plural, other {{{write(text)}}}}}")

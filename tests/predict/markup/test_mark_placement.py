@@ -12,7 +12,7 @@ from marked_texts import aligned, copied, translated
 
 from headway.predict.markup.document import Document, DocumentBuilder, Item, make_segment
 from headway.predict.markup.html import MarkupOptions, parse_markup
-from headway.predict.markup.mark_placement import AlignedText, fill_document, link_words
+from headway.predict.markup.mark_placement import AlignedText, link_words, render_document
 from headway.predict.markup.placeholders import parse_plain_text
 
 HTML = MarkupOptions(kind="html")
@@ -179,7 +179,7 @@ def test_a_copied_placeholder_is_one_word_for_tags() -> None:
         ["open", " file", " {", "name", "}"],
         [(4, 0), (0, 1), (1, 2), (0, 3), (4, 4)],
     )
-    assert fill_document(document, [AlignedText("open file {name}", kept, links)]) == "<i>open</i> <b>file</b> {name}"
+    assert render_document(document, [AlignedText("open file {name}", kept, links)]) == "<i>open</i> <b>file</b> {name}"
 
 
 @pytest.mark.parametrize(
@@ -197,17 +197,17 @@ def test_code_is_found_in_the_translation(source: str, target: str, expected: st
     document = parse_markup(source, HTML)
     (segment,) = document.segments
     found = aligned(segment, target)
-    assert (None if found is None else fill_document(document, [found])) == expected
+    assert (None if found is None else render_document(document, [found])) == expected
 
 
 def test_without_an_alignment_marks_keep_their_relative_place() -> None:
     document = parse_markup("ein <b>zwei</b> drei vier", HTML)
-    assert fill_document(document, [AlignedText("one two three four")]) == "one <b>two</b> three four"
+    assert render_document(document, [AlignedText("one two three four")]) == "one <b>two</b> three four"
 
 
 def test_a_segment_may_stay_as_it_is() -> None:
     document = parse_markup("<p>ein  <b>zwei &lt;</b></p><p>drei</p>", HTML)
-    assert fill_document(document, [None, AlignedText("three")]) == "<p>ein  <b>zwei &lt;</b></p><p>three</p>"
+    assert render_document(document, [None, AlignedText("three")]) == "<p>ein  <b>zwei &lt;</b></p><p>three</p>"
 
 
 def test_words_are_found_in_tokens_of_any_tokenizer() -> None:
@@ -271,7 +271,7 @@ def test_everything_occurs_once_and_pairs_stay_nested(kinds: list[str], data: st
         names = [segment.text[each.start : each.end] for each in segment.placeholders]
         words = data.draw(st.permutations([*data.draw(TARGETS), *names]))
         translations.append(aligned(segment, "".join(words), data.draw(LINKS)))
-    found = fill_document(document, translations)
+    found = render_document(document, translations)
     opened: list[str] = []
     parents: dict[str, tuple[str, ...]] = {}
     for item in items:
@@ -303,7 +303,7 @@ ENCLOSED = ["eins", "<b>zwei</b>", "<s>drei</s>", "<a href=u>vier</a>", "<i>fün
 def test_no_pair_is_empty_whatever_the_translation_is(parts: list[str], data: st.DataObject) -> None:
     source = " ".join(parts)
     document = parse_markup(source, HTML).without_placeholders()
-    found = fill_document(
+    found = render_document(
         document, [aligned(each, "".join(["un", *data.draw(TARGETS)]), data.draw(LINKS)) for each in document.segments]
     )
     assert not re.search(r"<(\w+)[^>]*>\s*(<\w+[^>]*></\w+>)*</\1>", found), found

@@ -13,10 +13,10 @@ from marked_texts import copied
 from headway.predict.markup import placeholders
 from headway.predict.markup.document import Document
 from headway.predict.markup.placeholders import (
+    count_placeholders,
     find_placeholders,
     keeps_placeholders,
     parse_plain_text,
-    placeholder_counts,
     remove_placeholders,
 )
 
@@ -168,7 +168,7 @@ PIECES = [
 
 def removed_one_by_one(source: str, target: str) -> str:
     """Remove the first invented placeholder, and search the whole text again."""
-    known = placeholder_counts(source)
+    known = count_placeholders(source)
     while invented := [(start, end) for start, end in find_placeholders(target) if target[start:end] not in known]:
         start, end = invented[0]
         target = target[:start] + target[end:]

@@ -19,7 +19,7 @@ from headway.predict.translation.calibration import (
     MIN_TEXTS,
     Calibration,
     SurpriseScale,
-    cost_limit,
+    constraint_cost_limit,
     read_calibration,
 )
 from headway.predict.translation.calibration import _tail_rank as tail_rank
@@ -190,9 +190,9 @@ class TestForced:
     def test_limit_is_the_99th_percentile_and_at_least_5_nats(self) -> None:
         costs = [float(cost) for cost in range(1, 201)]
         random.Random(1).shuffle(costs)
-        assert cost_limit(costs) == 198.0  # 2 of 200 costs, 1 %, are higher
-        assert cost_limit(costs[:99]) is None
-        assert cost_limit([0.0] * 99 + [50.0]) == 5.0
+        assert constraint_cost_limit(costs) == 198.0  # 2 of 200 costs, 1 %, are higher
+        assert constraint_cost_limit(costs[:99]) is None
+        assert constraint_cost_limit([0.0] * 99 + [50.0]) == 5.0
 
     @pytest.mark.parametrize("has_glossary", [False, True])
     def test_a_constraint_that_costs_more_than_the_limit_sets_the_flag(

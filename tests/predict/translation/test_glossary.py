@@ -25,7 +25,7 @@ from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict import Glossary, GlossaryTerm, Source, Translator
 from headway.predict.phrases import WordPhrase
 from headway.predict.translation import glossary as glossary_module
-from headway.predict.translation.glossary import TARGET_PATTERN, ModelGlossary, model_glossary
+from headway.predict.translation.glossary import TARGET_PATTERN, ModelGlossary, prepare_glossary
 from headway.text.words import contains_words
 
 Make = Callable[..., Translator]
@@ -113,7 +113,7 @@ def test_files(tmp_path: Path, name: str, content: str) -> None:
         (b"a\tb\nH\0us\tb\n", r"a.tsv, line 2: looks binary"),
         (b"a\tb\nH\xe4us\tb\n", r"a.tsv, line 2: byte 2 of the line \(0xE4\) is not UTF-8"),
         (b"a\tb\nHaus\n", r"a.tsv, line 2: 1 column; expected a source phrase, a target phrase and optionally"),
-        (b"a\tb\texact\td\n", r"a.tsv, line 1: 4 columns; expected .*; separate columns by tabs"),
+        (b"a\tb\texact\td\n", r"a.tsv, line 1: 4 columns; expected .*; separate columns with tabs"),
         (b"a\tb\n\t b\n", r"a.tsv, line 2: a phrase is empty; expected words in each column"),
         (b"a\tb||c\n", r"a.tsv, line 1: a phrase is empty"),
         (b"a\t" + b"b|" * 100 + b"b\n", r"a.tsv, line 1: 101 alternatives; expected at most 100"),
@@ -151,7 +151,7 @@ def test_entries_that_a_model_cannot_produce_are_refused(make_translator: Make) 
     with pytest.raises(LengthError, match=r"has 3 tokens; expected at most 2"):
         bpe.translate("das", DecodingOptions(max_length=2), glossary=Glossary([("das", "xyz")]))
     for options in ({"beam_size": 1}, {"groups": 2}):
-        with pytest.raises(ConfigError, match=r"a glossary and (groups|beam_size = 1) exclude each other"):
+        with pytest.raises(ConfigError, match=r"a glossary cannot be combined with (groups|beam_size = 1)"):
             bpe.translate("das", DecodingOptions.parse(options, "test"), glossary=Glossary([("das", "der")]))
 
 
@@ -256,7 +256,7 @@ def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
     tokenizer = make_translator().bundle.target_tokenizer
     rows = [(f"Haus {number}", "house") for number in range(2000)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: model_glossary(Glossary(rows), tokenizer, None), range(8)))
+        found = list(pool.map(lambda _: prepare_glossary(Glossary(rows), tokenizer, None), range(8)))
     assert all(each is found[0] for each in found)
 
 
@@ -274,9 +274,9 @@ def test_no_thread_waits_for_a_glossary_that_it_does_not_need(
 
     monkeypatch.setattr(glossary_module, "_prepare", slow)
     with ThreadPoolExecutor(1) as pool:
-        large = pool.submit(model_glossary, Glossary([("a", "Haus"), ("b", "das")]), tokenizer, None)
+        large = pool.submit(prepare_glossary, Glossary([("a", "Haus"), ("b", "das")]), tokenizer, None)
         assert began.wait(60)
-        model_glossary(Glossary([("a", "das")]), tokenizer, None)
+        prepare_glossary(Glossary([("a", "das")]), tokenizer, None)
         may_end.set()
         large.result()
 
@@ -290,16 +290,16 @@ def test_a_glossary_that_cannot_be_prepared_is_not_kept(make_translator: Make, m
     with monkeypatch.context() as patch:
         patch.setattr(glossary_module, "_prepare", fail)
         with pytest.raises(DataError):
-            model_glossary(glossary, tokenizer, None)
+            prepare_glossary(glossary, tokenizer, None)
     assert glossary not in glossary_module._PREPARED[tokenizer]
-    model_glossary(glossary, tokenizer, None)
+    prepare_glossary(glossary, tokenizer, None)
 
 
 def test_every_maximum_length_uses_the_same_prepared_glossary(make_translator: Make) -> None:
     tokenizer, glossary = make_translator().bundle.target_tokenizer, Glossary([("das", "xyz")])
-    assert model_glossary(glossary, tokenizer, 40) is model_glossary(glossary, tokenizer, None)
+    assert prepare_glossary(glossary, tokenizer, 40) is prepare_glossary(glossary, tokenizer, None)
     with pytest.raises(LengthError, match="expected at most 2"):
-        model_glossary(glossary, tokenizer, 2)
+        prepare_glossary(glossary, tokenizer, 2)
 
 
 @given(text=st.lists(st.sampled_from(["a", "b", "c", " ", "-"]), max_size=14).map("".join))
@@ -313,13 +313,13 @@ def test_overlapping_occurrences_do_not_both_apply(text: str) -> None:
 
 def test_the_cache_is_bounded_and_keeps_no_tokenizer_alive(make_translator: Make) -> None:
     tokenizer = make_translator().bundle.target_tokenizer
-    first = model_glossary(Glossary([("Haus", "house")]), tokenizer, None)
+    first = prepare_glossary(Glossary([("Haus", "house")]), tokenizer, None)
     for number in range(70):
         glossary = Glossary([("Haus", "house"), (f"das {number}", "the")])
-        assert model_glossary(glossary, tokenizer, None) is model_glossary(glossary, tokenizer, None)
-    assert model_glossary(Glossary([("Haus", "house")]), tokenizer, None) is not first
+        assert prepare_glossary(glossary, tokenizer, None) is prepare_glossary(glossary, tokenizer, None)
+    assert prepare_glossary(Glossary([("Haus", "house")]), tokenizer, None) is not first
     copied = copy.copy(tokenizer)
-    prepared = model_glossary(Glossary([("Haus", "house")]), copied, None)
+    prepared = prepare_glossary(Glossary([("Haus", "house")]), copied, None)
     assert [*map(prepared.phrases, prepared.matches("das Haus"))] == [*map(first.phrases, first.matches("Haus"))]
     reference = weakref.ref(copied)
     del copied

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError, DataError
 from headway.predict import Candidate, Source, TranslateOptions, Translation, Translator
-from headway.predict.markup.placeholders import placeholder_counts
+from headway.predict.markup.placeholders import count_placeholders
 from headway.predict.translation import call as call_module
 from headway.predict.translation.marked_translation import MarkedTexts, TranslationUnit
 
@@ -40,7 +40,7 @@ class FakeModel:
     def translate(self, *texts: str, markup: str | None = None, protect: bool = True) -> list[str]:
         marked = MarkedTexts(texts, TranslateOptions(markup=markup, protect=protect), can_align=True)
         marked.store(marked.units, self._translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, self._translate(retries))
         return [result.text if isinstance(result, Translation) else f"{result}" for result in marked.merge()]
 
@@ -115,7 +115,7 @@ def test_every_placeholder_occurs_once_whatever_the_model_does(text: str, markup
         return "".join(dice.choices(REPLIES, k=dice.randrange(8)))
 
     (found,) = FakeModel(reply).translate(text, markup=markup)
-    expected, counts = placeholder_counts(text), placeholder_counts(found)
+    expected, counts = count_placeholders(text), count_placeholders(found)
     if markup is None and text.strip():  # a blank text is left to the model
         assert {each: counts[each] for each in expected} == expected
         assert re.findall("\r\n|\n", found) == re.findall("\r\n|\n", text)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.predict import Translator
-from headway.predict.translation.quality import find_flags, is_copied, is_repeated, max_ngram_repeats
+from headway.predict.translation.quality import find_flags, is_copied, is_repetitive, max_ngram_repeats
 
 
 def brute_longest_run(tokens: Sequence[int]) -> int:
@@ -42,11 +42,11 @@ class TestRepeated:
         ],
     )
     def test_four_times_in_a_row(self, tokens: list[int], expected: bool) -> None:
-        assert is_repeated("a b", "c d", [1, 2], tokens) is expected
+        assert is_repetitive("a b", "c d", [1, 2], tokens) is expected
 
     def test_what_the_source_repeats_may_be_repeated(self) -> None:
-        assert not is_repeated("ha ha ha ha", "he he he he", [3, 3, 3, 3], [4, 4, 4, 4])
-        assert is_repeated("ha ha ha ha", "he he he he he", [3, 3, 3, 3], [4, 4, 4, 4, 4])
+        assert not is_repetitive("ha ha ha ha", "he he he he", [3, 3, 3, 3], [4, 4, 4, 4])
+        assert is_repetitive("ha ha ha ha", "he he he he he", [3, 3, 3, 3], [4, 4, 4, 4, 4])
 
     def test_a_text_that_compresses_too_well(self) -> None:
         """A loop of 30 different words, three times: no n-gram of up to 16 tokens repeats in a row."""
@@ -54,13 +54,13 @@ class TestRepeated:
         tokens = [*range(30)] * 5
         text = " ".join([loop] * 5)
         assert max_ngram_repeats(tokens) == 1
-        assert is_repeated("something else", text, [1], tokens)
-        assert not is_repeated(text, text, tokens, tokens)
-        assert not is_repeated("something else", loop, [1], tokens[:30])
+        assert is_repetitive("something else", text, [1], tokens)
+        assert not is_repetitive(text, text, tokens, tokens)
+        assert not is_repetitive("something else", loop, [1], tokens[:30])
 
     def test_short_texts_are_not_compressed(self) -> None:
-        assert not is_repeated("x", "ab" * 31, [1], [2, 3])  # 62 bytes
-        assert is_repeated("x", "ab" * 32, [1], [2, 3])
+        assert not is_repetitive("x", "ab" * 31, [1], [2, 3])  # 62 bytes
+        assert is_repetitive("x", "ab" * 32, [1], [2, 3])
 
 
 class TestCopied:

@@ -54,5 +54,5 @@ def test_what_has_no_tree(make_translator: Callable[..., Translator]) -> None:
         translator.search_tree(" ")
     with pytest.raises(LengthError, match="parts"):
         translator.search_tree("das rote Haus. " * 300)
-    with pytest.raises(ConfigError, match="one beam"):
+    with pytest.raises(ConfigError, match="a single beam"):
         translator.search_tree(TEXT, DecodingOptions(sampling=Sampling()))

@@ -50,8 +50,8 @@ class TestLongSentences:
     def test_cut_after_a_comma_near_the_middle(self) -> None:
         parts, _ = split_text("one two three four, five six seven", "en", words, 6)
         assert parts == [
-            TextPart("one two three four,", "", partial_sentence=True),
-            TextPart("five six seven", " ", partial_sentence=True),
+            TextPart("one two three four,", "", is_partial_sentence=True),
+            TextPart("five six seven", " ", is_partial_sentence=True),
         ]
 
     def test_a_comma_at_the_edge_is_worse_than_a_space_in_the_middle(self) -> None:
@@ -60,7 +60,7 @@ class TestLongSentences:
 
     def test_a_sentence_that_fits_is_whole_beside_one_that_is_cut(self) -> None:
         parts, _ = split_text("One two. One two three four five six. One two.", "en", words, 3)
-        assert [part.partial_sentence for part in parts] == [False, True, True, False]
+        assert [part.is_partial_sentence for part in parts] == [False, True, True, False]
 
     @pytest.mark.parametrize(
         ("text", "limit", "expected"),
@@ -79,7 +79,7 @@ class TestLongSentences:
         parts, after = split_text(text, "zh", len, limit)
         assert texts_of(parts) == expected
         assert joined(parts, expected, after) == text
-        assert all(part.partial_sentence for part in parts)
+        assert all(part.is_partial_sentence for part in parts)
 
     def test_no_part_begins_with_a_mark_that_ends_something(self) -> None:
         text = "「今日はとてもいい天気ですねえっとスーパーへ行きましょう」" * 3
@@ -87,7 +87,7 @@ class TestLongSentences:
         assert not {part.text[0] for part in parts} & set("ーっょ」")
 
     def test_a_character_that_is_too_long_is_an_error(self) -> None:
-        with pytest.raises(LengthError, match=r"is one character with 9 tokens, more than the limit of 4"):
+        with pytest.raises(LengthError, match=r"is one character with 9 tokens, but a source may have at most 4"):
             split_text("ab" + "e" + "\u0301" * 8, "en", len, 4)
 
 

@@ -322,7 +322,7 @@ class TestEach:
             (
                 Source("ein", banned=("ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der")),
                 {"min_length": 1},
-                "banned phrases, min_length, no_repeat_ngram and the like exclude every target",
+                "the options exclude every target; relax banned phrases, min_length, no_repeat_ngram",
             ),
         ],
     )
@@ -588,7 +588,7 @@ class TestProbabilities:
         long = "das rote Haus und"
         for pair, what in (((long, "das"), "source"), (("das", long), "target")):
             with pytest.raises(
-                LengthError, match=rf"^text 2: a {what} of 5 tokens is too long: this model reads at most"
+                LengthError, match=rf"^text 2: a {what} of 5 tokens is too long: this model supports at most"
             ):
                 model.score(["das", pair[0]], ["das", pair[1]])
         with pytest.raises(LengthError, match="a target of 5 tokens"):
@@ -699,7 +699,7 @@ class TestLoad:
 def test_translations_of_parts_without_space_between_them_get_one_where_their_script_needs_it(
     sources: list[str], texts: list[str], expected: str
 ) -> None:
-    parts = tuple(TextPart(source, "", partial_sentence=True) for source in sources)
+    parts = tuple(TextPart(source, "", is_partial_sentence=True) for source in sources)
     candidates = [[Candidate(text, 0.0, 0.0, (text,))] for text in texts]
     merged = merge_parts(TranslationPlan(Source("".join(sources)), parts), candidates)
     assert isinstance(merged, Translation)

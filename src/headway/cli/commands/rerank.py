@@ -21,7 +21,7 @@ from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.predict import NoisyChannelWeights, RankedText
-    from headway.predict.reranking.noisy_channel import Features
+    from headway.predict.reranking.noisy_channel import NoisyChannelFeatures
 
     CandidateList = tuple[int, list[float], list[str]]  # line number, scores, texts
 
@@ -219,7 +219,7 @@ def _check_noisy_channel(
 def _tune(
     numbers: Sequence[int],
     candidates: Sequence[Sequence[str]],
-    features: Sequence[Features],
+    features: Sequence[NoisyChannelFeatures],
     references: Path,
     names: Sequence[str],
     target_language: str,

@@ -143,7 +143,7 @@ def translate(
         mbr=mbr,
         alignment=alignment,
         alignment_layer=alignment_layer,
-        guard=guard,
+        avoid_flagged=guard,
         max_source_tokens=max_source_tokens,
         device=device,
         precision=precision,
@@ -244,11 +244,17 @@ def _translate_lines(
         translate_each = tracer.translate_each
     used: Counter[tuple[str, bool]] = Counter()
     lines = process_lines(
-        batches, settings.reader(name).parse, report, writer.lines, job="translating", source=source, output=output
+        batches,
+        settings.line_reader(name).parse,
+        report,
+        writer.format_lines,
+        job="translating",
+        source=source,
+        output=output,
     )
     with closing(lines):
         for sources, results in lines:
-            results += map(settings.choose, translate_each(sources, how, terms))
+            results += map(settings.rerank, translate_each(sources, how, terms))
             if terms is not None:
                 for result in results:
                     used += count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())

@@ -1,4 +1,4 @@
-"""Make bad pairs from the texts of a corpus, to compare the scores of its pairs with."""
+"""Create bad pairs from the texts in a corpus. The scores of real pairs are compared with the scores of bad pairs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from headway.text.words import word_spans
 
-_TRUNCATED_SHARES = (0.25, 0.65)  # minimum and maximum share of words that are cut from the end of a text
-_SHARE_WITH_END = 0.5  # share of truncated texts that keep the final punctuation of the whole text
+_TRUNCATED_SHARES = (0.25, 0.65)  # minimum and maximum share of a text's words that are cut from its end
+_SHARE_WITH_END = 0.5  # share of truncated texts that keep the final punctuation of the complete text
 _END = re.compile(r"\W*\Z")
 
 
-def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+def swap_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
     """Return, for each text, another text of nearly the same length."""
     order = np.lexsort((dice.random(len(texts)), np.array([len(text) for text in texts])))
     others: list[str] = [""] * len(texts)
@@ -23,11 +23,11 @@ def exchanged_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str
     return others
 
 
-def truncated_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
-    """Return texts without their last words, half of them with the punctuation at the end of the whole text.
+def truncate_texts(texts: Sequence[str], dice: np.random.Generator) -> list[str]:
+    """Return texts without their last words. About half of them keep the final punctuation of the complete text.
 
-    Without it, texts look as if a length limit has truncated them; with it, as if a clause or a sentence is missing.
-    Texts of one word are not truncated.
+    A text without final punctuation looks as if a length limit has truncated it. A text with final punctuation looks as
+    if a clause or a sentence is missing. Texts of one word are not truncated.
     """
     shares = dice.uniform(*_TRUNCATED_SHARES, len(texts)).tolist()
     keep_end = (dice.random(len(texts)) < _SHARE_WITH_END).tolist()

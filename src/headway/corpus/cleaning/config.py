@@ -1,4 +1,4 @@
-"""The configuration of ``headway corpus clean``: which repairs and rules, in which order, with which thresholds."""
+"""The configuration of ``headway corpus clean``: repairs, rules in their order, and thresholds."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Thresholds(Config):
 
     max_characters: int = Field(1000, ge=1, description="length: maximum number of characters of the longer side.")
     min_letter_share: float = Field(
-        0.3, ge=0, le=1, description="letters: minimum share of letters among the visible characters of a side."
+        0.3, ge=0, le=1, description="letters: minimum share of letters among a side's visible characters."
     )
     min_script_share: float = Field(
-        0.5, ge=0, le=1, description="script: minimum share of letters that belong to a script of the side's language."
+        0.5, ge=0, le=1, description="script: minimum share of letters in a script of the side's language."
     )
     max_copy_similarity: float = Field(
         0.9,
@@ -86,14 +86,14 @@ class Thresholds(Config):
     max_ratio_deviations: float = Field(
         6.0,
         gt=0,
-        description="ratio: maximum deviation of the log ratio of characters from the corpus's median, in robust "
-        "standard deviations of pairs of that length.",
+        description="ratio: maximum deviation of a pair's log length ratio from the median for pairs of this length, "
+        "in robust standard deviations. The length is the number of characters.",
     )
     max_fact_differences: int = Field(
         0,
         ge=0,
         description="facts: maximum number of numbers, URLs, e-mail addresses and placeholders on one side without a "
-        "counterpart on the other. Numbers count only if both sides have digits.",
+        "counterpart on the other. Numbers are counted only if both sides contain digits.",
     )
     max_repetition: float = Field(
         0.5,
@@ -106,21 +106,19 @@ class Thresholds(Config):
         gt=0,
         lt=1,
         description="misaligned, truncated, cross_entropy: minimum probability that a pair with this score is a "
-        "good pair instead of a random or truncated one. The score at which it is reached is learned from the "
-        "corpus.",
+        "good pair, and not a random or truncated one. The corresponding score is learned from the corpus.",
     )
 
 
 class CleaningConfig(Config):
-    """What ``headway corpus clean`` does: the content of clean.toml."""
+    """The configuration of ``headway corpus clean``: the content of clean.toml."""
 
-    repairs: tuple[RepairName, ...] = Field(
-        REPAIRS, description="Repairs of each text. Only the listed repairs are made. Their order is fixed."
-    )
+    repairs: tuple[RepairName, ...] = Field(REPAIRS, description="Repairs to make in each text. Their order is fixed.")
     rules: tuple[RuleName, ...] = Field(
         RULES,
-        description="Rules in the order in which they are applied: a line counts for the first rule that drops it. "
-        "Rules that do not apply, such as ratio to single texts, are skipped. Held-out texts are always removed first.",
+        description="Rules in the order in which they are applied. A dropped line is counted for the first rule that "
+        "drops it. Rules that do not apply to the corpus, such as ratio to single texts, are skipped. Held-out texts "
+        "are always removed first.",
     )
     thresholds: Thresholds = Thresholds()
 
@@ -133,7 +131,7 @@ class CleaningConfig(Config):
 
 
 def load_cleaning_config(path: Path | None, assignments: Sequence[str] = ()) -> CleaningConfig:
-    """Return the configuration in a TOML file, or the default, with the values of assignments SECTION.KEY=VALUE.
+    """Return the configuration in a TOML file, or the default one, overridden by assignments SECTION.KEY=VALUE.
 
     Raises:
         ConfigError: The file cannot be read, or a key or value is invalid.

@@ -1,4 +1,4 @@
-"""The files of a corpus: detect their formats, and write the kept lines in the same format."""
+"""Detect the formats of a corpus's files, and write the kept lines in the same format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.jobs.join import open_compressed
 from headway.jobs.plan import content_digest
 from headway.storage import atomic_write_folder
 
-_LOOKED_AT = 1 << 16  # number of bytes to inspect at the beginning of a file
+_LOOKED_AT = 1 << 16  # number of bytes to check at the beginning of a file
 _MAX_NUL_SHARE = 0.01
 _MAX_REPLACED_SHARE = 0.3
 InputFormat = LineFormat | Literal["tmx"]
@@ -29,11 +29,11 @@ _COMPRESSIONS = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class CorpusInput:
-    """One file with records or texts, or two files with a text per line.
+    """One file with records or texts, or two files with one text per line each.
 
     Attributes:
-        paths: The files that are read line by line.
-        name: The display name of the files.
+        paths: The files, which are read line by line.
+        name: The display name of the input.
         format: The format of the lines.
     """
 
@@ -45,7 +45,7 @@ class CorpusInput:
 def corpus_inputs(
     files: Sequence[Path], kind: CorpusKind, fields: Sequence[str] | None = None, *, has_languages: bool = True
 ) -> list[CorpusInput]:
-    """Return the inputs that files make: text files with pairs belong together two by two.
+    """Group files into inputs. Plain text files of a corpus of pairs are grouped in twos (source, target).
 
     Raises:
         ConfigError: A file does not exist, has no partner or no labels, or the fields do not match its format.
@@ -62,7 +62,9 @@ def corpus_inputs(
             refuse_binary(path)
             LineParser.of(form, kind, fields)  # checks the fields
         elif kind != "pairs":
-            raise ConfigError(f"{path}: a translation memory contains pairs; give their languages with --from and --to")
+            raise ConfigError(
+                f"{path}: a translation memory contains pairs; specify their languages with --from and --to"
+            )
         if form == "text" and kind == "labels":
             raise ConfigError(f"{path}: plain text has no labels; expected .tsv (label first) or .jsonl")
         if form != "text" or kind == "texts":
@@ -74,8 +76,7 @@ def corpus_inputs(
             waiting = None
     if waiting is not None:
         raise ConfigError(
-            f"{waiting}: has no partner; give two files for each corpus, SOURCE TARGET, or one .tsv, .jsonl "
-            "or .tmx file"
+            f"{waiting}: has no partner; each corpus needs two files, SOURCE TARGET, or one .tsv, .jsonl or .tmx file"
         )
     if kind == "texts" and len(files) > 1 and not has_languages:
         raise ConfigError(
@@ -85,11 +86,13 @@ def corpus_inputs(
     return inputs
 
 
-def readable_inputs(inputs: Sequence[CorpusInput], languages: Sequence[str | None], folder: Path) -> list[CorpusInput]:
+def convert_translation_memories(
+    inputs: Sequence[CorpusInput], languages: Sequence[str | None], folder: Path
+) -> list[CorpusInput]:
     """Return inputs that can be read line by line: translation memories are converted to two text files in ``folder``.
 
-    A line is a translation unit with both languages. Units that cannot be read become lines that are no text. Files
-    that an earlier run has written are used again.
+    Each line contains a translation unit with both languages. A unit that cannot be read becomes a line that is not
+    valid text. Files that an earlier run has written are reused.
 
     Raises:
         DataError: A translation memory is damaged.
@@ -118,7 +121,7 @@ def refuse_binary(path: Path) -> None:
     """Check that a file looks like text.
 
     Raises:
-        DataError: It does not.
+        DataError: The file is binary or not in UTF-8.
     """
     start = b""
     for block in read_content(path):
@@ -137,10 +140,10 @@ def refuse_binary(path: Path) -> None:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The files with the kept lines.
+    """The output files for the kept lines.
 
     Attributes:
-        names: Their names: two for pairs in text files, otherwise one.
+        names: The file names: two for pairs in text files, otherwise one.
         format: The format of the lines.
     """
 
@@ -149,7 +152,7 @@ class KeptFiles:
 
     @classmethod
     def of(cls, inputs: Sequence[CorpusInput], kind: CorpusKind, languages: Sequence[str | None]) -> KeptFiles:
-        """Return the files for these inputs: in their format if they have one, otherwise text files."""
+        """Return the output files for these inputs: in their format if all have the same, otherwise text files."""
         formats = {item.format for item in inputs}
         form = formats.pop() if len(formats) == 1 else "text"
         suffixes = {path.suffix if path.suffix in _COMPRESSIONS else "" for item in inputs for path in item.paths}
@@ -165,7 +168,7 @@ class KeptFiles:
 
 @contextmanager
 def open_outputs(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
-    """Open files for writing, compressed if they have such an extension, and flush them to disk at the end."""
+    """Open files for writing, and flush them to disk at the end. Their extensions determine the compression."""
     with ExitStack() as stack:
         yield [stack.enter_context(open_compressed(path, path.suffix)) for path in paths]
     for path in paths:
@@ -174,5 +177,5 @@ def open_outputs(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
 
 
 def json_line(record: dict[str, Any]) -> bytes:
-    """Return a record as a line of JSON in UTF-8."""
+    """Return a record as a JSON line in UTF-8."""
     return json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"

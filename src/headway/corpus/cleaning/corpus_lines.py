@@ -1,4 +1,4 @@
-"""The lines of a corpus as texts, and texts as lines of the same format."""
+"""Convert the lines of a corpus to texts, and texts to lines of the same format."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headway.errors import ConfigError, DataError
 
 LineFormat = Literal["text", "tsv", "jsonl"]
 CorpusKind = Literal["pairs", "texts", "labels"]
-FORMATS: dict[str, LineFormat] = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
-FIELDS: dict[CorpusKind, tuple[str, ...]] = {
+FORMAT_BY_SUFFIX: dict[str, LineFormat] = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
+DEFAULT_FIELDS: dict[CorpusKind, tuple[str, ...]] = {
     "pairs": ("source", "target"),
     "texts": ("text",),
     "labels": ("label", "text"),
@@ -23,11 +23,11 @@ FIELDS: dict[CorpusKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class CorpusLine:
-    """The texts of a line, in the order source and target, text, or text and label.
+    """The texts in a line, in the order source and target, text, or text and label.
 
     Attributes:
-        texts: The texts. What is no text is replaced, so that a person can read it.
-        fault: Why the line has no such texts, or None.
+        texts: The decoded texts. Bytes that are not valid text are replaced, so that the line can be displayed.
+        fault: The reason why the line is invalid, or None.
     """
 
     texts: tuple[str, ...]
@@ -35,18 +35,18 @@ class CorpusLine:
 
 
 def line_format(path: Path) -> LineFormat:
-    """Return the format of a file, by its name."""
-    return FORMATS.get(uncompressed_name(path).suffix, "text")
+    """Return the format of a file, determined by its name."""
+    return FORMAT_BY_SUFFIX.get(uncompressed_name(path).suffix, "text")
 
 
 @dataclass(frozen=True)
 class LineParser:
-    """Reads and writes the lines of files of one format.
+    """Parses and writes lines in one format.
 
     Attributes:
-        format: The format. Texts of "text" are in one file each.
-        kind: What a line contains.
-        fields: The names of fields in JSON, or the numbers of columns in TSV, counted from 1.
+        format: The format of the lines. In the format "text", each side of a pair has its own file.
+        kind: The content of a line: a pair, a text, or a labeled text.
+        fields: The field names in JSON, or the column numbers in TSV, counted from 1.
     """
 
     format: LineFormat
@@ -55,12 +55,12 @@ class LineParser:
 
     @classmethod
     def of(cls, form: LineFormat, kind: CorpusKind, fields: Sequence[str] | None) -> LineParser:
-        """Return the parser with the given fields, or the usual ones.
+        """Return a parser for the given fields, or for the default fields if they are not given.
 
         Raises:
             ConfigError: There are too few or too many fields, or they are not column numbers.
         """
-        needed = FIELDS[kind]
+        needed = DEFAULT_FIELDS[kind]
         usual = needed if form == "jsonl" else tuple(map(str, range(1, len(needed) + 1)))
         if fields and form != "text":
             if len(set(fields)) != len(needed):
@@ -70,7 +70,7 @@ class LineParser:
         return cls(form, kind, tuple(fields) if fields and form != "text" else usual)
 
     def parse(self, line: Sequence[bytes]) -> CorpusLine:
-        """Return the texts of a line, which is given as its bytes in each file."""
+        """Return the texts in a line. ``line`` contains the bytes of the line in each file."""
         try:
             texts = tuple([decode_lines(part, "", 0) for part in line])
         except DataError as error:
@@ -111,8 +111,8 @@ class LineParser:
     def _faulty(self, line: str, fault: str) -> CorpusLine:
         return CorpusLine((line, *[""] * (len(self.fields) - 1)), fault)
 
-    def replace(self, line: bytes, texts: Sequence[str]) -> bytes:
-        """Return a line of TSV or JSON with other texts in its fields. Other fields are unchanged."""
+    def replace_texts(self, line: bytes, texts: Sequence[str]) -> bytes:
+        """Return a TSV or JSON line with new texts in its fields. Other fields are unchanged."""
         values = texts[::-1] if self.kind == "labels" else texts
         if self.format == "tsv":
             columns = line.decode("utf-8").split("\t")

@@ -1,8 +1,8 @@
 """Coverage: the log-odds that neither side of a pair is truncated, so that both sides have the same content.
 
-A logistic regression for each side distinguishes pairs of the corpus from pairs in which this side was truncated, by
-features of pairs (:mod:`headway.corpus.cleaning.lexical_model`, :mod:`headway.corpus.cleaning.cross_entropy`). The
-coverage is the lower of the two log-odds.
+A logistic regression for each side distinguishes pairs of the corpus from pairs in which this side was truncated. Its
+inputs are features of pairs (:mod:`headway.corpus.cleaning.lexical_model`,
+:mod:`headway.corpus.cleaning.cross_entropy`). The coverage is the lower of the two log-odds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float, Shaped
 
-from headway.corpus.cleaning.mixture import PairBorder, pair_posteriors, probable
+from headway.corpus.cleaning.mixture import PosteriorCurve, estimate_posteriors, is_probably_good
 
 _LEAST_TRUNCATED = 1e-4  # minimum share of truncated pairs in a corpus
-_LOWEST_PART = 0.5  # the lowest scores depend on how many words are cut, which differs between corpora
-_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of steps of Newton's method, and the step size at which it ends
+# Quantile of truncated pairs below which scores are ignored: they depend on how many words are missing.
+_LOWEST_PART = 0.5
+_MAX_STEPS, _SMALL_STEP = 30, 1e-4  # maximum number of Newton steps, and the step size at which the iteration ends
 _RIDGE = 1e-3  # weight of the L2 penalty, compared with the mean log-likelihood
 _LEAST_DEVIATION = 1e-3
 _MAX_LOG_ODDS = 30.0
@@ -36,7 +37,7 @@ class _TruncatedSide:
     Attributes:
         mean: The mean of each feature.
         deviation: The standard deviation of each feature.
-        weights: The weight of each feature, and the bias, for equally many pairs of both kinds.
+        weights: The weight of each feature, and the bias, fitted with equal total weight for both kinds of pairs.
         share: The estimated share of pairs in the corpus in which this side is truncated.
     """
 
@@ -51,7 +52,9 @@ class _TruncatedSide:
     ) -> _TruncatedSide:
         """Learn from pairs of the corpus, some of which may be truncated, and from artificially truncated pairs."""
         side = cls._fit(pairs, truncated)
-        side = cls._fit(pairs[probable(side.log_odds(pairs), side.log_odds(truncated), _LOWEST_PART)], truncated)
+        side = cls._fit(
+            pairs[is_probably_good(side.log_odds(pairs), side.log_odds(truncated), _LOWEST_PART)], truncated
+        )
         share = coverage_posteriors(side.log_odds(pairs), side.log_odds(truncated)).share
         return replace(side, share=min(max(share, _LEAST_TRUNCATED), 0.5))
 
@@ -59,7 +62,7 @@ class _TruncatedSide:
     def _fit(
         cls, whole: Float[npt.NDArray[np.float64], "N F"], truncated: Float[npt.NDArray[np.float64], "M F"]
     ) -> _TruncatedSide:
-        """Maximize the mean log-likelihood of both kinds by Newton's method."""
+        """Maximize the mean log-likelihood of both kinds of pairs by Newton's method."""
         features = np.concatenate([whole, truncated])
         start = cls(features.mean(axis=0), features.std(axis=0) + _LEAST_DEVIATION, np.zeros(0))
         terms = start._terms(features)
@@ -91,15 +94,15 @@ class CoverageModel:
     """Distinguishes whole pairs from pairs in which one side is truncated.
 
     Attributes:
-        target: Recognizes truncated targets.
-        source: Recognizes truncated sources.
-        of_truncated_pairs: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`. Truncated
-            targets and truncated sources are as frequent as in the corpus.
+        target_classifier: Classifier for truncated targets.
+        source_classifier: Classifier for truncated sources.
+        truncated_pair_coverages: The coverages of artificially truncated pairs, for :func:`coverage_posteriors`.
+            Truncated targets and truncated sources occur here in the same proportion as in the corpus.
     """
 
-    target: _TruncatedSide
-    source: _TruncatedSide
-    of_truncated_pairs: Floats
+    target_classifier: _TruncatedSide
+    source_classifier: _TruncatedSide
+    truncated_pair_coverages: Floats
 
     @classmethod
     def learn(
@@ -113,22 +116,28 @@ class CoverageModel:
             _TruncatedSide.learn(pairs, truncated_targets), _TruncatedSide.learn(pairs, truncated_sources), np.zeros(0)
         )
         of_targets, of_sources = map(model.log_odds, (truncated_targets, truncated_sources))
-        num_sources = round(len(of_sources) * model.source.share / (model.target.share + model.source.share))
-        return replace(model, of_truncated_pairs=np.concatenate([of_targets[num_sources:], of_sources[:num_sources]]))
+        num_sources = round(
+            len(of_sources)
+            * model.source_classifier.share
+            / (model.target_classifier.share + model.source_classifier.share)
+        )
+        return replace(
+            model, truncated_pair_coverages=np.concatenate([of_targets[num_sources:], of_sources[:num_sources]])
+        )
 
     def log_odds(self, features: Float[npt.NDArray[np.float64], "N F"]) -> Floats:
-        """Return the log-odds that the target of a pair is not truncated, or those of its source, if lower."""
-        return np.minimum(self.target.log_odds(features), self.source.log_odds(features))
+        """Return the smaller of two log-odds for each pair: that its target is whole, and that its source is whole."""
+        return np.minimum(self.target_classifier.log_odds(features), self.source_classifier.log_odds(features))
 
     def arrays(self) -> dict[str, Any]:
-        """Return the content by name, for a file."""
-        sides = {"target": self.target, "source": self.source}
+        """Return the model's arrays by name, for saving."""
+        sides = {"target": self.target_classifier, "source": self.source_classifier}
         arrays = {f"{name}.{key}": value for name, side in sides.items() for key, value in asdict(side).items()}
-        return arrays | {"of_truncated_pairs": self.of_truncated_pairs}
+        return arrays | {"of_truncated_pairs": self.truncated_pair_coverages}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> CoverageModel:
-        """Return the model with the content that :meth:`arrays` has returned."""
+        """Create a model from the result of :meth:`arrays`."""
 
         def side(name: str) -> _TruncatedSide:
             parts = {key: arrays[f"{name}.{key}"] for key in ("mean", "deviation", "weights")}
@@ -149,7 +158,7 @@ class CoverageModel:
 
 
 def coverage_posteriors(
-    coverages: Shaped[np.ndarray, " N"], of_truncated_pairs: Shaped[np.ndarray, " M"]
-) -> PairBorder:
-    """Estimate the probability that neither side is truncated from coverages of a corpus and of truncated pairs."""
-    return pair_posteriors(coverages, of_truncated_pairs, lowest_part=_LOWEST_PART)
+    coverages: Shaped[np.ndarray, " N"], truncated_pair_coverages: Shaped[np.ndarray, " M"]
+) -> PosteriorCurve:
+    """Estimate the probability that neither side is truncated, from coverages of a corpus and of truncated pairs."""
+    return estimate_posteriors(coverages, truncated_pair_coverages, lowest_part=_LOWEST_PART)

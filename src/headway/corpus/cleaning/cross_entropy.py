@@ -1,17 +1,17 @@
 """Dual conditional cross-entropy: how well two translation models agree that a pair is a translation.
 
 Junczys-Dowmunt, "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Corpora" (WMT 2018), equation 2. For a pair
-(x, y) and models of both directions,
+(x, y) and models for both directions,
 
     |H(y | x) - H(x | y)| + (H(y | x) + H(x | y)) / 2
 
 where H is the cross-entropy per token, EOS included, in nats. The paper's score is exp(-value); here, a lower value is
 better.
 
-A mean over tokens hardly shows that a side was truncated. But the end of a text shows it: a model that has read the
-whole source does not expect EOS where the target was cut off, and a model that has read the cut text does not expect
-the words whose translations are missing. So the cross-entropies of the last tokens are features, too, for
-:mod:`headway.corpus.cleaning.coverage`.
+Truncation hardly changes the mean over tokens, but it does change the cross-entropies at the end of a text. Given the
+whole source, a model assigns a low probability to EOS where the target was cut off. Given the truncated text, a model
+assigns low probabilities to the words whose translations are missing. So :mod:`headway.corpus.cleaning.coverage` also
+uses the cross-entropies of the last tokens as features.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway.text.languages import base_language, normalized
 if TYPE_CHECKING:
     from headway.predict import ScoredTarget, Translator
 
-NUM_FEATURES = 6  # of a direction
+NUM_FEATURES = 6  # number of features for each direction
 _SHORTEST_END = 3  # tokens
 
 Entropies = Float[npt.NDArray[np.float64], " N"]
@@ -38,18 +38,18 @@ Entropies = Float[npt.NDArray[np.float64], " N"]
 
 @dataclass(frozen=True, eq=False)
 class PairEntropies:
-    """The cross-entropies of pairs by models of both directions, in nats; NaN for a pair that a model cannot score.
+    """Cross-entropies of pairs from models for both directions, in nats. NaN for a pair that a model cannot score.
 
     Attributes:
-        forward: Features of the targets, given their sources: see :func:`token_entropies`.
-        reverse: Features of the sources, given their targets.
+        forward: Features of the targets given their sources; see :func:`entropy_features`.
+        reverse: Features of the sources given their targets.
     """
 
     forward: Float[npt.NDArray[np.float64], "N 6"]
     reverse: Float[npt.NDArray[np.float64], "N 6"]
 
     @classmethod
-    def of(
+    def compute(
         cls,
         forward_model: Translator,
         reverse_model: Translator,
@@ -64,15 +64,15 @@ class PairEntropies:
             reverse_model: Translates targets into sources.
             sources: The source texts.
             targets: The target texts.
-            languages: The languages of sources and targets, for models of several languages.
+            languages: The languages of sources and targets, for multilingual models.
         """
         return cls(
-            token_entropies(forward_model, sources, targets, languages),
-            token_entropies(reverse_model, targets, sources, languages[::-1]),
+            entropy_features(forward_model, sources, targets, languages),
+            entropy_features(reverse_model, targets, sources, languages[::-1]),
         )
 
     @property
-    def dual(self) -> Entropies:
+    def dual_cross_entropy(self) -> Entropies:
         """The dual conditional cross-entropy of each pair, equation 2."""
         forward, reverse = self.forward[:, 0], self.reverse[:, 0]
         return np.abs(forward - reverse) + (forward + reverse) / 2
@@ -83,18 +83,19 @@ class PairEntropies:
         return np.concatenate([self.forward, self.reverse], axis=1)
 
 
-def token_entropies(
+def entropy_features(
     model: Translator,
     sources: Sequence[str],
     targets: Sequence[str],
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Float[npt.NDArray[np.float64], "N 6"]:
-    """Return features of the cross-entropies of each target's tokens, given its source.
+    """Return six features of each target, computed from the cross-entropies of its tokens given the source.
 
-    They are the mean over the tokens; the sum; that of EOS; that of the token before EOS; the largest mean of three or
-    more tokens at the end of the text; and the logarithm of the number of tokens.
+    The features are the mean of the cross-entropies, their sum, the cross-entropy of EOS, the cross-entropy of the
+    token before EOS, the largest mean over three or more tokens at the end of the text, and the logarithm of the number
+    of tokens.
 
-    A model in int8 computes the probabilities as its searches do.
+    An int8 model computes the probabilities in the same way as its searches.
     """
     results = model.score_each(
         sources,
@@ -107,7 +108,7 @@ def token_entropies(
 
 
 def _choice(language: str | None, choices: Sequence[str]) -> str | None:
-    """Return the model's code of a language; None if the model has no choice."""
+    """Return the model's code for a language, or None if the model does not need one."""
     if language is None or not choices:
         return None
     for form in (normalized, base_language):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headway.corpus.cleaning.config import Thresholds
 from headway.corpus.cleaning.length_ratio import RatioLimits
-from headway.corpus.cleaning.measures import value
+from headway.corpus.cleaning.measures import get_value
 from headway.corpus.cleaning.rules import Rule
 
 KEPT = -1
@@ -19,92 +19,92 @@ KEPT = -1
 Scores = Mapping[str, NDArray[np.float32]]
 
 LineFlags = Mapping[str, NDArray[np.bool_]]
-"""For each rule that compares lines with each other, whether it drops each line of the corpus."""
+"""For each rule that compares lines with each other: whether it drops each line of the corpus."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """The results of the rules for the lines of a chunk.
+    """The results of the rules for the lines in a chunk.
 
     Attributes:
-        values: The value of each line for each rule.
-        drops: Whether each rule alone would drop each line.
-        by_rule: The index of the rule that drops each line, the first one in their order, or ``KEPT``.
+        values: For each rule, the value of each line.
+        would_drop: For each rule, whether it would drop each line if it were the only rule.
+        dropped_by: For each line, the index of the first rule that drops it, or ``KEPT``.
     """
 
     values: dict[str, NDArray[np.float64]]
-    drops: dict[str, NDArray[np.bool_]]
-    by_rule: NDArray[np.int64]
+    would_drop: dict[str, NDArray[np.bool_]]
+    dropped_by: NDArray[np.int64]
 
     @property
     def kept(self) -> NDArray[np.bool_]:
         """Whether each line is kept."""
-        kept: NDArray[np.bool_] = self.by_rule == KEPT
+        kept: NDArray[np.bool_] = self.dropped_by == KEPT
         return kept
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Applies rules to rows.
+    """Applies rules to the rows of lines.
 
     Attributes:
-        rules: The rules, in their order.
-        thresholds: Their thresholds.
+        rules: The rules in the order in which they are applied.
+        thresholds: The configured thresholds of the rules.
         ratio_limits: The limits of the length ratio.
-        learned: Thresholds that were learned from the corpus, by rule.
-        alone: For each rule that compares lines, the lines that it would drop if it were the only rule.
-        in_order: For the same rules, the lines that they drop among the lines that the earlier rules keep.
+        learned: The thresholds that were learned from the corpus, by rule.
+        flags_alone: For each rule that compares lines, which lines it would drop if it were the only rule.
+        flags_in_order: For each rule that compares lines, which lines it drops among those that earlier rules keep.
     """
 
     rules: Sequence[Rule]
     thresholds: Thresholds
     ratio_limits: RatioLimits | None = None
     learned: Mapping[str, float] = field(default_factory=dict)
-    alone: LineFlags = field(default_factory=dict)
-    in_order: LineFlags = field(default_factory=dict)
+    flags_alone: LineFlags = field(default_factory=dict)
+    flags_in_order: LineFlags = field(default_factory=dict)
 
-    def limit(self, rule: Rule) -> float:
+    def threshold_of(self, rule: Rule) -> float:
         """Return the threshold of a rule."""
-        return self.learned.get(rule.name, rule.limit(self.thresholds))
+        return self.learned.get(rule.name, rule.default_threshold(self.thresholds))
 
     def decide(self, rows: NDArray[Any], first: int, scores: Scores | None = None) -> Decisions:
-        """Apply the rules to lines.
+        """Apply the rules to consecutive lines.
 
         Args:
             rows: The rows of the lines.
-            first: Number of the first line in the corpus, counted from 0.
-            scores: The scores of the lines by models, by rule.
+            first: Index of the first of these lines in the corpus, counted from 0.
+            scores: For each rule that uses model scores, the scores of the lines.
         """
         span = slice(first, first + len(rows))
         values: dict[str, NDArray[np.float64]] = {}
         drops: dict[str, NDArray[np.bool_]] = {}
-        by_rule = np.full(len(rows), KEPT, dtype=np.int64)
+        dropped_by = np.full(len(rows), KEPT, dtype=np.int64)
         for index, rule in enumerate(self.rules):
-            if rule.name in self.alone:
-                dropped = np.array(self.alone[rule.name][span])
+            if rule.name in self.flags_alone:
+                dropped = np.array(self.flags_alone[rule.name][span])
                 values[rule.name] = dropped.astype(np.float64)
-                drops[rule.name], dropped = dropped, np.array(self.in_order[rule.name][span])
+                drops[rule.name], dropped = dropped, np.array(self.flags_in_order[rule.name][span])
             else:
-                measured, limit = self._values(rule.name, rows, scores or {}), self.limit(rule)
+                measured, limit = self._values(rule.name, rows, scores or {}), self.threshold_of(rule)
                 values[rule.name] = measured
                 with np.errstate(invalid="ignore"):
-                    dropped = measured > limit if rule.drops == "above" else measured < limit
+                    dropped = measured > limit if rule.drops_if == "above" else measured < limit
                 drops[rule.name] = dropped
-            by_rule[(by_rule == KEPT) & dropped] = index
-        return Decisions(values, drops, by_rule)
+            dropped_by[(dropped_by == KEPT) & dropped] = index
+        return Decisions(values, drops, dropped_by)
 
     def _values(self, name: str, rows: NDArray[Any], scores: Scores) -> NDArray[np.float64]:
-        """Return the values of a rule that looks at each line by itself."""
-        source, target = value(rows, "source_characters"), value(rows, "target_characters")
+        """Return the lines' values for a rule that examines each line separately."""
+        source, target = get_value(rows, "source_characters"), get_value(rows, "target_characters")
         if name in scores:
             return scores[name].astype(np.float64)
         match name:
             case "held_out":
-                measured: NDArray[np.float32] = value(rows, "is_held_out")
+                measured: NDArray[np.float32] = get_value(rows, "is_held_out")
             case "undecodable":
-                measured = value(rows, "is_undecodable")
+                measured = get_value(rows, "is_undecodable")
             case "empty":
-                measured = ((source == 0) | (target == 0)) & (value(rows, "is_undecodable") == 0)
+                measured = ((source == 0) | (target == 0)) & (get_value(rows, "is_undecodable") == 0)
             case "length":
                 measured = np.fmax(source, target)
             case "ratio":
@@ -115,13 +115,13 @@ class Judge:
             case "misaligned" | "truncated" | "cross_entropy":
                 measured = np.full(len(rows), np.nan, dtype=np.float32)  # without scores
             case _:
-                measured = value(rows, name)
+                measured = get_value(rows, name)
         return measured.astype(np.float64)
 
 
 def usable_lines(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each line can be decoded and has no empty text."""
-    usable: NDArray[np.bool_] = value(rows, "is_undecodable") == 0
-    usable &= value(rows, "source_characters") > 0
-    usable &= ~(value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts
+    """Return whether each line can be decoded and contains no empty text."""
+    usable: NDArray[np.bool_] = get_value(rows, "is_undecodable") == 0
+    usable &= get_value(rows, "source_characters") > 0
+    usable &= ~(get_value(rows, "target_characters") == 0)  # not `> 0`: the value is NaN in corpora of single texts
     return usable

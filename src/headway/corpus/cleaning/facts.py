@@ -1,10 +1,10 @@
 """Parts of a text that a translation must not change: numbers, URLs, e-mail addresses, and placeholders.
 
-Numbers are compared by their digits, because languages write 1,234.5 and 1.234,5: either the groups of digits of the
-two sides are equal after separators of thousands are removed, or the digits of the numbers without any separators.
-Hours in the afternoon have two forms (8 p.m. and 20 Uhr). Numbers count only if both sides have digits: "acht Uhr" and
-"8 o'clock" are a correct pair. A number on one side without a counterpart counts as an error only if the other side
-also has such a number.
+Only the digits of numbers are compared, because separators depend on the language (1,234.5 and 1.234,5). They are
+compared in two ways, and the smaller number of differences counts: by groups of digits after thousands separators are
+removed, and by all digits of each number. Afternoon hours have two forms (8 p.m. and 20 Uhr). Numbers are compared only
+if both sides have digits: "acht Uhr" and "8 o'clock" are a correct pair. A number without a counterpart counts as an
+error only if the other side also has a number without a counterpart.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _AFTERNOON = re.compile(r"\b(?:[ap]\.?\s?m\b|uhr\b)|\dh", re.IGNORECASE)
 _HALF_DAY = 12
 
 
-def fact_differences(source: str, target: str) -> int | None:
-    """Return how many numbers, addresses and placeholders have no counterpart, or None if none can be compared."""
+def count_fact_differences(source: str, target: str) -> int | None:
+    """Count numbers, addresses and placeholders without a counterpart. None means that nothing can be compared."""
     differences, can_be_compared = 0, False
     if _HINTS.search(source) or _HINTS.search(target):
         source, kept = _without_marked(source)
@@ -43,7 +43,7 @@ def fact_differences(source: str, target: str) -> int | None:
 
 
 def _without_marked(text: str) -> tuple[str, Counter[str]]:
-    """Return a text without its addresses and placeholders, and these."""
+    """Return a text without its addresses and placeholders, and a count of each removed address and placeholder."""
     marked = Counter[str]()
     for match in _MARKED.finditer(text):
         marked[match[0].rstrip(_URL_END).lower() if match["url"] else match[0]] += 1
@@ -78,7 +78,7 @@ def _joined(text: str) -> Counter[str]:
 
 
 def _canonical(digits: str) -> str:
-    """Return digits of any script as ASCII digits, without zeros at the beginning."""
+    """Return digits in any script as ASCII digits, without leading zeros."""
     if not digits.isascii():
         digits = "".join(str(int(digit)) for digit in digits)
     return digits.lstrip("0") or "0"

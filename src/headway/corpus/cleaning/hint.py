@@ -1,4 +1,4 @@
-"""Check a sample of a training corpus: how many of its pairs would the cheap rules drop?"""
+"""Check a sample of a training corpus: count the pairs that the cheap rules would drop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headway.corpus.cleaning.config import REPAIRS, RULES, CleaningConfig, Repai
 from headway.corpus.cleaning.corpus_lines import CorpusLine
 from headway.corpus.cleaning.decisions import Judge, usable_lines
 from headway.corpus.cleaning.length_ratio import RatioHistogram
-from headway.corpus.cleaning.measures import Measurer, value
+from headway.corpus.cleaning.measures import Measurer, get_value
 from headway.corpus.cleaning.rules import rules_for
-from headway.corpus.cleaning.scripts import scripts_of
+from headway.corpus.cleaning.scripts import language_scripts
 from headway.data.bad_lines import BadLines
 from headway.data.readers import Corpus, read_examples, uncompressed_name
 from headway.errors import ConfigError, MissingPackageError
 from headway.text.languages import base_language
 
 _SAMPLE = 10_000
-_READ = 1_000_000  # the sample is taken from the first lines of a corpus: reading them takes a second
+_READ = 1_000_000  # maximum number of lines of a corpus to read, because reading all lines would take too long
 _BATCH = 1000
 _MANY = 0.01
 _NOT_IN_HINT: frozenset[RuleName] = frozenset(
@@ -33,41 +33,41 @@ Languages = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class CleaningHint:
-    """How many pairs of a sample the cheap rules would drop.
+    """The number of pairs in a sample that the cheap rules would drop.
 
     Attributes:
-        pairs: Number of pairs of the sample.
-        dropped: Number of pairs that would be dropped.
-        rule: The rule that would drop most of them.
+        num_pairs: Number of pairs in the sample.
+        num_dropped: Number of pairs that would be dropped.
+        rule: Name of the rule that would drop the most pairs.
         command: The command that cleans the corpus.
     """
 
-    pairs: int
-    dropped: int
+    num_pairs: int
+    num_dropped: int
     rule: str
     command: str
 
     @property
     def is_needed(self) -> bool:
-        """Whether enough pairs would be dropped to tell the user."""
-        return self.dropped > _MANY * self.pairs
+        """Whether enough pairs would be dropped to show the hint."""
+        return self.num_dropped > _MANY * self.num_pairs
 
     def __str__(self) -> str:
         return (
-            f"{self.dropped / self.pairs:.1%} of a sample of {self.pairs:,} training pairs look wrong (most of them: "
-            f"{self.rule}); this command shows which and why: {self.command}"
+            f"{self.num_dropped / self.num_pairs:.1%} of a sample of {self.num_pairs:,} training pairs look wrong "
+            f"(most frequent reason: {self.rule}); this command shows which pairs and why: {self.command}"
         )
 
 
 def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages = (None, None)) -> CleaningHint | None:
-    """Look at a sample of the pairs of training corpora. Return None if there are none.
+    """Check a sample of the pairs in training corpora. Return None if there are no pairs.
 
-    Rules whose package is not installed, or whose language cannot be derived from the file names, are left out.
+    Rules are skipped if they need a package that is not installed or a language that is not known.
 
     Args:
         corpora: The training corpora, whose examples are pairs.
-        folder: Base of their file names.
-        languages: The languages of source and target, of corpora that do not declare their own.
+        folder: The folder that the corpora's file names are relative to.
+        languages: The source and target language of corpora that do not declare their languages.
 
     Raises:
         DataError: A file cannot be read.
@@ -92,7 +92,7 @@ def cleaning_hint(corpora: Sequence[Corpus], folder: Path, languages: Languages 
 
 
 def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple[dict[str, int], int]:
-    """Return how many pairs each rule would drop, and the number of pairs."""
+    """Return the number of pairs that each rule would drop, and the total number of pairs."""
     measurer = _measurer(languages)
     lines = map(CorpusLine, examples)
     rows = []
@@ -101,19 +101,19 @@ def _dropped(examples: Iterable[tuple[str, ...]], languages: Languages) -> tuple
     histogram = RatioHistogram()
     for part in rows:
         usable = part[usable_lines(part)]
-        histogram.add(value(usable, "source_characters"), value(usable, "target_characters"))
+        histogram.add(get_value(usable, "source_characters"), get_value(usable, "target_characters"))
     rules = rules_for(measurer.rules, "pairs", has_held_out=False)
     judge, counts = Judge(rules, CleaningConfig().thresholds, histogram.limits()), dict[str, int]()
     for part in rows:
         decisions = judge.decide(part, 0)
         for index, rule in enumerate(rules):
-            if number := int((decisions.by_rule == index).sum()):
+            if number := int((decisions.dropped_by == index).sum()):
                 counts[rule.name] = counts.get(rule.name, 0) + number
     return counts, sum(map(len, rows))
 
 
 def _measurer(languages: Languages) -> Measurer:
-    """Return an object that measures pairs with the installed packages."""
+    """Return a measurer that needs only installed packages and known languages."""
     rules: list[RuleName] = [name for name in RULES if name not in _NOT_IN_HINT]
     repairs: list[RepairName] = list(REPAIRS)
     without: list[tuple[list[RepairName], list[RuleName]]] = [
@@ -133,9 +133,9 @@ def _measurer(languages: Languages) -> Measurer:
 
 
 def _languages(corpus: Corpus, default: Languages) -> Languages:
-    """Return the languages that a corpus declares, or the default, or those in the suffixes of its file names."""
+    """Return the languages that a corpus declares, or the default ones, or the languages in its file name suffixes."""
     ends = [uncompressed_name(Path(name)).suffix.removeprefix(".") for name in corpus.files]
-    known = [end if scripts_of(end) and len(base_language(end)) == 2 else None for end in ends]
+    known = [end if language_scripts(end) and len(base_language(end)) == 2 else None for end in ends]
     source, target = [*known, None, None][:2] if corpus.format == "text" else (None, None)
     return corpus.source_language or default[0] or source, corpus.target_language or default[1] or target
 

@@ -1,10 +1,10 @@
-"""Probabilities of the languages of many texts at once, with the model of py3langid.
+"""Language probabilities for batches of texts, computed with py3langid's model.
 
-py3langid counts the byte n-grams of a text with a finite automaton, and classifies the counts by naive Bayes; the
-temperature of the softmax is the square root of the number of bytes. Its own function takes one text at a time. Here,
-the automaton advances on all texts of a batch in step: one NumPy operation for each position, so that a text takes
-microseconds. The probabilities are those of ``LanguageIdentifier.rank``, up to the order of summation, and those of a
-text do not depend on the other texts of the batch.
+py3langid counts the byte n-grams of a text with a finite automaton, and classifies the counts with naive Bayes. The
+temperature of the softmax is the square root of the number of bytes. py3langid's own function processes one text at a
+time. Here, the automaton advances on all texts of a batch in parallel, with one NumPy operation for each position, so
+that a text takes only microseconds. The probabilities equal those from ``LanguageIdentifier.rank``, up to the order of
+summation. They do not depend on the other texts in the batch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from headway.errors import ConfigError, MissingPackageError
 from headway.text.languages import base_language
 
-_MAX_CHARACTERS = 2000  # maximum number of characters of a text to read
+_MAX_CHARACTERS = 2000  # maximum number of characters of a text that are used
 _BATCH_FEATURES = 4096  # number of rows of the likelihood table to sum at a time
 _VARIANTS = {"nb": "no", "nn": "no", "fil": "tl", "in": "id"}  # other codes that py3langid may use for a language
 
 
 class LanguageDetector:
-    """Finds the languages of texts.
+    """Detects the languages of texts.
 
     Attributes:
         languages: The codes of all languages that the model supports.
@@ -61,8 +61,8 @@ class LanguageDetector:
             if language in candidates or base_language(language) in candidates:
                 return known
         raise ConfigError(
-            f"language {code!r}: py3langid cannot detect it; it detects {', '.join(sorted(self.languages))}; "
-            "correct the code, or leave 'language' out of the rules"
+            f"language {code!r} cannot be detected by py3langid; it detects {', '.join(sorted(self.languages))}; "
+            "correct the code, or remove 'language' from the rules"
         )
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -93,10 +93,10 @@ class LanguageDetector:
     def _count_features(
         self, content: bytes, lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the number of the text, the feature and its count, for each feature of each text, in this order."""
+        """Return, for each feature of each text, the index of the text, the index of the feature, and its count."""
         letters = np.frombuffer(content, dtype=np.uint8)
         starts = np.cumsum(lengths) - lengths
-        order = np.argsort(-lengths, kind="stable")  # at each position, the texts that have not ended come first
+        order = np.argsort(-lengths, kind="stable")  # so that at each position, the texts that continue come first
         starts, sorted_lengths = starts[order], lengths[order]
         ends = np.searchsorted(-sorted_lengths, -np.arange(int(lengths.max(initial=0))), side="left")
         states = np.zeros(len(lengths), dtype=np.int64)
@@ -117,12 +117,12 @@ class LanguageDetector:
 
 @cache
 def language_detector() -> LanguageDetector:
-    """Return the detector. It is loaded only once, because this takes half a second."""
+    """Return the detector. It is loaded only once, because loading takes half a second."""
     return LanguageDetector()
 
 
 def _encode(text: str) -> bytes:
-    """Return the bytes that the automaton reads, as py3langid prepares them."""
+    """Return the input bytes of the automaton, prepared in the same way as in py3langid."""
     text = text[:_MAX_CHARACTERS]
     if text.isupper():
         text = text.lower()

@@ -1,9 +1,9 @@
-"""Limits of the length ratio of a pair, learned from the corpus.
+"""Limits on a pair's length ratio, learned from the corpus.
 
-The logarithm of the ratio of characters varies less in long pairs than in short ones. Its median and its spread (1.4826
-times the median absolute deviation, which is the standard deviation of a normal distribution) are therefore learned for
-each class of lengths, from a histogram, and interpolated between classes. Both are robust: faults in a minority of the
-pairs hardly change them.
+The logarithm of the length ratio (target to source, in characters) varies less in long pairs than in short ones. Its
+median and its spread are therefore learned for each class of lengths, from a histogram, and interpolated between
+classes. The spread is 1.4826 times the median absolute deviation, which for a normal distribution equals the standard
+deviation. Both are robust: a minority of bad pairs hardly changes them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _NORMAL = 1.4826
 
 @dataclass
 class RatioHistogram:
-    """Counts of log ratios by length, to which chunks are added."""
+    """Histogram of log ratios for each class of lengths."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_NUM_CLASSES, _NUM_BINS), dtype=np.int64))
 
     def add(self, source: NDArray[np.float32], target: NDArray[np.float32]) -> None:
-        """Count pairs with these numbers of characters, which are at least 1."""
+        """Add pairs, given by their numbers of characters, which are at least 1."""
         ratios, lengths = _coordinates(source, target)
         classes = np.clip(np.round(lengths * _CLASSES_PER_OCTAVE).astype(int), 0, _NUM_CLASSES - 1)
         bins = np.clip(((ratios + _MAX_LOG_RATIO) / _BIN).astype(int), 0, _NUM_BINS - 1)
         np.add.at(self.counts, (classes, bins), 1)
 
     def limits(self) -> RatioLimits | None:
-        """Return the limits, or None without pairs."""
+        """Return the limits, or None if there are no pairs."""
         if not self.counts.any():
             return None
         medians, spreads, lengths = [], [], []
@@ -62,9 +62,9 @@ class RatioLimits:
     """Median and spread of the log ratio, by length.
 
     Attributes:
-        lengths: Base-2 logarithms of lengths: the geometric mean of a pair's characters.
+        lengths: Base-2 logarithms of lengths. A pair's length is the geometric mean of its two numbers of characters.
         medians: The median of the log ratio at each of these lengths.
-        spreads: Its robust standard deviation.
+        spreads: The robust standard deviation of the log ratio at each of these lengths.
     """
 
     lengths: tuple[float, ...]
@@ -89,7 +89,7 @@ class RatioLimits:
 def _coordinates(
     source: NDArray[np.float32], target: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return log(target / source), and the base-2 logarithm of the geometric mean."""
+    """Return log(target / source), and the base-2 logarithm of the geometric mean of source and target."""
     ours, theirs = np.log(source.astype(np.float64)), np.log(target.astype(np.float64))
     return theirs - ours, (ours + theirs) / (2 * np.log(2.0))
 

@@ -1,26 +1,27 @@
-"""Scores of sentence pairs from word translations that are learned from the corpus itself.
+"""Score sentence pairs with word translations that are learned from the corpus itself.
 
-The words of both sides are related by IBM model 1 in both directions (:mod:`headway.text.lexicon`), with a Dirichlet
-prior: c(f, e) is the expected number of times that e is the translation of f, and
+IBM model 1 relates the words of both sides, in both directions (:mod:`headway.text.lexicon`), with a Dirichlet prior.
+If c(f, e) is the expected number of times that e is the translation of f,
 
     t(e | f) = (c(f, e) - d + (alpha + d_f) b(e | f)) / (c(f) + alpha)
 
-The base measure b(e | f) mixes the frequency p(e) of the word with a copy of f, as of names and numbers. The absolute
-discount d, whose sum d_f goes to b, removes counts that come from a single sentence pair: a pair must not explain
-itself.
+The base measure b(e | f) is a mixture of the word's frequency p(e) and a copy of f, which accounts for names and
+numbers. The absolute discount d removes counts that come from a single sentence pair, because a pair must not explain
+itself. The discounts of a word f sum to d_f, which is redistributed according to b.
 
-The gain of a word is log(l + (1 - l) mean_f t(e | f) / p(e)), the mean over the words of the other sentence and the
-empty word; l is the share of words that no word of the other sentence generates. In random pairs it is about 0 or
-negative.
+The gain of a word is log(l + (1 - l) mean_f t(e | f) / p(e)), where the mean is over the words of the other sentence
+and the empty word, and l is the share of words that no word of the other sentence generates. In random pairs, the gain
+is about 0 or negative.
 
-The score of a pair compares the gain of each word with its mean gain in the corpus, and the mean difference with that
-of random pairs of the same lengths, in standard deviations, for both directions. So it is about 0 for random pairs of
-any length. A bad pair explains itself a little, in spite of the discount. Some random pairs are added to the corpus, so
-that this is true of random pairs, too.
+The score of a pair is computed in two steps for each direction. First, the gain of each word minus the word's mean gain
+in the corpus is averaged over the words. Second, this average is standardized by its mean and standard deviation in
+random pairs of the same lengths. So random pairs of any length have scores of about 0. In spite of the discount, a bad
+pair in the corpus explains itself a little. Some random pairs are therefore added to the corpus, so that the same is
+true of random pairs.
 
 A second score, the coverage, estimates whether both sides have the same content
-(:mod:`headway.corpus.cleaning.coverage`). Its features are the gains and their differences from the mean gains: means,
-sums, and the largest sum of missing gains at the end of a side.
+(:mod:`headway.corpus.cleaning.coverage`). Its features are means, sums, and the largest sum of missing gains at the end
+of a side, computed from the gains and from their differences to the mean gains.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ import numpy.typing as npt
 from jaxtyping import Float, Int
 
 from headway import kernels
-from headway.corpus.cleaning.artificial_pairs import exchanged_texts, truncated_texts
+from headway.corpus.cleaning.artificial_pairs import swap_texts, truncate_texts
 from headway.corpus.cleaning.coverage import CoverageModel
-from headway.corpus.cleaning.mixture import probable
+from headway.corpus.cleaning.mixture import is_probably_good
 from headway.errors import DataError
 from headway.text.lexicon import ITERATIONS, Cooccurrences
 from headway.text.words import split_words
 
 _SAMPLE = 200_000  # maximum number of pairs to learn the model from
-_FREQUENT = 4  # words with lower counts on both sides are represented by their first characters
+_FREQUENT = 4  # words that are rarer on both sides are represented by their first characters
 _BEGINNING = 5  # characters
 _PRIOR = 2.0  # alpha, as a number of pseudo-observations
-_COPIES = 0.1  # share of copies in the base measure
+_COPIES = 0.1  # weight of the copy in the base measure
 _DISCOUNT = 0.9  # d, in observations
 _INDEPENDENT = 0.2  # l
 _JUDGED = 20_000  # maximum number of pairs to learn scores and coverages from
@@ -63,7 +64,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _Sentences:
-    """Sentences as ids of words, one after another. Sentence n is ``ids[starts[n] : starts[n + 1]]``."""
+    """The word ids of sentences, concatenated. Sentence n is ``ids[starts[n] : starts[n + 1]]``."""
 
     ids: Int[npt.NDArray[np.int32], " T"]
     starts: Int[npt.NDArray[np.int64], " N1"]
@@ -80,13 +81,13 @@ class _Sentences:
         return [ids[start:end] for start, end in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def largest_ends(self, values: Float[np.ndarray, " T"]) -> Float[np.ndarray, " N"]:
-        """Return the largest sum of values from any word of a sentence to its end; 0 for an empty sentence."""
+        """Return, for each sentence, the largest sum of values from any word to the end. 0 for an empty sentence."""
         sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
         smallest = np.minimum.reduceat(sums, self.starts[:-1])
         return np.where(self.lengths > 0, sums[self.starts[1:]] - smallest, 0.0)
 
     def means(self, values: Float[np.ndarray, " T"]) -> Float[np.ndarray, " N"]:
-        """Return the mean of the values of each sentence's words; 0 for an empty sentence."""
+        """Return the mean value of the words in each sentence. 0 for an empty sentence."""
         sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
         means: Floats = (sums[self.starts[1:]] - sums[self.starts[:-1]]) / np.maximum(self.lengths, 1)
         return means
@@ -97,7 +98,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Vocabulary:
-    """Numbers the words of both sides. Rare words are represented by their beginnings, or are unknown."""
+    """Maps the words of both sides to ids. Rare words are represented by their first characters, or are unknown."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = words
@@ -134,15 +135,15 @@ def _beginning(word: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """The translation probabilities and gains of the words of one side, given the words of the other.
+    """The translation probabilities and gains of one side's words, given the words of the other side.
 
     Attributes:
-        row_starts: Where the row of each word f begins in ``row_words``. The last two rows are for unknown words and
-            for the empty word.
-        row_words: The words e that f generates, ascending within a row.
-        gains: t(e | f) / p(e) of these words.
-        unseen_gains: t(e | f) / p(e) of all other words, for each f.
-        typical: The mean gain of each word e in the corpus, of unknown words last.
+        row_starts: The start of each word's row in ``row_words``. The last two rows belong to unknown words and to the
+            empty word.
+        row_words: The words e that f generates, in ascending order within the row of f.
+        gains: t(e | f) / p(e) for each entry of ``row_words``.
+        unseen_gains: For each f, t(e | f) / p(e) of all words that are not in its row.
+        typical: The mean gain of each word e in the corpus. The last entry is for unknown words.
     """
 
     row_starts: Int[npt.NDArray[np.int64], " V2"]
@@ -153,7 +154,7 @@ class _Direction:
 
     @classmethod
     def learn(cls, sources: _Sentences, targets: _Sentences, size: int) -> _Direction:
-        """Learn t(e | f) from pairs of sentences with words below ``size``, of which the last one is unknown."""
+        """Learn t(e | f) from sentence pairs. Word ids are less than ``size``; the last id is the unknown word."""
         frequency = np.bincount(targets.ids, minlength=size) + 0.5
         frequency /= frequency.sum()
         cooccurrences = Cooccurrences.count(sources.to_lists(), targets.to_lists(), size, size)
@@ -209,12 +210,12 @@ class _Direction:
 
 @dataclass(frozen=True, eq=False)
 class _Lexicon:
-    """The word translation tables of both directions, and the usual ratio of lengths."""
+    """The word translation tables for both directions, and the usual length ratio."""
 
     vocabulary: _Vocabulary
     forward: _Direction
     reverse: _Direction
-    log_ratio: float  # the median logarithm of the ratio of characters, target to source
+    log_ratio: float  # the median of log(target characters / source characters)
 
     @classmethod
     def learn(cls, sources: Sequence[str], targets: Sequence[str]) -> _Lexicon:
@@ -245,13 +246,13 @@ class _Lexicon:
 
 @dataclass(frozen=True, eq=False)
 class _PairFeatures:
-    """What pairs are judged by.
+    """The features from which pairs are scored.
 
     Attributes:
-        excesses: The mean difference of the words' gains from their means in the corpus, of both directions.
-        all: The lengths, and for each direction the mean and the sum of the gains and of these differences, and the
-        largest
-            sum of missing gains at the end of the sentence. The first two are the logarithms of the lengths.
+        excesses: For both directions, the words' gains minus their mean gains in the corpus, averaged over a sentence.
+        all: All features, beginning with the logarithms of the two lengths and the length ratio. For each direction,
+            they include means and sums of the gains and of their differences from the mean gains, and the largest sum
+            of missing gains at the end of the sentence.
     """
 
     excesses: Float[npt.NDArray[np.float64], "N 2"]
@@ -259,19 +260,19 @@ class _PairFeatures:
 
     @property
     def length_terms(self) -> Float[npt.NDArray[np.float64], "N 6"]:
-        """The terms of a quadratic function of the logarithms of the lengths."""
+        """The terms of a quadratic function of the two log lengths."""
         source, target = self.all[:, 0], self.all[:, 1]
         return np.stack([np.ones_like(source), source, target, source**2, target**2, source * target], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class _RandomPairs:
-    """The mean excess of random pairs, and its deviation, as functions of the lengths.
+    """The mean and the deviation of random pairs' excesses, as functions of the lengths.
 
     Attributes:
-        means: Weights of the length terms for the mean, of both directions.
-        log_deviations: Weights of the length terms for the logarithm of the mean absolute deviation.
-        scale: Standard deviations in one mean absolute deviation.
+        means: Weights of the length terms that predict the mean, for both directions.
+        log_deviations: Weights of the length terms that predict the logarithm of the absolute deviation.
+        scale: Ratio of the standard deviation to the predicted absolute deviation.
     """
 
     means: Float[npt.NDArray[np.float64], "6 2"]
@@ -280,7 +281,7 @@ class _RandomPairs:
 
     @classmethod
     def learn(cls, features: _PairFeatures) -> _RandomPairs:
-        """Learn from random pairs, by least squares."""
+        """Fit the functions to random pairs by least squares."""
         terms = features.length_terms
         means = np.linalg.lstsq(terms, features.excesses, rcond=None)[0]
         deviations = features.excesses - terms @ means
@@ -289,7 +290,7 @@ class _RandomPairs:
         return cls(means.astype(np.float64), logs.astype(np.float64), scale)
 
     def standard_scores(self, features: _PairFeatures) -> Floats:
-        """Return the sum of both excesses, each in standard deviations of random pairs, over the square root of 2."""
+        """Standardize both excesses by random pairs, and return their sum divided by the square root of 2."""
         terms = features.length_terms
         scores = (features.excesses - terms @ self.means) / np.exp(terms @ self.log_deviations) / self.scale
         total: Floats = scores.sum(axis=1) / np.sqrt(2)
@@ -303,13 +304,14 @@ _Pairs = tuple[list[str], list[str]]
 class _ShortenedPairs:
     """Pairs in which one side was truncated.
 
-    The lexicon learns them instead of the whole pairs: a truncated pair of the corpus explains itself a little, too.
+    The lexicon learns from these pairs instead of the whole pairs, because truncated pairs that are really in the
+    corpus also explain themselves a little.
 
     Attributes:
-        learned_sources: The sources of the corpus that the lexicon learns.
-        learned_targets: Their targets.
-        by_target: Whole pairs, and the same ones with truncated targets.
-        by_source: Whole pairs, and the same ones with truncated sources.
+        learned_sources: The sources that the lexicon learns from.
+        learned_targets: The targets of ``learned_sources``.
+        by_target: Whole pairs, and the same pairs with truncated targets.
+        by_source: Whole pairs, and the same pairs with truncated sources.
     """
 
     learned_sources: list[str]
@@ -321,7 +323,7 @@ class _ShortenedPairs:
     def of(
         cls, sources: Sequence[str], targets: Sequence[str], known: float, dice: np.random.Generator
     ) -> _ShortenedPairs:
-        """Truncate a share of the pairs. The lexicon learns the share ``known`` of them, and none of the others."""
+        """Truncate some of the pairs. The lexicon learns from the share ``known`` of the truncated pairs."""
         pairs = [*zip(sources, targets, strict=True)]
         groups, left = list[tuple[_Pairs, _Pairs]](), dict(enumerate(pairs))
         numbers = np.linspace(0, len(pairs) - 1, min(_TRUNCATED_PAIRS, round(_MAX_TRUNCATED_SHARE * len(pairs))))
@@ -329,7 +331,7 @@ class _ShortenedPairs:
             texts = [pairs[number][side] for number in chosen]
             whole: _Pairs = ([], [])
             shorter: _Pairs = ([], [])
-            for number, text, truncated in zip(chosen.tolist(), texts, truncated_texts(texts, dice), strict=True):
+            for number, text, truncated in zip(chosen.tolist(), texts, truncate_texts(texts, dice), strict=True):
                 if truncated == text:
                     continue
                 pair = (pairs[number][0], truncated) if side == 1 else (truncated, pairs[number][1])
@@ -346,13 +348,13 @@ class _ShortenedPairs:
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedPairs:
-    """The judgments of a lexical model on pairs.
+class PairScores:
+    """The scores of pairs from a lexical model.
 
     Attributes:
-        scores: How much better the words of each pair explain each other than random ones, in standard deviations.
+        scores: How much better the words of each pair explain each other than in random pairs, in standard deviations.
         coverages: The log-odds that neither side is truncated.
-        features: What coverages are learned from.
+        features: The features that coverages are computed from.
     """
 
     scores: Floats
@@ -361,14 +363,14 @@ class JudgedPairs:
 
 
 class LexicalModel:
-    """Scores of sentence pairs from word translations; see the module.
+    """Scores sentence pairs with word translations; see the module's docstring.
 
     Attributes:
-        scores_of_random_pairs: What :meth:`scores` returns for random pairs of the corpus with the lengths of true
-            pairs, for :func:`headway.corpus.cleaning.mixture.pair_posteriors`.
+        scores_of_random_pairs: The result of :meth:`scores` for random pairs with lengths like those of real pairs, for
+            :func:`headway.corpus.cleaning.mixture.estimate_posteriors`.
         coverages_of_truncated_pairs: The result of :meth:`coverages` for pairs in which one side was truncated.
-        truncated_pairs: Pairs with truncated targets, and pairs with truncated sources, which are as known to the model
-            as pairs of the corpus.
+        truncated_pairs: Pairs with truncated targets, and pairs with truncated sources. The share of these pairs that
+            the model has learned from is the same as for the corpus's pairs.
     """
 
     def __init__(
@@ -381,7 +383,7 @@ class LexicalModel:
     ) -> None:
         self._lexicon, self._random_pairs, self._coverage = lexicon, random_pairs, coverage
         self.scores_of_random_pairs = scores_of_random_pairs
-        self.coverages_of_truncated_pairs = coverage.of_truncated_pairs
+        self.coverages_of_truncated_pairs = coverage.truncated_pair_coverages
         self.truncated_pairs = truncated_pairs
 
     @classmethod
@@ -391,7 +393,7 @@ class LexicalModel:
         Args:
             sources: The source sentences. If there are many, 200,000 evenly spaced pairs are used.
             targets: One target for each source.
-            corpus_size: The number of pairs of the corpus, if the given pairs are a sample of it.
+            corpus_size: The number of pairs in the corpus, if the given pairs are a sample.
 
         Raises:
             DataError: There is no pair.
@@ -402,7 +404,7 @@ class LexicalModel:
         sources, targets = _evenly_spaced(sources, _SAMPLE), _evenly_spaced(targets, _SAMPLE)
         dice = np.random.default_rng(1)
         num_random = min(_RANDOM_PAIRS, max(1, round(_MAX_RANDOM_SHARE * len(sources))))
-        exchanged = exchanged_texts(targets, dice)
+        exchanged = swap_texts(targets, dice)
         random = _evenly_spaced(sources, num_random), _evenly_spaced(exchanged, num_random)
         shortened = _ShortenedPairs.of(sources, targets, known, dice)
         lexicon = _Lexicon.learn([*shortened.learned_sources, *random[0]], [*shortened.learned_targets, *random[1]])
@@ -411,14 +413,14 @@ class LexicalModel:
         unknown = round(num_random * (1 - known))
         new = (
             [*sources[:unknown], *random[0][unknown:]],
-            [*exchanged_texts(targets, dice)[:unknown], *random[1][unknown:]],
+            [*swap_texts(targets, dice)[:unknown], *random[1][unknown:]],
         )
         features_of_random = lexicon.features(*new)
         random_pairs = _RandomPairs.learn(features_of_random)
         scores_of_random = random_pairs.standard_scores(features_of_random)
 
         def related(features: _PairFeatures) -> npt.NDArray[np.bool_]:
-            return probable(random_pairs.standard_scores(features), scores_of_random)
+            return is_probably_good(random_pairs.standard_scores(features), scores_of_random)
 
         features = lexicon.features(sources, targets)
         truncated_features, truncated_pairs = [], []
@@ -430,19 +432,19 @@ class LexicalModel:
         coverage = CoverageModel.learn(features.all[related(features)], *truncated_features)
         return cls(lexicon, random_pairs, scores_of_random, coverage, truncated_pairs)
 
-    def judge(self, sources: Sequence[str], targets: Sequence[str]) -> JudgedPairs:
-        """Return the scores and the coverages of pairs."""
+    def score_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> PairScores:
+        """Return the scores, the coverages and the features of pairs."""
         features = self._lexicon.features(sources, targets)
         scores = self._random_pairs.standard_scores(features)
-        return JudgedPairs(scores, self._coverage.log_odds(features.all), features.all)
+        return PairScores(scores, self._coverage.log_odds(features.all), features.all)
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
-        """Return how much better the words of each pair explain each other than random ones, in standard deviations."""
-        return self.judge(sources, targets).scores
+        """Return the score of each pair; see :class:`PairScores`."""
+        return self.score_pairs(sources, targets).scores
 
     def coverages(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
-        """Return the log-odds that the target of a pair is not truncated, or those of its source if they are lower."""
-        return self.judge(sources, targets).coverages
+        """Return the smaller of two log-odds for each pair: that its target is whole, and that its source is whole."""
+        return self.score_pairs(sources, targets).coverages
 
     def save(self, path: Path) -> None:
         """Write the model to a file (.npz)."""

@@ -1,9 +1,9 @@
-"""The values by which rules judge the lines of a corpus.
+"""Measure the values of each line that rules compare with their thresholds.
 
-A line has a *row*: its keys, by which repeated texts are found, its values, the languages and scripts of its texts,
-and the repairs that were made. Rows are all that the second pass needs besides the texts, so that thresholds that are
-learned from the corpus, or compare lines with each other, need no text. A value that does not apply to a line is NaN,
-and no rule drops a line by it.
+Each line has a *row*. It contains the keys by which repeated texts are found, the values, the languages and scripts of
+the texts, and the repairs that were made. Apart from the texts to write, the second pass needs only the rows: neither
+learning thresholds nor comparing lines needs the texts. A value that does not apply to a line is NaN, and no rule drops
+a line because of a NaN.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from headway.corpus.cleaning.config import REPAIRS, RepairName, RuleName
 from headway.corpus.cleaning.corpus_lines import CorpusKind, CorpusLine
-from headway.corpus.cleaning.facts import fact_differences
+from headway.corpus.cleaning.facts import count_fact_differences
 from headway.corpus.cleaning.language import LanguageDetector, language_detector
 from headway.corpus.cleaning.repairs import Repairer
-from headway.corpus.cleaning.scripts import ScriptTable, scripts_of
-from headway.corpus.cleaning.similarity import copy_similarity, plain_key, repetition
+from headway.corpus.cleaning.scripts import ScriptTable, language_scripts
+from headway.corpus.cleaning.similarity import comparison_key, copy_similarity, repetition_share
 
-VALUES = (
+VALUE_NAMES = (
     "is_held_out",
     "is_undecodable",
     "source_characters",
@@ -38,12 +38,12 @@ VALUES = (
     "facts",
     "repetition",
 )
-ROW = np.dtype(
+ROW_DTYPE = np.dtype(
     [
         ("pair", "<u8"),
         ("source", "<u8"),
         ("target", "<u8"),
-        ("values", "<f4", (len(VALUES),)),
+        ("values", "<f4", (len(VALUE_NAMES),)),
         ("source_language", "u1"),
         ("target_language", "u1"),
         ("source_script", "u1"),
@@ -52,40 +52,40 @@ ROW = np.dtype(
         ("padding", "u1", (3,)),  # Base64 encodes three bytes as four characters
     ]
 )
-ROW_CHARACTERS = ROW.itemsize // 3 * 4
+ROW_CHARACTERS = ROW_DTYPE.itemsize // 3 * 4
 UNKNOWN_LANGUAGE = 255
-_VALUE = {name: number for number, name in enumerate(VALUES)}
+_VALUE = {name: number for number, name in enumerate(VALUE_NAMES)}
 
 
-def value(rows: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """Return a value of each row: one of ``VALUES``."""
+def get_value(rows: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """Return the value with the given name, one of ``VALUE_NAMES``, of each row."""
     column: NDArray[np.float32] = rows["values"][:, _VALUE[name]]
     return column
 
 
 def encode_rows(rows: NDArray[Any]) -> list[str]:
-    """Return each row as ``ROW_CHARACTERS`` characters of ASCII."""
+    """Encode each row as ``ROW_CHARACTERS`` ASCII characters (Base64)."""
     text = base64.b64encode(rows.tobytes()).decode("ascii")
     return [text[start : start + ROW_CHARACTERS] for start in range(0, len(text), ROW_CHARACTERS)]
 
 
 def decode_rows(text: bytes) -> NDArray[Any]:
-    """Return the rows whose encoded forms follow each other in ``text``."""
-    rows: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype=ROW)
+    """Decode the rows whose encoded forms are concatenated in ``text``."""
+    rows: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype=ROW_DTYPE)
     return rows
 
 
 def text_hash(text: str) -> int:
-    """Return a hash of 64 bits, which is the same in every process."""
+    """Return a 64-bit hash that is the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 @dataclass(frozen=True)
 class MeasuredLines:
-    """The repaired texts of lines, and their rows.
+    """The repaired texts and the rows of lines.
 
     Attributes:
-        texts: The texts of each line.
+        texts: The repaired texts in each line.
         rows: The row of each line.
     """
 
@@ -98,10 +98,10 @@ class Measurer:
     """Repairs and measures lines.
 
     Attributes:
-        kind: What a line contains.
-        languages: The language of source and target, or of the text; None if it is not known.
+        kind: The content of a line: a pair, a text, or a labeled text.
+        languages: The languages of source and target, or of the text. None if a language is not known.
         repairs: The repairs to make.
-        rules: The rules that will be applied. What only others need is not measured.
+        rules: The rules that will be applied. Values that only other rules need are not measured.
         held_out: Hashes of the texts that must not be in the corpus.
     """
 
@@ -121,19 +121,19 @@ class Measurer:
         return language_detector() if "language" in self.rules else None
 
     def load(self) -> None:
-        """Load what measuring needs.
+        """Load the packages and models that measuring needs.
 
         Raises:
             MissingPackageError: A repair or a rule needs a package that is not installed.
-            ConfigError: A language is not known.
+            ConfigError: A language is not supported.
         """
         self.measure([CorpusLine(("a",) * len(self.languages) + ("a",) * (self.kind == "labels"))])
         for code in self.languages:
             if code is not None and self._detector is not None:
                 self._detector.column(code)
 
-    def repaired(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
-        """Return the repaired texts of lines, without labels, skipping lines that have no texts."""
+    def repair_texts(self, lines: Sequence[CorpusLine]) -> list[tuple[str, ...]]:
+        """Return the repaired texts in lines, without labels. Lines without valid texts are skipped."""
         return [
             tuple([self._repairer.repair(text)[0] for text in line.texts[: len(self.languages)]])
             for line in lines
@@ -141,8 +141,8 @@ class Measurer:
         ]
 
     def measure(self, lines: Sequence[CorpusLine]) -> MeasuredLines:
-        """Return the repaired texts of lines and their rows."""
-        rows = np.zeros(len(lines), dtype=ROW)
+        """Repair and measure lines."""
+        rows = np.zeros(len(lines), dtype=ROW_DTYPE)
         rows["values"][:] = np.nan
         repairs = [self._repair(line) for line in lines]
         repaired = [texts for texts, _ in repairs]
@@ -157,16 +157,16 @@ class Measurer:
         self._measure_scripts(rows, sides)
         self._measure_languages(rows, sides, usable)
         if "repetition" in self.rules:
-            measured = [[_number(repetition(text)) for text in side] for side in sides[: len(self.languages)]]
+            measured = [[_number(repetition_share(text)) for text in side] for side in sides[: len(self.languages)]]
             set_value(rows, "repetition", np.fmax.reduce(np.array(measured)))
         if self.kind == "pairs" and "facts" in self.rules:
-            set_value(rows, "facts", [_number(fact_differences(*pair)) for pair in repaired])
+            set_value(rows, "facts", [_number(count_fact_differences(*pair)) for pair in repaired])
         for name in ("letters", "script", "copy", "language", "facts", "repetition"):
-            rows["values"][~usable, _VALUE[name]] = np.nan  # an unusable line is judged only by its emptiness
+            rows["values"][~usable, _VALUE[name]] = np.nan  # these rules do not apply to unusable lines
         return MeasuredLines(repaired, rows)
 
     def _repair(self, line: CorpusLine) -> tuple[tuple[str, ...], int]:
-        """Return the repaired texts of a line, and the set of repairs."""
+        """Return the repaired texts in a line, and the set of repairs that changed them."""
         if line.fault is not None:
             return line.texts, 0
         texts, made = list(line.texts), 0
@@ -176,7 +176,7 @@ class Measurer:
         return tuple(texts), made
 
     def _measure_keys(self, rows: NDArray[Any], sides: Sequence[Sequence[str]]) -> None:
-        keys = [[plain_key(text) for text in side] for side in sides[: len(self.languages)]]
+        keys = [[comparison_key(text) for text in side] for side in sides[: len(self.languages)]]
         hashes = [[text_hash(key) for key in side] for side in keys]
         rows["source"] = hashes[0]
         if self.kind == "texts":
@@ -197,8 +197,8 @@ class Measurer:
             counts = self._scripts.count(side)
             rows[name] = counts.main_scripts()
             letters.append(counts.letter_shares())
-            if code is not None and (scripts := scripts_of(code)):
-                shares.append(counts.share_in(scripts))
+            if code is not None and (scripts := language_scripts(code)):
+                shares.append(counts.letter_share_in(scripts))
         set_value(rows, "letters", np.fmin.reduce(np.array(letters)))
         if shares:
             set_value(rows, "script", np.fmin.reduce(np.array(shares)))
@@ -218,7 +218,7 @@ class Measurer:
 
 
 def set_value(rows: NDArray[Any], name: str, values: Sequence[float] | NDArray[np.float64]) -> None:
-    """Set a value of each row: one of ``VALUES``."""
+    """Set the value with the given name, one of ``VALUE_NAMES``, in each row."""
     rows["values"][:, _VALUE[name]] = values
 
 

@@ -1,7 +1,7 @@
-"""Measure the lines of a corpus: the first pass, as an operation of a job.
+"""Measure the lines of a corpus: the first pass, run as a job.
 
 The output for a line is one line: its repaired texts, separated by tabs, and its row in Base64
-(:mod:`headway.corpus.cleaning.measures`). In texts, backslashes, tabs and line ends are escaped.
+(:mod:`headway.corpus.cleaning.measures`). Backslashes, tabs and line ends in texts are escaped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.corpus.cleaning.measures import (
     encode_rows,
     text_hash,
 )
-from headway.corpus.cleaning.similarity import plain_key
+from headway.corpus.cleaning.similarity import comparison_key
 from headway.data.readers import read_byte_lines
 from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 
@@ -32,12 +32,12 @@ _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 
 
 class CleaningSettings(Config):
-    """What identifies the cleaning of a corpus, besides its files.
+    """The settings that identify the cleaning of a corpus, together with its files.
 
     Attributes:
-        kind: What a line contains.
-        languages: The language of source and target, or of the text; None if it is not known.
-        fields: The fields of records, or None for the usual ones.
+        kind: The content of a line: a pair, a text, or a labeled text.
+        languages: The languages of source and target, or of the text. None if a language is not known.
+        fields: The fields of records, or None for the default ones.
         held_out: Files with texts that must not be in the corpus.
         memories: Translation memories among the files of the corpus.
         model: A translation model from source to target, for the rule "cross_entropy", or None.
@@ -62,24 +62,24 @@ class CleaningSettings(Config):
         ]
 
     def check(self) -> None:
-        """Load what measuring needs.
+        """Load the packages and models that measuring needs.
 
         Raises:
             MissingPackageError: A package is not installed.
-            ConfigError: A language is not known.
+            ConfigError: A language is not supported.
         """
         self.measurer().load()
 
     def parser(self, path: Path) -> LineParser:
-        """Return the parser of the lines of a file."""
+        """Return the parser for the lines of a file."""
         return LineParser.of(line_format(path), self.kind, self.fields)
 
     def measurer(self, held_out: frozenset[int] = frozenset()) -> Measurer:
-        """Return the object that measures lines."""
+        """Return the measurer for these settings."""
         return Measurer(self.kind, self.languages, self.config.repairs, self.config.rules, held_out)
 
 
-def held_out_hashes(settings: CleaningSettings) -> frozenset[int]:
+def hash_held_out_texts(settings: CleaningSettings) -> frozenset[int]:
     """Return the hashes of the held-out texts, ignoring case and punctuation.
 
     Each line of a file is a text. For records, the texts are the fields except for the label.
@@ -92,24 +92,24 @@ def held_out_hashes(settings: CleaningSettings) -> frozenset[int]:
     for path in map(Path, settings.held_out):
         parser = settings.parser(path)
         for line in read_byte_lines(path):
-            texts = repairer.repaired([parser.parse((line,))])
-            hashes.update(text_hash(key) for text in sum(texts, ()) if (key := plain_key(text)))
+            texts = repairer.repair_texts([parser.parse((line,))])
+            hashes.update(text_hash(key) for text in sum(texts, ()) if (key := comparison_key(text)))
     return frozenset(hashes)
 
 
 class MeasureMap:
-    """The operation of the first pass.
+    """The operation of the first pass, which repairs and measures lines.
 
     Args:
-        settings: What is measured.
+        settings: The cleaning settings.
 
     Attributes:
-        processor: Results do not depend on the processor.
+        processor: Empty, because results do not depend on the processor.
     """
 
     def __init__(self, settings: CleaningSettings) -> None:
         self._settings = settings
-        self._measurer = settings.measurer(held_out_hashes(settings))
+        self._measurer = settings.measurer(hash_held_out_texts(settings))
         self._measurer.load()
         self.processor: dict[str, Any] = {}
 
@@ -120,7 +120,7 @@ class MeasureMap:
         return ConvertedBatch([*map(_converted, measured.texts, encode_rows(measured.rows))])
 
     def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
-        """Return the output for a line that cannot be measured: it counts as undecodable."""
+        """Return the output for a line that cannot be measured. It is treated as undecodable."""
         texts = self._settings.parser(Path(location)).parse(line).texts
         measured = self._measurer.measure([CorpusLine(tuple(text[:0] for text in texts), reason)])
         return _converted(measured.texts[0], encode_rows(measured.rows)[0])
@@ -143,29 +143,29 @@ class MeasuredChunk:
 
     Attributes:
         rows: The row of each line.
-        content: The whole output.
-        scores: The scores of each line by models, by rule; empty if there are none.
+        output: The complete output.
+        scores: For each rule that uses model scores, the score of each line. Empty if lines were not scored.
     """
 
     rows: NDArray[Any]
-    content: bytes
+    output: bytes
     scores: Mapping[str, NDArray[np.float32]]
 
     @classmethod
     def parse(cls, output: bytes, scores: Mapping[str, NDArray[np.float32]]) -> MeasuredChunk:
-        """Return the chunk with this output and these scores."""
+        """Parse the output of the first pass for a chunk."""
         ends = np.flatnonzero(np.frombuffer(output, dtype=np.uint8) == ord("\n"))
         cells = ends[:, None] + np.arange(-ROW_CHARACTERS, 0)
         encoded = np.frombuffer(output, dtype=np.uint8)[cells]
         return cls(decode_rows(encoded.tobytes()), output, scores)
 
     def lines(self) -> list[bytes]:
-        """Return the texts of each line in UTF-8, separated by tabs and escaped."""
-        return [line[: -ROW_CHARACTERS - 1] for line in self.content.split(b"\n")[:-1]]
+        """Return the texts in each line, in UTF-8, escaped and separated by tabs."""
+        return [line[: -ROW_CHARACTERS - 1] for line in self.output.split(b"\n")[:-1]]
 
 
-def texts_of(line: bytes) -> list[str]:
-    """Return the texts of a line of :meth:`MeasuredChunk.lines`."""
+def decode_texts(line: bytes) -> list[str]:
+    """Return the texts in a line from :meth:`MeasuredChunk.lines`, without escapes."""
     texts = line.decode("utf-8", "surrogatepass").split("\t")
     if b"\\" not in line:
         return texts

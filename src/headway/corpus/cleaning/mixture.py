@@ -1,19 +1,20 @@
-"""The border between translations and random pairs, from the scores of a corpus and of random pairs.
+"""Estimate the score that separates translations from random pairs, from the scores of a corpus and of random pairs.
 
-A corpus is a mixture of translations and of pairs that have nothing to do with each other. The density of its scores is
+A corpus is a mixture of translations and of pairs whose sides are unrelated. The density of its scores is
 
     f(s) = (1 - share) f1(s) + share f0(s)
 
-where f0 is the density of random pairs, of which any number can be made. The posterior probability that a pair is a
-translation is 1 - share f0(s) / f(s) (Efron et al. 2001: one minus the local false discovery rate).
+where f1 is the density of translations and f0 the density of random pairs, of which any number can be created. The
+posterior probability that a pair is a translation is 1 - share f0(s) / f(s) (Efron et al. 2001: one minus the local
+false discovery rate).
 
 - f / f0 is estimated as a function that does not decrease with the score: the isotonic regression of "is from the
-  corpus" on the score, by pooling adjacent violators (Barlow et al. 1972).
-- The share is the minimum of F(s) / F0(s), the ratio of the distribution functions (after Storey 2002). It is an upper
-  bound of the share: translations with low scores make it too high.
+  corpus" on the score, computed by pooling adjacent violators (Barlow et al. 1972).
+- The share is estimated by the minimum of F(s) / F0(s), the ratio of the distribution functions (after Storey 2002).
+  This is an upper bound: translations with low scores make it too high.
 
-Nothing has to be chosen: in a corpus without bad pairs the share is close to 0, and so is the number of pairs below the
-border, at which the posterior is 1/2.
+No parameter has to be chosen. In a corpus without bad pairs, the share is close to 0, and so is the number of pairs
+below the border, which is the score at which the posterior is 1/2.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from jaxtyping import Float, Shaped
 
 _BINS = 1_000
 _LOWEST_PART = 0.05  # below this quantile of the random pairs, the ratio of the distribution functions is noise
-_PSEUDO = 0.5  # pseudo-count added to the counts of each block
+_PSEUDO = 0.5  # pseudo-count that is added to the counts of each block
 
 
 @dataclass(frozen=True, eq=False)
-class PairBorder:
+class PosteriorCurve:
     """The posterior probability of being a translation, as a function of the score.
 
     Attributes:
         share: The estimated share of pairs that are not translations.
         scores: Scores in ascending order.
-        posteriors: The posterior probability of scores from each of these values on.
+        posteriors: The posterior probability of scores that are at least the corresponding value of ``scores``.
     """
 
     share: float
@@ -51,37 +52,37 @@ class PairBorder:
     @property
     def border(self) -> float:
         """The lowest score at which a pair is probably a translation (posterior above 1/2)."""
-        return self.border_at(0.5)
+        return self.score_at_posterior(0.5)
 
-    def border_at(self, posterior: float) -> float:
-        """Return the lowest score with at least this posterior probability; infinity if there is none."""
+    def score_at_posterior(self, posterior: float) -> float:
+        """Return the lowest score with at least this posterior probability, or infinity if there is none."""
         block = int(np.searchsorted(self.posteriors, posterior))
         if block == 0:
             return -np.inf
         return float(self.scores[block]) if block < len(self.scores) else np.inf
 
 
-def pair_posteriors(
+def estimate_posteriors(
     scores: Shaped[np.ndarray, " N"],
     scores_of_random_pairs: Shaped[np.ndarray, " M"],
     *,
     share: float | None = None,
     lowest_part: float = _LOWEST_PART,
-) -> PairBorder:
+) -> PosteriorCurve:
     """Estimate the posterior probability of being a translation.
 
     Args:
-        scores: The scores of the pairs of a corpus; higher is better. NaN is ignored.
-        scores_of_random_pairs: The scores of random pairs. Without any, all pairs count as translations.
-        share: The share of pairs that are not translations, if it is known. None means that it is estimated.
-        lowest_part: The share is estimated at scores below which at least this part of the random pairs is. High values
-            do not need artificial bad pairs that have the lowest scores as often as real ones.
+        scores: The scores of the pairs in a corpus. Higher is better. NaN is ignored.
+        scores_of_random_pairs: The scores of random pairs. If there are none, all pairs are treated as translations.
+        share: The share of pairs that are not translations. None means that it is estimated.
+        lowest_part: The share is estimated only at scores above this quantile of the random pairs. Use a high value if
+            artificial bad pairs have the lowest scores more or less often than real bad pairs.
     """
     corpus, random = (
         np.sort(values[~np.isnan(values)].astype(np.float64)) for values in (scores, scores_of_random_pairs)
     )
     if not len(corpus) or not len(random):
-        return PairBorder(0.0, np.array([-np.inf]), np.array([1.0]))
+        return PosteriorCurve(0.0, np.array([-np.inf]), np.array([1.0]))
     pooled = np.concatenate([corpus, random])
     edges = np.unique(np.quantile(pooled, np.linspace(0, 1, _BINS + 1)[:-1]))
     counts = [np.diff(np.append(np.searchsorted(values, edges), len(values))) for values in (corpus, random)]
@@ -92,14 +93,17 @@ def pair_posteriors(
     starts, num_corpus, num_random = _pool(counts[0], counts[1])
     ratio = (num_corpus + _PSEUDO) / len(corpus) / ((num_random + _PSEUDO) / len(random))
     posteriors = np.maximum.accumulate(np.clip(1 - share / ratio, 0, 1))
-    return PairBorder(share, edges[starts], posteriors)
+    return PosteriorCurve(share, edges[starts], posteriors)
 
 
-def probable(
+def is_probably_good(
     scores: Shaped[np.ndarray, " N"], scores_of_bad_pairs: Shaped[np.ndarray, " M"], lowest_part: float = _LOWEST_PART
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each pair is more probably good than bad; True for all if no pair is, as in a tiny corpus."""
-    border = pair_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
+    """Return whether each pair is more probably good than bad.
+
+    If this is true of no pair, as in a tiny corpus, return True for all.
+    """
+    border = estimate_posteriors(scores, scores_of_bad_pairs, lowest_part=lowest_part)
     is_probable = border.posterior(scores) >= 0.5
     return is_probable if is_probable.any() else np.ones_like(is_probable)
 
@@ -107,7 +111,7 @@ def probable(
 def _pool(
     corpus: Shaped[np.ndarray, " B"], random: Shaped[np.ndarray, " B"]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Join adjacent bins until the share of the corpus does not decrease.
+    """Merge adjacent bins into blocks until the corpus's share of the counts does not decrease from block to block.
 
     Return the first bin and both counts of each block.
     """

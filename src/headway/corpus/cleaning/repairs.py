@@ -4,16 +4,16 @@
 encoding            text that was decoded with a wrong encoding: ``schÃ¶n`` becomes ``schön`` (``ftfy.fix_encoding``,
                     which changes nothing else; ``ftfy.fix_text`` would also change right quotation marks)
 entities            HTML entities with a semicolon, also if they were escaped several times: ``&amp;quot;``
-tags                HTML and subtitle tags (``<i>``, ``<br/>``, ``<font color="red">``) and comments. Names in angle
-                    brackets that are no such tags, such as the placeholder ``<name>``, stay.
+tags                HTML and subtitle tags (``<i>``, ``<br/>``, ``<font color="red">``) and comments. Other names in
+                    angle brackets, such as the placeholder ``<name>``, are kept.
 byte_order_marks    U+FEFF anywhere
-line_separators     carriage returns, U+2028 and others inside a line become spaces
+line_separators     carriage returns, U+2028 and other line separators inside a line become spaces
 invisible           control characters, and invisible characters where no script needs them
 nfc                 Unicode's Normalization Form C
 spaces              runs of spaces, and spaces at both ends
 ==================  ==================================================================================================
 
-The last three are those of :mod:`headway.text.normalization`, with which models read all texts.
+The last three are also part of :mod:`headway.text.normalization`, which is applied to every text that models process.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _SEPARATOR = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 class Repairer:
-    """Makes some of the repairs.
+    """Repairs texts.
 
     Args:
         names: The repairs to make.
@@ -109,7 +109,7 @@ class Repairer:
             _ftfy()
 
     def repair(self, text: str) -> tuple[str, int]:
-        """Return the repaired text, and the set of repairs that have changed it: bit n for the nth of ``REPAIRS``."""
+        """Return the repaired text, and the repairs that changed it as a bit set: bit n stands for ``REPAIRS[n]``."""
         if text.isascii() and text.isprintable() and not ("&" in text or "<" in text or "  " in text):
             stripped = text.strip()
             if stripped == text:
@@ -123,7 +123,7 @@ class Repairer:
 
 
 def repair_names(made: int) -> list[RepairName]:
-    """Return the names of a set of repairs."""
+    """Return the names of the repairs in a bit set."""
     return [name for bit, name in enumerate(REPAIRS) if made >> bit & 1]
 
 

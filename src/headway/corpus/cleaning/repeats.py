@@ -1,7 +1,7 @@
-"""Lines with equal keys, found by partitions on disk, so that memory does not grow with the corpus.
+"""Find lines with equal keys, using partitions on disk, so that memory does not grow with the corpus.
 
-Each key is written to the partition that its value selects. Equal keys are then in the same partition, which is small
-enough to be sorted in memory.
+The value of a key determines its partition. Equal keys are therefore in the same partition, which is small enough to be
+sorted in memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _MAX_PARTITIONS = 1024
 _BUFFER_LINES = 1 << 20
 
 KeyBatch = tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]
-"""Numbers of lines, their keys, and their other keys."""
+"""The indices of lines, their keys, and their second keys."""
 
 
 class KeyPartitions:
-    """The keys of lines in files of a temporary folder.
+    """The keys of lines, partitioned into files in a temporary folder.
 
     Args:
-        folder: The folder, which is replaced.
-        num_lines: Number of lines of the corpus.
+        folder: The folder for the files. It is replaced if it exists.
+        num_lines: Number of lines in the corpus.
         batches: The keys, in the order of the lines.
     """
 
@@ -58,7 +58,7 @@ class KeyPartitions:
                     part.tofile(file)
 
     def mark_repeats(self, flags: NDArray[np.bool_]) -> int:
-        """Set the flag of each line whose key an earlier line has. Return the number of such lines."""
+        """Set the flag of each line whose key occurs in an earlier line. Return the number of such lines."""
         total = 0
         for entries in self._sorted_partitions():
             repeated = np.flatnonzero(entries["key"][1:] == entries["key"][:-1]) + 1
@@ -67,7 +67,7 @@ class KeyPartitions:
         return total
 
     def mark_contradictions(self, flags: NDArray[np.bool_]) -> int:
-        """Set the flag of each line whose key some line has with another second key. Return their number."""
+        """Set the flag of each line whose key also occurs with another second key. Return the number of such lines."""
         total = 0
         for entries in self._sorted_partitions():
             if not len(entries):
@@ -81,7 +81,7 @@ class KeyPartitions:
         return total
 
     def count_repeats(self) -> int:
-        """Return the number of lines whose key an earlier line has."""
+        """Return the number of lines whose key occurs in an earlier line."""
         return sum(len(entries) - len(np.unique(entries["key"])) for entries in self._sorted_partitions())
 
     def _sorted_partitions(self) -> Iterable[NDArray[Any]]:
@@ -92,11 +92,11 @@ class KeyPartitions:
                 yield entries[np.argsort(entries["key"], kind="stable")]
 
     def remove(self) -> None:
-        """Remove the files."""
+        """Remove the folder with the files."""
         shutil.rmtree(self._paths[0].parent, ignore_errors=True)
 
 
-def line_flags(path: Path, num_lines: int) -> NDArray[np.bool_]:
-    """Return a flag for each line, which are False, in a new file, so that they need no memory of the process."""
+def create_line_flags(path: Path, num_lines: int) -> NDArray[np.bool_]:
+    """Return an array with a False flag for each line, mapped to a new file so that it does not occupy memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return np.memmap(path, dtype=np.bool_, mode="w+", shape=(max(num_lines, 1),))

@@ -1,4 +1,4 @@
-"""The report on a cleaned corpus: report.json for programs, and report.html, a page in a single file."""
+"""The report on a cleaned corpus: report.json for programs, and report.html, a self-contained page."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CleaningReport:
 
     Attributes:
         settings: The settings of the run.
-        counts: What the corpus is.
+        counts: Statistics of the corpus.
         findings: The results of each rule, in the order of the rules.
         repairs: Examples of each repair.
-        repeats: For "source" and "target", the number of lines that repeat that of an earlier line.
+        repeats: For "source" and "target", the number of lines whose text on this side repeats an earlier one.
         ratio_limits: The limits of the length ratio.
     """
 
@@ -50,13 +50,13 @@ class CleaningReport:
     ratio_limits: RatioLimits | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as values of JSON."""
+        """Return the report as JSON values."""
         counts = self.counts
         return {
             "kind": self.settings.kind,
             "languages": list(self.settings.languages),
-            "lines": counts.lines,
-            "kept": counts.kept,
+            "lines": counts.num_lines,
+            "kept": counts.num_kept,
             "warnings": self._warnings(),
             "repairs": {
                 name: {"lines": counts.repairs[name], "examples": [*map(_example, examples.examples())]}
@@ -67,7 +67,7 @@ class CleaningReport:
             "ratio": self._ratio(),
             "labels": dict(counts.labels.most_common(_MAX_LABELS)),
             "corpus": {
-                "usable": counts.usable,
+                "usable": counts.num_usable,
                 **{side: self._side(number) for number, side in enumerate(self._sides())},
             },
         }
@@ -94,7 +94,7 @@ class CleaningReport:
         }
 
     def _ratio(self) -> dict[str, Any] | None:
-        """Return between which ratios of target to source characters pairs are kept, at some lengths."""
+        """Return, for some lengths, the range of length ratios (target to source) in which pairs are kept."""
         if self.ratio_limits is None:
             return None
         deviations = self.settings.config.thresholds.max_ratio_deviations
@@ -103,14 +103,14 @@ class CleaningReport:
 
     def _warnings(self) -> list[str]:
         counts, warnings = self.counts, []
-        if counts.lines and counts.kept < (1 - _MANY_DROPPED) * counts.lines:
+        if counts.num_lines and counts.num_kept < (1 - _MANY_DROPPED) * counts.num_lines:
             worst = max(self.findings, key=lambda finding: finding.num_dropped)
             warnings.append(
-                f"{1 - counts.kept / counts.lines:.0%} of the lines were dropped, most of them by {worst.rule.name}: "
-                "look at the examples of this rule, and check --from and --to"
+                f"{1 - counts.num_kept / counts.num_lines:.0%} of the lines were dropped, most of them by "
+                f"{worst.rule.name}: check the examples of this rule, and check --from and --to"
             )
-        if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.limit)]:
-            warnings.append(f"too few pairs to learn word translations; not applied: {', '.join(not_learned)}")
+        if not_learned := [finding.rule.name for finding in self.findings if math.isnan(finding.threshold)]:
+            warnings.append(f"too few pairs to learn word translations; rules not applied: {', '.join(not_learned)}")
         for label, count in counts.labels.most_common(1):
             if count >= _ONE_LABEL * counts.labels.total():
                 share = math.floor(100 * count / counts.labels.total())
@@ -119,7 +119,7 @@ class CleaningReport:
 
 
 def _named(counts: NDArray[np.int64], names: Sequence[str]) -> dict[str, int]:
-    """Return the counts that are not 0 by name, the largest first."""
+    """Return the nonzero counts by name, the largest first."""
     order = np.argsort(-counts, kind="stable")
     return {names[number]: int(counts[number]) for number in order.tolist() if counts[number]}
 
@@ -132,33 +132,33 @@ def _rule(finding: RuleFindings) -> dict[str, Any]:
         histogram = {
             "edges": [float(f"{edge:.6g}") for edge in finding.edges],
             "counts": finding.counts.tolist(),
-            "scale": rule.scale,
+            "scale": rule.histogram_scale,
         }
     return {
         "name": rule.name,
         "meaning": rule.meaning,
         "value": rule.value,
-        "threshold": finding.limit if has_threshold and math.isfinite(finding.limit) else None,
-        "drops": rule.drops,
-        "alone": finding.alone,
+        "threshold": finding.threshold if has_threshold and math.isfinite(finding.threshold) else None,
+        "drops": rule.drops_if,
+        "alone": finding.num_dropped_alone,
         "dropped": finding.num_dropped,
         "histogram": histogram,
         "examples": {
-            "dropped": [*map(_example, finding.dropped.examples())],
-            "kept": [*map(_example, finding.kept.examples())],
+            "dropped": [*map(_example, finding.dropped_examples.examples())],
+            "kept": [*map(_example, finding.kept_examples.examples())],
         },
     }
 
 
 def _example(example: LineExample) -> dict[str, Any]:
     data: dict[str, Any] = {"file": example.file, "line": example.line, "texts": list(example.texts)}
-    if example.before:
-        return {**data, "before": list(example.before)}
+    if example.texts_before_repair:
+        return {**data, "before": list(example.texts_before_repair)}
     return {**data, "value": float(f"{example.value:.4g}")}
 
 
 def write_report(data: Mapping[str, Any], json_path: Path, html_path: Path) -> None:
-    """Write both files; the JSON file last."""
+    """Write both files. The JSON file is written last, because it marks the run as finished."""
     html = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     html.filters["number"] = _shown
     html.filters["share"] = lambda part, whole: f"{part / whole:.2%}" if whole else "–"
@@ -178,7 +178,7 @@ def _shown(number: float | None) -> str:
 
 @dataclass(frozen=True)
 class _Bar:
-    """A bar of a histogram, in units of the drawing."""
+    """A bar in a histogram, in units of the drawing."""
 
     x: float
     y: float
@@ -193,10 +193,10 @@ class _Drawing:
     """A histogram, in units of the drawing.
 
     Attributes:
-        bars: The bars.
-        threshold: Position of the threshold.
-        ticks: Positions and labels of the horizontal axis.
-        levels: Positions and labels of the vertical axis, which is logarithmic.
+        bars: The bars of nonempty bins.
+        threshold: Horizontal position of the threshold.
+        ticks: Positions and labels on the horizontal axis.
+        levels: Positions and labels on the vertical axis, which is logarithmic.
         width: Width of the plot.
         height: Height of the plot.
     """

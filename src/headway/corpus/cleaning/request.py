@@ -1,4 +1,4 @@
-"""Make the inputs and the settings of a cleaning from given files, languages and models."""
+"""Create the inputs and settings for cleaning a corpus from files, languages and models."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def cleaning_request(
     """Return the inputs and the settings for :func:`headway.corpus.cleaning.run.clean`.
 
     Args:
-        files: The files of the corpus. Text files with pairs belong together two by two.
-        source_language: The language of the sources, or of single texts; None if it is not known.
-        target_language: The language of the targets. With it, the corpus contains pairs.
+        files: The files of the corpus. Plain text files with pairs are grouped in twos (source, target).
+        source_language: The language of the sources, or of single texts. None if it is not known.
+        target_language: The language of the targets. If it is given, the corpus contains pairs.
         has_labels: Whether the corpus contains labeled texts.
-        fields: Columns of TSV, counted from 1, or names of fields in JSON. None means the usual ones.
+        fields: Column numbers in TSV, counted from 1, or field names in JSON. None means the default ones.
         held_out: Files with texts that must not be in the corpus.
         model: A translation model from source to target, for the rule "cross_entropy".
         reverse_model: A translation model from target to source.
-        config: Repairs, rules and thresholds; None means the default ones.
+        config: Repairs, rules and thresholds. None means the default ones.
 
     Raises:
-        ConfigError: A file does not exist, or the arguments do not fit together.
+        ConfigError: A file does not exist, or the arguments are not compatible.
         BundleError: A model cannot be read.
         DataError: A file is binary.
     """
@@ -47,7 +47,7 @@ def cleaning_request(
         if not path.is_file():
             raise ConfigError(f"--held-out {path}: no such file")
     if (model is None) != (reverse_model is None) or (model is not None and target_language is None):
-        raise ConfigError("--model and --reverse belong together, and need pairs (--from and --to)")
+        raise ConfigError("--model and --reverse must be used together, and need pairs (--from and --to)")
     kind = _kind(source_language, target_language, has_labels)
     if model is not None and reverse_model is not None and source_language and target_language:
         _check_model("--model", model, source_language, target_language)
@@ -65,9 +65,9 @@ def cleaning_request(
 
 
 def _check_model(option: str, folder: Path, source_language: str, target_language: str) -> None:
-    """Refuse a model that does not translate, or that translates in the other direction.
+    """Raise an error if a model does not translate, or translates in the opposite direction.
 
-    Names of languages that differ in another way are accepted: a model may be for a family of languages.
+    Other differences between language names are accepted, because a model may be for a family of languages.
     """
     from headway.bundle import read_config
 

@@ -1,16 +1,16 @@
-"""Clean a corpus: two passes in a folder, so that a run that was interrupted can continue.
+"""Clean a corpus in two passes, in a folder, so that an interrupted run can be resumed.
 
-The first pass measures all lines, as a job (:mod:`headway.corpus.cleaning.measuring`). What depends on the whole corpus
-is then learned from the rows alone: the limits of the length ratio, and which lines repeat others. The second pass
-decides and writes. The folder contains::
+The first pass measures all lines, as a job (:mod:`headway.corpus.cleaning.measuring`). Properties of the whole corpus
+are then learned from the rows: the limits of the length ratio, and which lines repeat others. The second pass decides
+which lines to keep, and writes the results. The folder contains::
 
-    kept.de, kept.en    the lines that are kept, in the format of the input
-    dropped.jsonl.zst   the others: file, line, rule, value, threshold and texts
+    kept.de, kept.en    the kept lines, in the format of the input
+    dropped.jsonl.zst   the dropped lines: file, line, rule, value, threshold and texts
     report.json         counts, thresholds, histograms and examples; written last
-    report.html         the same for people
-    .job/               what is needed to continue; removed when the run is complete
+    report.html         the same report as a page
+    .job/               files needed to resume; removed when the run is complete
 
-No file depends on the number of workers, or on interruptions.
+The files do not depend on the number of workers or on interruptions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.corpus.cleaning.corpus_files import CorpusInput, KeptFiles, json_line, open_outputs, readable_inputs
+from headway.corpus.cleaning.corpus_files import (
+    CorpusInput,
+    KeptFiles,
+    convert_translation_memories,
+    json_line,
+    open_outputs,
+)
 from headway.corpus.cleaning.corpus_lines import CorpusKind, LineParser
 from headway.corpus.cleaning.decisions import Decisions, Judge, usable_lines
-from headway.corpus.cleaning.findings import CorpusCounts, LineExample, RuleFindings, repair_examples
+from headway.corpus.cleaning.findings import CorpusCounts, LineExample, RuleFindings, empty_repair_examples
 from headway.corpus.cleaning.length_ratio import RatioHistogram, RatioLimits
-from headway.corpus.cleaning.measures import value
-from headway.corpus.cleaning.measuring import CleaningSettings, MeasuredChunk, texts_of
-from headway.corpus.cleaning.repeats import KeyPartitions, line_flags
+from headway.corpus.cleaning.measures import get_value
+from headway.corpus.cleaning.measuring import CleaningSettings, MeasuredChunk, decode_texts
+from headway.corpus.cleaning.repeats import KeyPartitions, create_line_flags
 from headway.corpus.cleaning.report import CleaningReport, write_report
 from headway.corpus.cleaning.rules import Rule, rules_for
 from headway.corpus.cleaning.tmx_output import TMX_END, tmx_start, tmx_unit
-from headway.corpus.work import OperationSettings, job_request
+from headway.corpus.work import OperationSettings, make_job_request
 from headway.errors import CheckpointError
 from headway.jobs.join import read_output
 from headway.jobs.plan import JobChunk, JobRequest, Plan, content_digest, make_plan
@@ -46,24 +52,24 @@ from headway.storage import lock_file
 if TYPE_CHECKING:
     from headway.corpus.cleaning.scoring import ScoringSettings
 
-MEASURE, SCORE = "clean", "clean-score"  # names of job operations, and of their folders
+MEASURE_OPERATION, SCORE_OPERATION = "clean", "clean-score"  # names of job operations, and of their folders
 _JOB = ".job"
 _DROPPED, _REPORT = "dropped.jsonl.zst", "report.json"
-PAGE = "report.html"  # the report for people
+HTML_REPORT_FILE = "report.html"
 _COMPARING = ("duplicate", "contradiction")  # rules that compare lines with each other
 _ADVICE = "repeat that command to resume it, or choose another folder"
 
 
 @dataclass(frozen=True)
 class CleaningResult:
-    """A finished run.
+    """The result of a finished run.
 
     Attributes:
-        kind: What a line contains.
-        lines: Number of lines of the corpus.
+        kind: The content of a line: a pair, a text, or a labeled text.
+        lines: Number of lines in the corpus.
         kept: Number of lines that were kept.
-        dropped: Number of lines that each rule has dropped, without rules that have dropped none.
-        repaired: Number of lines that each repair has changed, without repairs that have changed none.
+        dropped: Number of lines that each rule dropped. Rules that dropped no line are omitted.
+        repaired: Number of lines that each repair changed. Repairs that changed no line are omitted.
         warnings: Warnings about the corpus.
     """
 
@@ -75,7 +81,7 @@ class CleaningResult:
     warnings: tuple[str, ...]
 
     def summary(self) -> list[str]:
-        """Return a summary: how many lines were kept, repaired and dropped, and the warnings."""
+        """Return a summary: the numbers of lines that were kept, repaired and dropped, and the warnings."""
         texts = "pairs" if self.kind == "pairs" else "texts"
         share = f" ({self.kept / self.lines:.1%})" if self.lines else ""
         return [
@@ -99,37 +105,39 @@ def clean(
     timing: Timing | None = None,
     on_progress: Callable[[str, int, int], None] = lambda activity, done, total: None,
 ) -> CleaningResult:
-    """Clean a corpus, or continue to.
+    """Clean a corpus, or resume an interrupted run.
 
     Args:
         inputs: The files of the corpus.
-        settings: What to do.
+        settings: The cleaning settings.
         folder: The folder for the results.
         work: Works on a job until all of its chunks have a result.
-        chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the size.
-        timing: Times of the protocol.
-        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
+        chunk_lines: Number of lines that a worker takes at a time. None means that it depends on the corpus size.
+        timing: Intervals and time limits of the job protocol.
+        on_progress: Called with an activity, the number of finished lines and the total number of lines.
 
     Raises:
-        CheckpointError: The folder has the results of another run, or other files.
+        CheckpointError: The folder contains the results of another run, or other files.
         DataError: A file cannot be read.
     """
     memories = tuple(str(item.paths[0]) for item in inputs if item.format == "tmx")
     settings = settings.model_copy(update={"memories": memories})
-    request = job_request(MEASURE, settings, [item.paths for item in inputs], chunk_lines=chunk_lines, timing=timing)
+    request = make_job_request(
+        MEASURE_OPERATION, settings, [item.paths for item in inputs], chunk_lines=chunk_lines, timing=timing
+    )
     if (folder / _REPORT).exists():
         report = _finished(folder, request)
         shutil.rmtree(folder / _JOB, ignore_errors=True)
         return _result(report)
     if folder.exists() and any(folder.iterdir()) and not (folder / _JOB).exists():
-        raise CheckpointError(f"{folder}: neither empty nor the folder of an interrupted run; choose another folder")
+        raise CheckpointError(f"{folder}: not empty, and not the folder of an interrupted run; choose another folder")
     job = folder / _JOB
-    with lock_file(job / "lock"):  # if the same command runs several times at once, one process converts the files
-        readable = readable_inputs(inputs, settings.languages, job / "input")
+    with lock_file(job / "lock"):  # if the same command runs in several processes, only one converts the files
+        readable = convert_translation_memories(inputs, settings.languages, job / "input")
     paths = [item.paths for item in readable]
 
     def plan_job(operation: str, options: OperationSettings) -> Plan:
-        planned = job_request(operation, options, paths, chunk_lines=chunk_lines, timing=timing)
+        planned = make_job_request(operation, options, paths, chunk_lines=chunk_lines, timing=timing)
         done = 0
 
         def on_lines(lines: int) -> None:
@@ -139,11 +147,11 @@ def clean(
 
         return make_plan(job / operation, planned, advice=_ADVICE, on_progress=on_lines)
 
-    plan = plan_job(MEASURE, settings)
+    plan = plan_job(MEASURE_OPERATION, settings)
     work(plan)
 
     def score(scoring: ScoringSettings) -> Plan:
-        scored = plan_job(SCORE, scoring)
+        scored = plan_job(SCORE_OPERATION, scoring)
         work(scored)
         return scored
 
@@ -160,10 +168,10 @@ def clean(
 
 
 def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
-    """Return the report of a finished run, if it is the run that is requested.
+    """Return the report of a finished run.
 
     Raises:
-        CheckpointError: It is another one.
+        CheckpointError: The finished run is not the requested one.
     """
     path = folder / _REPORT
     try:
@@ -188,16 +196,16 @@ def _result(report: dict[str, Any]) -> CleaningResult:
 
 
 class _SecondPass:
-    """Learns from the rows of all lines, decides, and writes the results.
+    """Learns from the rows of all lines, decides which lines to keep, and writes the results.
 
     Args:
         plan: The plan of the first pass, which is complete.
         inputs: The files of the corpus.
-        files: The files for the kept lines.
-        settings: What to do.
+        files: The output files for the kept lines.
+        settings: The cleaning settings.
         folder: The folder for the results.
-        score: Scores all lines in a job, and returns its plan.
-        on_progress: Is called with an activity, the number of finished lines and the number of all lines.
+        score: Scores all lines in a job, and returns the job's plan.
+        on_progress: Called with an activity, the number of finished lines and the total number of lines.
     """
 
     def __init__(
@@ -218,19 +226,19 @@ class _SecondPass:
         self._rules = rules_for(names, settings.kind, has_held_out=bool(settings.held_out))
 
     def run(self, identity: dict[str, Any]) -> CleaningResult:
-        """Return the result, when everything has been written."""
+        """Run the pass, and return the result after all files have been written."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         limits = self._learn_ratio_limits()
         judge = self._with_scores(Judge(self._rules, self._settings.config.thresholds, limits))
         judge = self._with_line_flags(judge)
         report = self._write(judge)
         data = {"run": identity, **report.as_dict()}
-        write_report(data, self._folder / _REPORT, self._folder / PAGE)
+        write_report(data, self._folder / _REPORT, self._folder / HTML_REPORT_FILE)
         shutil.rmtree(self._folder / _JOB, ignore_errors=True)
         return _result(data)
 
     def _chunks(self, activity: str) -> Iterator[tuple[JobChunk, int, MeasuredChunk]]:
-        """Yield each chunk, the number of lines before it, and what was measured."""
+        """Yield each chunk, the number of lines before it, and its measurements."""
         done = 0
         for chunk in self._plan.chunks():
             scores = self._read_scores(chunk)
@@ -251,11 +259,11 @@ class _SecondPass:
         histogram = RatioHistogram()
         for _, _, chunk in self._chunks("learning"):
             rows = chunk.rows[usable_lines(chunk.rows)]
-            histogram.add(value(rows, "source_characters"), value(rows, "target_characters"))
+            histogram.add(get_value(rows, "source_characters"), get_value(rows, "target_characters"))
         return histogram.limits()
 
     def _with_scores(self, judge: Judge) -> Judge:
-        """Return the judge with the borders of scores by models, if a rule needs them. All lines are then scored."""
+        """Return the judge with thresholds for model scores. If a rule needs them, all lines are scored."""
         needed = [rule for rule in self._rules if rule.is_learned]
         if not needed:
             return judge
@@ -282,7 +290,7 @@ class _SecondPass:
         self._scored = self._score(settings)
         scores = self._sampled_scores(cheap, learned_scores.MAX_PAIRS)
         posterior = self._settings.config.thresholds.min_pair_posterior
-        return replace(judge, learned=learned_scores.learn_borders(settings, scores, pairs, posterior))
+        return replace(judge, learned=learned_scores.learn_thresholds(settings, scores, pairs, posterior))
 
     def _sampled_share(self, count: int) -> float:
         """Return the share of the lines that are in a sample of about ``count`` lines."""
@@ -291,7 +299,7 @@ class _SecondPass:
     def _sampled(self, judge: Judge, count: int, activity: str) -> Iterator[tuple[MeasuredChunk, NDArray[np.bool_]]]:
         """Yield each chunk, and which of its lines are in a sample of about ``count`` lines that the judge keeps.
 
-        The sample depends on the texts only. It contains each pair only once, ignoring case and punctuation, because a
+        The sample depends only on the texts. It contains each pair only once, ignoring case and punctuation, because a
         repeated truncated pair would explain itself.
         """
         share = self._sampled_share(count)
@@ -311,7 +319,7 @@ class _SecondPass:
         for chunk, chosen in self._sampled(judge, count, "reading a sample"):
             lines = chunk.lines()
             for number in np.flatnonzero(chosen).tolist():
-                source, target = texts_of(lines[number])
+                source, target = decode_texts(lines[number])
                 pairs.append((source, target))
         return pairs
 
@@ -330,14 +338,17 @@ class _SecondPass:
         for rule in self._rules:
             if rule.name not in _COMPARING:
                 continue
-            before = replace(judge, rules=self._rules[: self._rules.index(rule)], alone=alone, in_order=in_order)
+            before = replace(
+                judge, rules=self._rules[: self._rules.index(rule)], flags_alone=alone, flags_in_order=in_order
+            )
             alone[rule.name], in_order[rule.name] = self._line_flags(rule, before)
-        return replace(judge, alone=alone, in_order=in_order)
+        return replace(judge, flags_alone=alone, flags_in_order=in_order)
 
     def _line_flags(self, rule: Rule, before: Judge) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which lines a rule drops: as the only rule, and among the lines that the judge keeps."""
+        """Return which lines a rule drops as the only rule, and which it drops among those that ``before`` keeps."""
         alone, in_order = (
-            line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines) for part in ("alone", "in_order")
+            create_line_flags(self._scratch / f"{rule.name}.{part}", self._plan.num_lines)
+            for part in ("alone", "in_order")
         )
         for flags, judge in ((alone, None), (in_order, before)):
             partitions = KeyPartitions(self._scratch / "keys", self._plan.num_lines, self._keys(rule, judge))
@@ -356,7 +367,7 @@ class _SecondPass:
             yield first + np.flatnonzero(chosen), rows[names[0]], rows[names[1]]
 
     def _count_repeats(self, side: str) -> int:
-        """Return how many usable lines have a source, or a target, that an earlier one has."""
+        """Return the number of usable lines whose source, or target, occurs in an earlier usable line."""
 
         def keys() -> Iterator[tuple[Any, Any, Any]]:
             for _, first, chunk in self._chunks(f"comparing {side}s"):
@@ -369,12 +380,12 @@ class _SecondPass:
         return count
 
     def _write(self, judge: Judge) -> CleaningReport:
-        """Decide about all lines, and write the files with lines."""
+        """Decide which lines to keep, and write the kept and the dropped lines."""
         files = self._files
         names = [*files.names, _DROPPED]
         counts = CorpusCounts()
-        findings = [RuleFindings(rule, judge.limit(rule)) for rule in self._rules]
-        repairs = repair_examples()
+        findings = [RuleFindings(rule, judge.threshold_of(rule)) for rule in self._rules]
+        repairs = empty_repair_examples()
         staging = self._scratch / "new"
         staging.mkdir(parents=True)
         with open_outputs([staging / name for name in names]) as (*kept, dropped):
@@ -407,29 +418,29 @@ class _SecondPass:
 
     @property
     def kind(self) -> CorpusKind:
-        """What a line contains."""
+        """The content of a line: a pair, a text, or a labeled text."""
         return self._settings.kind
 
     @property
     def languages(self) -> list[str]:
-        """The languages of a pair."""
+        """The source and target language of a pair."""
         return [str(code) for code in self._settings.languages]
 
     def parser(self, chunk: JobChunk) -> LineParser:
-        """Return the parser of the lines of a chunk."""
+        """Return the parser for the lines in a chunk."""
         return self._settings.parser(self._inputs[chunk.input].paths[-1])
 
     def file_name(self, chunk: JobChunk) -> str:
-        """Return the name of the file of a chunk."""
+        """Return the display name of the file that contains a chunk."""
         return self._inputs[chunk.input].name
 
     def raw_lines(self, chunk: JobChunk) -> list[tuple[bytes, ...]]:
-        """Return the lines of a chunk as they are in the files."""
+        """Return the lines in a chunk as they are in the input files."""
         return self._plan.read_lines(chunk)
 
 
 class _ChunkWriter:
-    """Writes the lines of a chunk, and returns examples of them."""
+    """Writes the lines in a chunk, and returns single lines as examples."""
 
     def __init__(
         self,
@@ -446,14 +457,14 @@ class _ChunkWriter:
     def example(self, index: int, measured: float) -> LineExample:
         """Return a line as an example."""
         number = self._chunk.first_line + index
-        return LineExample(self._pass.file_name(self._chunk), number, measured, tuple(texts_of(self._lines[index])))
+        return LineExample(self._pass.file_name(self._chunk), number, measured, tuple(decode_texts(self._lines[index])))
 
     def label(self, index: int) -> str:
         """Return the label of a line."""
-        return texts_of(self._lines[index])[1]
+        return decode_texts(self._lines[index])[1]
 
     def repaired_example(self, index: int) -> LineExample:
-        """Return a line with its texts before repairs."""
+        """Return a line as an example, with its texts before repairs."""
         after = self.example(index, 0.0)
         before = self._pass.parser(self._chunk).parse(self._raw_lines()[index]).texts
         return LineExample(after.file, after.line, 0.0, after.texts, before)
@@ -464,24 +475,26 @@ class _ChunkWriter:
         return self._raw
 
     def write_kept(self, files: KeptFiles, outputs: Sequence[Any]) -> None:
-        """Write the lines that are kept."""
+        """Write the kept lines."""
         numbers = np.flatnonzero(self._decisions.kept).tolist()
         if not numbers:
             return
         if files.format == "tmx":
-            outputs[0].writelines(tmx_unit(texts_of(self._lines[number]), self._pass.languages) for number in numbers)
+            outputs[0].writelines(
+                tmx_unit(decode_texts(self._lines[number]), self._pass.languages) for number in numbers
+            )
         elif files.format == "text":
             pairs = [_cells(self._lines[number]) for number in numbers]
             for output, column in zip(outputs, zip(*pairs, strict=True), strict=True):
                 output.write(b"\n".join(column) + b"\n")
         else:
             parser, raw = self._pass.parser(self._chunk), self._raw_lines()
-            lines = [parser.replace(raw[number][0], texts_of(self._lines[number])) for number in numbers]
+            lines = [parser.replace_texts(raw[number][0], decode_texts(self._lines[number])) for number in numbers]
             outputs[0].write(b"\n".join(lines) + b"\n")
 
     def write_dropped(self, output: Any) -> None:
-        """Write the lines that are dropped, as records of JSON."""
-        by_rule = self._decisions.by_rule
+        """Write the dropped lines as JSON records."""
+        by_rule = self._decisions.dropped_by
         names = _FIELD_NAMES[self._pass.kind]
         for number in np.flatnonzero(~self._decisions.kept).tolist():
             finding = self._findings[by_rule[number]]
@@ -491,9 +504,9 @@ class _ChunkWriter:
                 "line": self._chunk.first_line + number,
                 "rule": finding.rule.name,
                 "value": float(f"{measured:.6g}"),
-                "threshold": finding.limit,
+                "threshold": finding.threshold,
             }
-            record.update(zip(names, texts_of(self._lines[number]), strict=False))
+            record.update(zip(names, decode_texts(self._lines[number]), strict=False))
             output.write(json_line(record))
 
 
@@ -501,7 +514,7 @@ _FIELD_NAMES = {"pairs": ("source", "target"), "texts": ("text",), "labels": ("t
 
 
 def _cells(line: bytes) -> list[bytes]:
-    """Return the texts of a measured line, each on one line."""
+    """Return the texts in a measured line, each without line breaks."""
     if b"\\" not in line:
         return line.split(b"\t")
-    return [text.replace("\n", " ").replace("\r", " ").encode() for text in texts_of(line)]
+    return [text.replace("\n", " ").replace("\r", " ").encode() for text in decode_texts(line)]

@@ -1,7 +1,7 @@
-"""Score pairs by models: an operation of a job, which comes between the two passes.
+"""Score pairs with models, between the two passes, as a job.
 
-The output for a line is one line with its scores in Base64. The lines are repaired once more, which takes less time
-than reading the results of the first pass.
+The output for a line is one line with its scores in Base64. The lines are repaired again, which takes less time than
+reading the results of the first pass.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-SCORES = ("misaligned", "truncated", "cross_entropy")  # the rules that use these scores as their values
+SCORE_NAMES = ("misaligned", "truncated", "cross_entropy")  # the rules that use these scores as their values
 _BYTES_PER_SCORE = 4
-_LINE_CHARACTERS = len(SCORES) * _BYTES_PER_SCORE // 3 * 4
+_LINE_CHARACTERS = len(SCORE_NAMES) * _BYTES_PER_SCORE // 3 * 4
 
 
 class ScoringSettings(Config):
-    """The options of the operation.
+    """The options of the scoring job.
 
     Attributes:
-        cleaning: The cleaning to which the scores belong.
-        lexical_model: The file of the lexical model, or None.
-        coverage: The file of a coverage model that uses the translation models, or None.
+        cleaning: The settings of the cleaning run that uses the scores.
+        lexical_model: Path of the lexical model, or None.
+        coverage: Path of a coverage model that uses the translation models, or None.
         precision: The precision of the translation models.
     """
 
@@ -51,14 +51,14 @@ class ScoringSettings(Config):
         return [Path(path) for path in models if path is not None]
 
     def check(self) -> None:
-        """Do nothing: all options fit together."""
+        """Do nothing, because these options can be combined freely."""
 
 
 class PairScorer:
-    """Scores pairs by the models that settings name.
+    """Scores pairs with the lexical model and the translation models that are given in the settings.
 
     Args:
-        settings: The settings.
+        settings: The models, their precision, and the cleaning settings.
     """
 
     def __init__(self, settings: ScoringSettings) -> None:
@@ -76,29 +76,29 @@ class PairScorer:
             )
 
     def scores(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float32]:
-        """Return the scores of each pair: shape (pairs, ``SCORES``); NaN for those that are not computed."""
-        table = np.full((len(pairs), len(SCORES)), np.nan, dtype=np.float32)
+        """Return the scores of each pair: shape (pairs, ``SCORE_NAMES``). NaN if a score cannot be computed."""
+        table = np.full((len(pairs), len(SCORE_NAMES)), np.nan, dtype=np.float32)
         usable = np.array([all(pair) for pair in pairs], dtype=bool)
         if usable.any():
             table[usable] = self._judge([pair for pair in pairs if all(pair)])[0]
         return table
 
     def features(self, pairs: Sequence[tuple[str, ...]]) -> NDArray[np.float64]:
-        """Return the features (pairs, features) from which the coverage is learned, of pairs without empty texts."""
+        """Return the features from which coverage models are learned: shape (pairs, features). Texts are not empty."""
         return self._judge(pairs)[1]
 
     def _judge(self, pairs: Sequence[tuple[str, ...]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the scores and the features of pairs without empty texts."""
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-        scores = np.full((len(pairs), len(SCORES)), np.nan)
+        scores = np.full((len(pairs), len(SCORE_NAMES)), np.nan)
         features = []
         if self._lexical is not None:
-            judged = self._lexical.judge(sources, targets)
+            judged = self._lexical.score_pairs(sources, targets)
             scores[:, 0], scores[:, 1] = judged.scores, judged.coverages
             features.append(judged.features)
         if self._translators is not None:
-            entropies = PairEntropies.of(*self._translators, sources, targets, self._languages)
-            scores[:, 2] = entropies.dual
+            entropies = PairEntropies.compute(*self._translators, sources, targets, self._languages)
+            scores[:, 2] = entropies.dual_cross_entropy
             features.append(entropies.features)
         all_features = np.concatenate(features, axis=1)
         if self._coverage is not None:
@@ -107,13 +107,13 @@ class PairScorer:
 
 
 class ScoreMap:
-    """The operation.
+    """The operation of the scoring job.
 
     Args:
-        settings: Its options.
+        settings: The options of the scoring job.
 
     Attributes:
-        processor: Results do not depend on the processor: translation models compute in int8.
+        processor: Empty, because results do not depend on the processor: translation models compute in int8.
     """
 
     def __init__(self, settings: ScoringSettings) -> None:
@@ -125,12 +125,12 @@ class ScoreMap:
     def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
         """Return the scores of each line."""
         parser = self._settings.parser(Path(location))
-        pairs = [next(iter(self._measurer.repaired([parser.parse(line)])), ("", "")) for line in lines]
+        pairs = [next(iter(self._measurer.repair_texts([parser.parse(line)])), ("", "")) for line in lines]
         return ConvertedBatch([*map(ConvertedLine, _encoded(self._scorer.scores(pairs)))])
 
     def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
-        """Return the output for a line that cannot be scored: no rule drops it."""
-        return ConvertedLine(_encoded(np.full((1, len(SCORES)), np.nan, dtype=np.float32))[0], reason)
+        """Return the output for a line that cannot be scored. No rule that uses scores drops it."""
+        return ConvertedLine(_encoded(np.full((1, len(SCORE_NAMES)), np.nan, dtype=np.float32))[0], reason)
 
 
 def _encoded(table: NDArray[np.float32]) -> list[str]:
@@ -139,6 +139,6 @@ def _encoded(table: NDArray[np.float32]) -> list[str]:
 
 
 def decode_scores(output: bytes) -> dict[str, NDArray[np.float32]]:
-    """Return the scores of the lines of a chunk, by the name of the score."""
+    """Decode the scores of the lines in a chunk. The keys of the result are the names of the scores."""
     numbers = np.frombuffer(base64.b64decode(output.replace(b"\n", b"")), dtype="<f4")
-    return dict(zip(SCORES, numbers.reshape(-1, len(SCORES)).T, strict=True))
+    return dict(zip(SCORE_NAMES, numbers.reshape(-1, len(SCORE_NAMES)).T, strict=True))

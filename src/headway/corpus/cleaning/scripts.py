@@ -1,7 +1,7 @@
 """The script of each character, and the scripts in which languages are written.
 
-The script is the first word of a character's name in Unicode: LATIN SMALL LETTER A. Names are looked up once for each
-character, into a table that whole batches of texts are then looked up in.
+The script is the first word of a character's Unicode name: LATIN SMALL LETTER A. Each character is looked up once and
+stored in a table, which is then indexed with whole batches of texts.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _SUBTAGS = {
 }  # fmt: skip
 
 
-def scripts_of(code: str) -> tuple[str, ...]:
-    """Return the scripts in which a language is written, or nothing if they are not known."""
+def language_scripts(code: str) -> tuple[str, ...]:
+    """Return the scripts in which a language is written, or an empty tuple if they are not known."""
     language, *subtags = normalized(code).split("-")
     for subtag in subtags:
         if subtag in _SUBTAGS:
@@ -78,38 +78,41 @@ def scripts_of(code: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ScriptCounts:
-    """The visible characters of texts.
+    """Counts of the visible characters in texts.
 
     Attributes:
-        visible: Number of visible characters of each text.
-        letters: Number of letters and marks of each text.
-        of_script: Number of letters and marks of each text in each of ``SCRIPTS``: shape (texts, scripts).
+        visible: Number of visible characters in each text.
+        letters: Number of letters and marks in each text.
+        letters_by_script: Number of letters and marks in each text, for each of ``SCRIPTS``: shape (texts, scripts).
     """
 
     visible: NDArray[np.int64]
     letters: NDArray[np.int64]
-    of_script: NDArray[np.int64]
+    letters_by_script: NDArray[np.int64]
 
-    def share_in(self, scripts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the share of the letters of each text that are in one of the scripts; NaN if it has no such letters.
+    def letter_share_in(self, scripts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the share of each text's letters that are in one of the scripts. NaN if the text has no letters.
 
-        Letters that several scripts share do not count.
+        Letters that are shared by several scripts are ignored.
         """
-        known = self.of_script.sum(axis=1)
-        chosen = self.of_script[:, [SCRIPTS.index(name) for name in scripts]].sum(axis=1)
+        known = self.letters_by_script.sum(axis=1)
+        chosen = self.letters_by_script[:, [SCRIPTS.index(name) for name in scripts]].sum(axis=1)
         return _ratio(chosen, known)
 
     def letter_shares(self) -> NDArray[np.float64]:
-        """Return the share of letters among the visible characters of each text; NaN if it has none."""
+        """Return the share of letters among the visible characters of each text.
+
+        NaN for a text without visible characters.
+        """
         return _ratio(self.letters, self.visible)
 
     def main_scripts(self) -> NDArray[np.int64]:
-        """Return the index of the most frequent script of each text, or ``len(SCRIPTS)`` if it has no letters."""
-        return np.where(self.of_script.any(axis=1), self.of_script.argmax(axis=1), len(SCRIPTS))
+        """Return the index of the most frequent script in each text, or ``len(SCRIPTS)`` if the text has no letters."""
+        return np.where(self.letters_by_script.any(axis=1), self.letters_by_script.argmax(axis=1), len(SCRIPTS))
 
 
 class ScriptTable:
-    """The classes of characters, each of which is looked up once."""
+    """A table of character classes. Each character is looked up only once."""
 
     def __init__(self) -> None:
         self._classes = np.full(0x110000, _UNKNOWN, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Copies of a source, and repeated n-grams, by sets of character n-grams."""
+"""Detect copies of a source, and repeated n-grams, with sets of character n-grams."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _NGRAM = 6
 _MIN_REPETITION = 40  # minimum number of characters: shorter texts repeat n-grams by chance
 
 
-def plain_key(text: str) -> str:
-    """Return a text without case and punctuation, by which repeated texts are found. Never empty for visible text."""
+def comparison_key(text: str) -> str:
+    """Return a text without case and punctuation, to find repeated texts. Visible texts have nonempty keys."""
     return " ".join(text.casefold().translate(_punctuation()).split()) or text.casefold().strip()
 
 
 def copy_similarity(source_key: str, target_key: str) -> float | None:
-    """Return how similar two plain keys are: 1 for equal ones, otherwise the overlap coefficient of their trigrams.
+    """Return the similarity of two comparison keys: 1 if they are equal, otherwise their trigrams' overlap coefficient.
 
-    The overlap coefficient is the share of the shorter text's trigrams that the other text has, so that a copy that
-    lacks a word is similar, too. None means that the texts are too short to be compared.
+    The overlap coefficient is the share of the shorter text's trigrams that also occur in the other text, so that a
+    copy that lacks a word is also similar. None means that the texts are too short to be compared.
     """
     shorter, longer = sorted((len(source_key), len(target_key)))
     if shorter < _MIN_COPY:
@@ -35,8 +35,8 @@ def copy_similarity(source_key: str, target_key: str) -> float | None:
     return len(ours & theirs) / min(len(ours), len(theirs))
 
 
-def repetition(text: str) -> float | None:
-    """Return the share of character 6-grams that occurred before in a text, or None if it is too short."""
+def repetition_share(text: str) -> float | None:
+    """Return the share of a text's character 6-grams that occurred before, or None if the text is too short."""
     total = len(text) - _NGRAM + 1
     if len(text) < _MIN_REPETITION:
         return None
@@ -49,5 +49,5 @@ def _ngrams(text: str, size: int) -> set[str]:
 
 @cache
 def _punctuation() -> dict[int, str]:
-    """Return a table for :meth:`str.translate` that replaces punctuation by spaces."""
+    """Return a table for :meth:`str.translate` that replaces punctuation with spaces."""
     return {point: " " for point in range(0x20000) if unicodedata.category(chr(point)).startswith("P")}

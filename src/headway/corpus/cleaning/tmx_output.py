@@ -11,7 +11,7 @@ TMX_END = b"</body></tmx>\n"
 
 
 def tmx_start(languages: Sequence[str]) -> bytes:
-    """Return the part of the file before the first unit."""
+    """Return the beginning of the file, up to the first translation unit."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header creationtool="Headway" '
         'creationtoolversion="1" segtype="sentence" o-tmf="none" adminlang="en" datatype="plaintext" '
@@ -20,7 +20,7 @@ def tmx_start(languages: Sequence[str]) -> bytes:
 
 
 def tmx_unit(texts: Sequence[str], languages: Sequence[str]) -> bytes:
-    """Return a translation unit."""
+    """Return a translation unit (``tu`` element) with the texts in all languages."""
     variants = (
         f"<tuv xml:lang={quoteattr(language)}><seg>{escape(_ILLEGAL.sub(' ', text))}</seg></tuv>"
         for text, language in zip(texts, languages, strict=True)

@@ -1,1 +1,1 @@
-"""Classify texts, and explain a label by the words of the text."""
+"""Classify texts, and explain a label in terms of the words in the text."""

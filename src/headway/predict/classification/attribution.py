@@ -1,15 +1,15 @@
 """Attribution of a label to tokens: gradient x input, and the weights of attention pooling if the model uses it.
 
-Let x_s be the input vector of the encoder for token s (embedding plus position, normed in models that norm it), and f
-the logit of the label:
+Let x_s be the encoder's input vector for token s (embedding plus position, normalized in models that normalize it), and
+f the logit of the label:
 
     attribution of s = sum_d x_sd df/dx_sd
 
-(Shrikumar et al. 2016; the gradient only: Simonyan et al. 2013; a comparison: Ancona et al. 2018, section 2). To first
-order, it is the amount by which the logit would fall without the token. If f is linear in x (mean or maximum of
-embeddings, without encoder blocks or convolution), the attributions of all tokens sum to the logit minus its bias.
-Otherwise the sum may differ, and leaving out a word may have another effect
-(:mod:`headway.predict.classification.occlusion` measures it). Attention weights show which tokens a model uses, but not
+(Shrikumar et al. 2016; Simonyan et al. 2013 use only the gradient; Ancona et al. 2018, section 2, compare the methods).
+To first order, the attribution is the amount by which the logit would fall without the token. If f is linear in x (mean
+or maximum of embeddings, without encoder blocks or convolution), the attributions of all tokens sum to the logit minus
+its bias. Otherwise the sum may differ, and leaving out a word may have a different effect, which
+:mod:`headway.predict.classification.occlusion` measures. Attention weights show which tokens a model uses, but not
 which label they support.
 """
 
@@ -52,9 +52,8 @@ class Explanation:
         label: The label that is explained.
         probability: Probability of the label.
         logit: Logit of the label.
-        tokens: All tokens that the encoder reads: the tokens of the text, special tokens, and padding if it is not
-            masked.
-        words: The words of the text, separated by white space. The value of a word is the sum over its tokens.
+        tokens: All input tokens of the encoder: the text's tokens, special tokens, and padding if it is not masked.
+        words: The words of the text, which are separated by white space. A word's value is the sum over its tokens.
     """
 
     label: str
@@ -71,11 +70,11 @@ class Explanation:
     def _repr_html_(self) -> str:
         largest = max((abs(word.value) for word in self.words), default=0.0) or 1.0
         words = [(word.text, word.value / largest, f"{word.value:+.3f}") for word in self.words]
-        head = f"<b>{text(self.label)}</b> probability {self.probability:.3f}; green is for it, red against it"
+        head = f"<b>{text(self.label)}</b> probability {self.probability:.3f}; green supports the label, red opposes it"
         return page(paragraph(head), paragraph(shaded(words)))
 
 
-def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
+def explain_label(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
     """Explain ``label`` for one text. ``source`` contains its token ids and EOS."""
     model = bundle.model
     ids = model.encoder_tokens(source)[0].tolist()
@@ -98,7 +97,7 @@ def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, 
 
 
 def _words(tokens: Sequence[Attribution], *, subwords: bool) -> tuple[Attribution, ...]:
-    """Return the words, each with the sums over its tokens. Tokens that are white space belong to no word."""
+    """Return the words, each with the sums over its tokens. White space tokens belong to no word."""
     words, starts = tokens_to_words([token.text for token in tokens], subwords=subwords)
     values, weights = [0.0] * len(words), [0.0] * len(words)
     for token, word in zip(tokens, starts, strict=True):

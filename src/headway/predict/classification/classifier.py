@@ -18,15 +18,15 @@ from headway.decode import length_batches
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.interop.hub import model_folder
 from headway.notebook_html import page, table
-from headway.predict.classification.attribution import Explanation, attribute
-from headway.predict.presentation import PresentedModel
+from headway.predict.classification.attribution import Explanation, explain_label
+from headway.predict.presentation import ModelWrapper
 from headway.predict.results import process_lines, raise_first_error
-from headway.predict.shared_weights import with_own_model
+from headway.predict.shared_weights import with_model_copy
 from headway.text.base import EOS, PAD, refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, PackedIds
 from headway.text.normalization import normalize
 
-_LINES_AHEAD = 2048  # lines of a stream that are read at a time, to be batched by length
+_LINES_AHEAD = 2048  # number of lines of a stream to read at a time, so that they can be batched by length
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Classification:
         label: The name of the label.
         probability: Probability of the label.
         probabilities: Probability of each label.
-        truncated: Whether the text was too long for the model, which then read only its beginning.
+        truncated: Whether the text was too long for the model, so that only its beginning was classified.
     """
 
     label: str
@@ -55,17 +55,18 @@ class Classification:
         return page(table(("label", "probability"), rows, numbers=(1,)))
 
 
-class Classifier(PresentedModel):
+class Classifier(ModelWrapper):
     """A trained classifier with its tokenizer. Several threads may call it at the same time.
 
     A text that is empty or only white space is an error. If a text is too long for the model, only its beginning is
-    read, and the result is marked ``truncated``.
+    classified, and the result is marked ``truncated``.
 
-    The given model does not change: the classifier has a copy, which shares the weights unless it is on another device.
+    The given model does not change. The classifier uses a copy, which shares the weights unless it is on another
+    device.
 
     Args:
-        bundle: The model.
-        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another device of PyTorch. None means
+        bundle: The trained classifier with its tokenizer.
+        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another PyTorch device. None means
             the model's current device.
         max_batch_tokens: Maximum size of a batch: number of texts x tokens of the longest text.
     """
@@ -79,9 +80,9 @@ class Classifier(PresentedModel):
         device: str | torch.device | None = None,
         max_batch_tokens: int = 4096,
     ) -> None:
-        from headway.engine.accelerate import accelerate  # not needed by translators, which import this package, too
+        from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
-        self.bundle = bundle = with_own_model(bundle, device)
+        self.bundle = bundle = with_model_copy(bundle, device)
         self.device = accelerate(bundle.model).projection.weight.device
         self.max_batch_tokens = max_batch_tokens
         self._encoder = CorpusEncoder(bundle.tokenizer)
@@ -103,8 +104,8 @@ class Classifier(PresentedModel):
         """Classify one text or a list of texts.
 
         Raises:
-            DataError: A text is empty or not valid Unicode. For a list, the message contains the number of the text,
-                counted from 1.
+            DataError: A text is empty or not valid Unicode. For a list, the message contains the text's number, counted
+                from 1.
         """
         if isinstance(text, str):
             return raise_first_error(self.classify_each([text]), None, 1)[0]
@@ -137,12 +138,12 @@ class Classifier(PresentedModel):
             DataError: The text is empty or not valid Unicode.
         """
         classification = self.classify(text)
-        chosen = self.find_label(label) or classification.label
+        chosen = self.resolve_label(label) or classification.label
         ids = self._batch(self._encoder.encode([self.bundle.normalized(text)]), np.arange(1))
-        return attribute(self.bundle, ids, chosen, classification.probabilities[chosen])
+        return explain_label(self.bundle, ids, chosen, classification.probabilities[chosen])
 
-    def find_label(self, label: str | None) -> str | None:
-        """Return a label as the model spells it, or None for None.
+    def resolve_label(self, label: str | None) -> str | None:
+        """Return a label in the model's spelling. None is returned unchanged.
 
         Raises:
             ConfigError: The model has no such label.
@@ -163,7 +164,7 @@ class Classifier(PresentedModel):
     def _probabilities(self, packed: PackedIds) -> NDArray[np.float32]:
         """Return the probabilities (N, C) of all labels, computed in batches of similar length."""
         model, limit = self.bundle.model, self.max_batch_tokens
-        # this model pads every text to its maximum length
+        # Some models pad every text to their maximum length.
         shortest = model.max_length if model.config.pad_to_max_length else 0
         lengths = np.clip(packed.lengths + 1, shortest, model.max_length).tolist()
         probabilities = np.empty((len(lengths), len(self.labels)), np.float32)
@@ -185,7 +186,7 @@ class Classifier(PresentedModel):
 
 
 def load_classifier(folder: str | Path, *, device: str | torch.device | None = "auto", **settings: Any) -> Classifier:
-    """Load the classifier in ``folder``. For the other arguments see :class:`Classifier`.
+    """Load the classifier in ``folder``. For the other arguments, see :class:`Classifier`.
 
     Raises:
         ConfigError: The machine does not have the device.
@@ -195,7 +196,7 @@ def load_classifier(folder: str | Path, *, device: str | torch.device | None = "
 
 
 def _problem(text: str) -> DataError | None:
-    """Return the error of a text that cannot be classified, or None if the text can be classified."""
+    """Return an error if a text cannot be classified, or None."""
     if not text.strip():
         return DataError("the text is empty; expected at least one character that is not white space")
     try:

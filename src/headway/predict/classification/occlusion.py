@@ -1,9 +1,9 @@
-"""Occlusion: how probable a label is without each word of a text.
+"""Occlusion: measure the probability of a label without each word of a text.
 
 Each word is left out in turn, and the rest is classified (for images: Zeiler and Fergus 2014, section 4.2; for text: Li
 et al. 2016, "Understanding Neural Networks through Representation Erasure"). Unlike gradient x input
-(:mod:`headway.predict.classification.attribution`), this measures a real change of the prediction. It costs one
-prediction for each word, so the words of a long text are left out in groups.
+(:mod:`headway.predict.classification.attribution`), this measures a real change in the prediction. It needs one
+prediction per word, so the words of a long text are left out in groups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway.predict.classification.classifier import Classifier
 from headway.text.normalization import original_pieces
 
 MAX_PARTS = 40
-MAX_CHARACTERS = 10_000  # number of characters of a text that are considered
+MAX_CHARACTERS = 10_000  # maximum number of characters of a text that are considered
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Occlusion:
     """The probability of a label for a text, and for the text without each of its parts.
 
     Attributes:
-        label: The label.
+        label: The label that is explained.
         probability: Probability of the label for the whole text.
         parts: The parts of the text, in order. Empty if the text is a single word.
     """
@@ -44,14 +44,14 @@ class Occlusion:
 def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occlusion:
     """Return the probability of ``label``, by default the most probable label, without each part of ``text``.
 
-    Only the first :data:`MAX_CHARACTERS` characters from the first word on are considered, in at most :data:`MAX_PARTS`
-    parts. Text that the model does not read is ignored.
+    At most :data:`MAX_CHARACTERS` characters, counted from the first word, are considered, in at most
+    :data:`MAX_PARTS` parts. Text beyond the model's maximum length is ignored.
 
     Raises:
         ConfigError: The label does not exist.
         DataError: The text is empty or not valid Unicode.
     """
-    label = classifier.find_label(label)
+    label = classifier.resolve_label(label)
     text = text[: len(text) - len(text.lstrip()) + MAX_CHARACTERS]
     whole = classifier.classify(text)
     chosen = label or whole.label
@@ -66,7 +66,7 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
 
 
 def _truncated_text(classifier: Classifier, text: str) -> str:
-    """Return the beginning of a text that the model reads."""
+    """Return the text truncated to the model's maximum length."""
     bundle = classifier.bundle
     read, tokenizer = bundle.normalized(text), bundle.tokenizer
     length = len(tokenizer.decode(tokenizer.encode(read)[: bundle.model.max_length - 1]))

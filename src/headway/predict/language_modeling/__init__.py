@@ -1,2 +1,1 @@
-"""Language models and masked language models: continue texts, fill in hidden words, and measure how probable texts
-are."""
+"""Language models and masked language models: continue texts, fill in masked words, and score texts."""

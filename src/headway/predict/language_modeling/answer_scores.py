@@ -1,4 +1,4 @@
-"""Score the possible answers to a question with a language model: the log-probability of each token of each answer."""
+"""Score the possible answers to questions with a language model: the log-probability of each token of each answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.errors import LengthError
 from headway.predict.language_modeling.language_model import LanguageModel
 
 TokenLogProbs = tuple[tuple[float, ...], ...]
-"""The log-probabilities of the tokens of each answer, in nats."""
+"""For each answer, the log-probabilities of its tokens, in nats."""
 
 
 def score_answers(
@@ -20,20 +20,20 @@ def score_answers(
     *,
     precision: Precision = "float32",
 ) -> list[TokenLogProbs | LengthError]:
-    """Return the log-probabilities of the tokens of each answer after its prompt.
+    """Return the log-probabilities of each answer's tokens after the prompt.
 
-    The prompt and an answer are tokenized as one text. All answers to a question are scored from the same position on:
-    the end of the longest common prefix of the tokens of the prompt and of the prompt with each answer. BOS is read
-    first, and EOS after an answer does not count.
+    The prompt and an answer are tokenized as one text. All answers to a question are scored from the same position:
+    the end of the longest prefix that the tokens of the prompt and of the prompt with each answer have in common. The
+    input begins with BOS. EOS after an answer is not scored.
 
     Args:
-        model: The language model.
-        prompts: The text before the answers of each question.
-        answers: The answers to each question, with the space before them, if there is one.
-        precision: As in :meth:`LanguageModel.score`.
+        model: The language model that scores the answers.
+        prompts: For each question, the text before the answers.
+        answers: The answers to each question. If a space separates prompt and answer, it is part of the answer.
+        precision: Precision of the model; see :meth:`LanguageModel.score`.
 
     Returns:
-        The scores of each question, or an error if the prompt with an answer does not fit into the model's context.
+        For each question, the scores, or an error if the prompt with an answer does not fit into the model's context.
     """
     texts = [[prompt + answer for answer in several] for prompt, several in zip(prompts, answers, strict=True)]
     read = list(map(model.bundle.normalized, [*prompts, *chain.from_iterable(texts)]))
@@ -51,13 +51,13 @@ def score_answers(
 
 
 def _first_answer_position(prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> int:
-    """Return the number of tokens that the prompt and all answers have in common, and after which each has a token."""
+    """Return the length of the prefix that the prompt and all answers share, so that at least one token follows it."""
     common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(prompt, *answers, strict=False)))
     return min(common, *(len(ids) - 1 for ids in answers))
 
 
 def _length_error(context: int | None, num_tokens: int) -> LengthError | None:
-    """Return the error of a prompt that does not fit into the context with its longest answer, or None."""
+    """Return an error if a prompt with its longest answer does not fit into the context, or None."""
     if context is None or num_tokens < context:
         return None
     return LengthError(

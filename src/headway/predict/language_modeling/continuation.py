@@ -1,4 +1,4 @@
-"""The continuation of a prompt: whole, or as a stream of its text or its tokens."""
+"""The continuation of a prompt, either complete or as a stream of text or tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from headway.notebook_html import DOUBT, page, paragraph, shaded, text
-from headway.predict.results import TokenAlternative, shortened
+from headway.predict.results import TokenAlternative, abbreviate
 from headway.text.visible_tokens import make_visible
 
 PartT = TypeVar("PartT")
@@ -22,9 +22,9 @@ class Continuation:
         text: The new text, without the prompt, and without an incomplete character at the end.
         tokens: The new tokens as displayed, without EOS. They include the tokens that a stop string removed from the
             text, up to the token that completed the stop string.
-        token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
-        finish_reason: Whether the model ended the text, a stop string, or the maximum length: that of the options or,
-            without sliding, of the context.
+        token_log_probabilities: The model's log-probability of each token, in nats, regardless of the options.
+        finish_reason: "end" if the model generated EOS, "stop" if a stop string ended the text, "length" if the text
+            reached the maximum length or, unless the context slides, the end of the context.
         ids: The ids of ``tokens``.
     """
 
@@ -35,7 +35,7 @@ class Continuation:
     ids: tuple[int, ...]
 
     def __repr__(self) -> str:
-        return f"<Continuation: {shortened(self.text)}, {len(self.tokens):,} tokens, ended by {self.finish_reason}>"
+        return f"<Continuation: {abbreviate(self.text)}, {len(self.tokens):,} tokens, ended by {self.finish_reason}>"
 
     def _repr_html_(self) -> str:
         probabilities = zip(self.tokens, map(math.exp, self.token_log_probabilities), strict=True)
@@ -49,7 +49,7 @@ class GeneratedToken:
 
     Attributes:
         token: The token as displayed.
-        log_probability: The token's log-probability under the model in nats, regardless of the options.
+        log_probability: The model's log-probability of the token, in nats, regardless of the options.
         alternatives: The most probable tokens at the token's position, best first. The token may be one of them.
         id: The token's id.
     """
@@ -65,9 +65,9 @@ class StreamPart:
     """A part of a continuation.
 
     Attributes:
-        text: The text that has become final. It is empty while the last character is incomplete, or while the text
-            may be the beginning of a stop string.
-        tokens: The tokens that were generated since the last part.
+        text: The new final text. It is empty while the last character is incomplete, or while the text may be the
+            beginning of a stop string.
+        tokens: The tokens that were generated since the previous part.
     """
 
     text: str
@@ -75,10 +75,10 @@ class StreamPart:
 
 
 class ContinuationStream(Iterator[PartT]):
-    """A continuation as it is generated.
+    """An iterator over the parts of a continuation while it is being generated.
 
     Attributes:
-        continuation: The whole continuation. None until the iterator has ended.
+        continuation: The complete continuation. None until the iterator has ended.
     """
 
     def __init__(self, parts: Generator[StreamPart, None, Continuation]) -> None:
@@ -93,12 +93,12 @@ class ContinuationStream(Iterator[PartT]):
             raise StopIteration from None
 
     def close(self) -> None:
-        """End the generation."""
+        """Stop the generation."""
         self._parts.close()
 
 
 class TextStream(ContinuationStream[str]):
-    """The text of a continuation as it is generated: an iterator over its parts."""
+    """An iterator over the text of a continuation while it is being generated."""
 
     def __next__(self) -> str:
         while not (text := self._next_part().text):
@@ -107,7 +107,7 @@ class TextStream(ContinuationStream[str]):
 
 
 class TokenStream(ContinuationStream[StreamPart]):
-    """The tokens of a continuation as they are generated, with the text that they complete."""
+    """An iterator over the tokens of a continuation while it is being generated, with the text that they complete."""
 
     def __next__(self) -> StreamPart:
         return self._next_part()

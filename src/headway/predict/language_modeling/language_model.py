@@ -48,10 +48,10 @@ from headway.predict.language_modeling.sequence_scores import (
     score_sequences_by_steps,
     score_sequences_with_state,
 )
-from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
-from headway.predict.presentation import PresentedModel
+from headway.predict.phrases import check_phrases, tokenize_banned_phrases, tokenize_included_phrases, word_boundaries
+from headway.predict.presentation import ModelWrapper
 from headway.predict.results import Source, TokenAlternative
-from headway.predict.shared_weights import Once, with_own_model
+from headway.predict.shared_weights import Lazy, with_model_copy
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]
@@ -61,21 +61,21 @@ _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maximum number of tokens and of sequences in a batch
 
 
-class LanguageModel(PresentedModel):
+class LanguageModel(ModelWrapper):
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
-    The given model does not change: this object has a copy, which shares the weights unless it is on another device.
-    After further training, make a new object: the copy shares the new weights, but the model that generates was
-    converted from the earlier weights.
+    The given model does not change. This object uses a copy, which shares the weights unless it is on another device.
+    After further training, create a new object: the copy shares the new weights, but text is generated with a model
+    that was converted from the earlier weights.
 
     Args:
-        bundle: The model.
-        device: Device to run on: "auto" (a GPU if there is one; the CPU for int8), "cpu", "cuda" or another device of
-            PyTorch. None means the model's current device.
-        precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
+        bundle: The trained model with its tokenizer.
+        device: Device to run on: "auto" (a GPU if there is one; the CPU for int8), "cpu", "cuda" or another PyTorch
+            device. None means the model's current device.
+        precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" does not use int8 if it
             changes the most probable tokens of an imported model (:mod:`headway.engine.int8_check`).
-        int8_check: The result of the int8 check, if it is already known. Otherwise an imported model is checked when it
-            is needed.
+        int8_check: The result of the int8 check, if it is already known. Otherwise, an imported model is checked when
+            the result is needed.
 
     Raises:
         ConfigError: The model or the machine does not support the precision.
@@ -93,7 +93,7 @@ class LanguageModel(PresentedModel):
     ) -> None:
         from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
-        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=precision == "int8")
+        self.bundle = bundle = with_model_copy(bundle, device, needs_cpu=precision == "int8")
         self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         self._chosen_precision = search_precision(bundle.model, precision, self.device)
@@ -106,33 +106,34 @@ class LanguageModel(PresentedModel):
         self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
 
     def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
-        """Make all calls search with these functions, so that they can share batches."""
+        """Replace the search functions of all calls, so that calls can share batches."""
         self._search_all, self._search_steps = search, steps
 
     def with_search(self, search: SearchFunction) -> LanguageModel:
-        """Return a copy of this object, with the same model, that generates with ``search``."""
+        """Return a copy of this object that uses the same model, but generates with ``search``."""
         copied = copy.copy(self)
         copied._search_all = search
         return copied
 
     @property
     def context_length(self) -> int | None:
-        """The context of the model in tokens; see :attr:`headway.bundle.LanguageModelBundle.context_length`."""
+        """The model's context length in tokens; see :attr:`headway.bundle.LanguageModelBundle.context_length`."""
         return self.bundle.context_length
 
     @property
     def precision(self) -> Precision:
-        """The precision in which the model generates. The first use with "auto" may check int8."""
+        """The precision in which the model generates. With "auto", the first access may run the int8 check."""
         return fastest_float_precision(self.device) if self._failed_check() else self._chosen_precision
 
     def precision_note(self) -> str | None:
-        """Return why the model does not generate in int8 although this would be the fastest, or although its weights
-        are stored in it, or None.
+        """Return why the model does not generate in int8, although int8 is fastest or its weights are stored in int8.
+
+        None means that there is nothing to note.
         """
         return self._failed_check() or stored_int8_note(self.bundle.model, self.precision)
 
     def _failed_check(self) -> str | None:
-        """Return why the model does not generate in int8 although this would be the fastest, or None."""
+        """Return why the model does not generate in int8 if int8 failed the check, or None."""
         check = self.int8_check if self._requested_precision == "auto" else None
         if check is None or check.passed:
             return None
@@ -140,10 +141,10 @@ class LanguageModel(PresentedModel):
 
     @property
     def int8_check(self) -> Int8Check | None:
-        """The agreement of int8 with float32, which is measured if it is not known.
+        """The measured agreement between int8 and float32. The first access measures it if it is not known.
 
-        None if the model or the machine does not support int8, and for models that were not imported, unless the result
-        was given.
+        None if the model or the machine does not support int8. Also None for a model that was not imported, unless the
+        result was passed to the constructor.
         """
         if not self._depends_on_check():
             return None
@@ -154,11 +155,11 @@ class LanguageModel(PresentedModel):
 
     @property
     def awaits_int8_check(self) -> bool:
-        """Whether the first use with "auto" checks int8."""
+        """Whether the first use with "auto" will run the int8 check."""
         return self._int8_check is None and self._depends_on_check()
 
     def _depends_on_check(self) -> bool:
-        """Return whether int8 must pass the check for "auto" to choose it."""
+        """Return whether "auto" chooses int8 only if it passes the check."""
         may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
         # Without float weights, the int8 weights cannot be compared with the original ones.
         has_floats = self.bundle.model.int8_weights is None
@@ -172,7 +173,7 @@ class LanguageModel(PresentedModel):
         return check
 
     def _convert_once(self, precision: Precision) -> Callable[[], Any]:
-        return Once(partial(to_search_model, self._model, precision))
+        return Lazy(partial(to_search_model, self._model, precision))
 
     def _search_model(self) -> Any:
         return self._search_models[self.precision]()
@@ -188,18 +189,18 @@ class LanguageModel(PresentedModel):
     def generate(
         self, prompt: Prompt | list[Prompt] | list[str] = "", *, seeds: Sequence[int] | None = None, **options: Any
     ) -> list[Continuation] | list[list[Continuation]]:
-        """Generate ``n`` continuations of a prompt, or of each prompt of a list.
+        """Generate ``n`` continuations of a prompt, or of each prompt in a list.
 
         The result for a prompt does not depend on the other prompts, except for rounding.
 
         Args:
             prompt: The beginning of a text, or a list of them.
-            seeds: A random seed for each prompt of a list, so that equal prompts get different continuations.
+            seeds: A random seed for each prompt in a list, so that equal prompts get different continuations.
                 Default: the option ``seed`` for every prompt.
-            options: The fields of :class:`GenerationOptions`. Those that are not given are the model's.
+            options: The fields of :class:`GenerationOptions`. Default: the model's own options.
 
         Raises:
-            ConfigError: The options do not fit together.
+            ConfigError: The options are not compatible.
             DataError: A prompt is not valid Unicode.
             LengthError: A prompt leaves no room for new tokens in the model's context.
         """
@@ -230,22 +231,22 @@ class LanguageModel(PresentedModel):
         return results if isinstance(prompt, list) else results[0]
 
     def check_prompt(self, prompt: Prompt, **options: Any) -> None:
-        """Raise the error that :meth:`generate` would raise for a prompt and its options."""
+        """Raise the exception that :meth:`generate` would raise for this prompt and these options, if any."""
         self._prompt_ids(prompt, None, self.generation_options(**options))
 
     def generation_options(self, **options: Any) -> GenerationOptions:
-        """Return all options of a generation with the given ones: those that are not given are the model's."""
+        """Return complete generation options: the given ones, and the model's own options for all others."""
         return GenerationOptions.from_defaults(self.bundle.generation, options)
 
     def stream(self, prompt: Prompt = "", **options: Any) -> TextStream:
-        """Continue a prompt, and return the text in parts as it is generated: characters are never divided.
+        """Continue a prompt, and return a stream of the text as it is generated. Characters are never split.
 
-        The joined parts are the text of :meth:`generate`, which has the same options. If the last token ends inside a
-        character, that character is missing in both.
+        The concatenated parts equal the text from :meth:`generate` with the same options. If the last token ends inside
+        a character, that character is missing in both.
 
         Raises:
-            ConfigError: The options do not fit together, or ask for several continuations or for a beam, whose text is
-                not final before the end.
+            ConfigError: The options are not compatible, or request several continuations or a beam, whose text is not
+                final before the end.
             DataError: The prompt is not valid Unicode.
             LengthError: The prompt leaves no room for new tokens in the model's context.
         """
@@ -254,14 +255,14 @@ class LanguageModel(PresentedModel):
     def stream_tokens(
         self, prompt: Prompt = "", *, alternatives: int = DEFAULT_ALTERNATIVES, **options: Any
     ) -> TokenStream:
-        """Continue a prompt like :meth:`stream`, and return each token with its probability as it is generated.
+        """Continue a prompt like :meth:`stream`, and return a stream of the tokens with their probabilities.
 
         Args:
             prompt: The beginning of a text.
             alternatives: Number of most probable tokens to list at each position.
             options: The fields of :class:`GenerationOptions`.
 
-        Raises the errors of :meth:`stream`.
+        Raises the same exceptions as :meth:`stream`.
         """
         if alternatives < 0:
             raise ConfigError(f"alternatives = {alternatives}: expected 0 or more")
@@ -270,7 +271,7 @@ class LanguageModel(PresentedModel):
     def _parts(
         self, prompt: Prompt, raw_options: dict[str, Any], alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
-        options = self.generation_options(**{"beam_size": 1, **raw_options})  # streams without a beam of the model's
+        options = self.generation_options(**{"beam_size": 1, **raw_options})  # the model's own beam size is ignored
         if options.n > 1 or options.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
         return self._stream(self._prompt_ids(prompt, 1, options), options, alternatives)
@@ -310,7 +311,7 @@ class LanguageModel(PresentedModel):
         return continuation
 
     def _generated_tokens(self, hypothesis: Hypothesis, start: int) -> tuple[GeneratedToken, ...]:
-        """Return the tokens of a hypothesis from ``start`` on, with their alternatives."""
+        """Return the tokens of a hypothesis, beginning at index ``start``, with their alternatives."""
         display, ids = self._tokenizer.display, hypothesis.tokens[start:]
         recorded = hypothesis.top_tokens_per_step[start:] or ((),) * len(ids)
         values = hypothesis.token_log_probabilities[start:]
@@ -327,15 +328,15 @@ class LanguageModel(PresentedModel):
     def score(
         self, texts: Sequence[str], *, stride: int | None = None, precision: Precision = "float32"
     ) -> list[ScoredText]:
-        """Return the log-probability of each token of each text and of EOS after it, in nats.
+        """Return the log-probability, in nats, of each token in each text and of EOS after the text.
 
-        Texts longer than the context are read in windows, as in :meth:`perplexity`. The result for a text does not
+        Texts longer than the context are scored in windows, as in :meth:`perplexity`. The result for a text does not
         depend on the other texts, except for rounding.
 
         Args:
-            texts: The texts.
-            stride: Tokens between windows. Default: half of the context.
-            precision: As in :meth:`perplexity`.
+            texts: The texts to score.
+            stride: Tokens between the beginnings of two windows. Default: half of the context.
+            precision: Precision of the measured model; see :meth:`perplexity`.
 
         Raises:
             DataError: A text is not valid Unicode.
@@ -351,22 +352,22 @@ class LanguageModel(PresentedModel):
             for ids, values in zip(encoded, log_probs, strict=True)
         ]
 
-    def read_prompt(self, prompt: Prompt) -> tuple[str, int]:
-        """Return the text of a prompt, and its number of tokens.
+    def decode_prompt(self, prompt: Prompt) -> tuple[str, int]:
+        """Return the text and the number of tokens of a prompt.
 
         Raises:
-            DataError: The prompt is not valid Unicode, or has ids of no tokens.
+            DataError: The prompt is not valid Unicode, or contains an id outside the vocabulary.
         """
         ids = self._encode(prompt, 1)
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids), len(ids)
 
     def predict_tokens(self, text: Prompt, continuation: tuple[int, ...] = (), *, count: int) -> list[PredictedToken]:
-        """Return the probability of each token of a text and of the ``count`` most probable tokens at its position.
+        """Return the probability of each token in a text, and the ``count`` most probable tokens at each position.
 
         Args:
-            text: The text. Its first token is predicted from BOS.
-            continuation: The ids of more tokens after it.
-            count: Number of most probable tokens.
+            text: The text to predict. Its first token is predicted from BOS.
+            continuation: The ids of more tokens after the text.
+            count: Number of most probable tokens to list at each position.
 
         Raises:
             DataError: The text is not valid Unicode.
@@ -386,17 +387,18 @@ class LanguageModel(PresentedModel):
     ) -> Perplexity:
         """Measure how well the model predicts texts.
 
-        A text that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
-        before, and only tokens that no earlier window has predicted count, so that each token counts once and, except
-        in the first window, has at least context_length - stride tokens of context. A model that carries its state has
-        no windows: each token has the whole text before it as context.
+        A text that is longer than the context is processed in windows. Each window begins ``stride`` tokens after the
+        previous one, and only tokens that no earlier window has predicted are counted. So each token is counted once
+        and, except in the first window, has at least context_length - stride tokens of context. A model that carries
+        its state needs no windows: the context of each token is the whole text before it.
 
         Args:
-            texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
-                million characters at a time.
-            stride: Tokens between windows, at most the context length, which is fastest. Default: half the context.
-            precision: Precision of the measured model: "auto" means the one in which it generates. Precisions other
-                than float32 are measured as the model generates, one token at a time, which takes longer.
+            texts: The texts to predict. Each is predicted from its beginning, without the texts before it. About a
+                million characters are processed at a time.
+            stride: Tokens between the beginnings of two windows. The maximum, the context length, is fastest. Default:
+                half of the context.
+            precision: Precision of the measured model. "auto" means the precision in which the model generates. All
+                precisions except float32 are measured one token at a time, as in generation, which takes longer.
 
         Raises:
             DataError: There is no text, or a text is not valid Unicode.
@@ -409,7 +411,7 @@ class LanguageModel(PresentedModel):
         return measure_perplexity(texts, self._tokenizer, settings, partial(self._log_probs, settings=settings))
 
     def signature(self, stride: int | None = None, precision: Precision = "float32") -> str:
-        """Return the settings that measurements with this stride depend on; see :attr:`Perplexity.signature`.
+        """Return the signature of measurements with this stride and precision; see :attr:`Perplexity.signature`.
 
         Raises:
             ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
@@ -423,7 +425,7 @@ class LanguageModel(PresentedModel):
         return MeasurementSettings.choose(self.context_length, stride, precision)
 
     def _log_probs(self, encoded: Sequence[Sequence[int]], settings: MeasurementSettings) -> list[Float[Tensor, " _"]]:
-        """Return the log-probability of each token of each text and of EOS after it."""
+        """Return the log-probability of each token in each text and of EOS after the text."""
         context, stride, precision = settings.context, settings.stride, settings.precision
         if context is None or stride is None:
             model = cast("RecurrentLM", self._model)  # only a recurrent model has an unlimited context
@@ -442,7 +444,7 @@ class LanguageModel(PresentedModel):
         return list(text)
 
     def _prompt_ids(self, prompt: Prompt, number: int | None, options: GenerationOptions) -> tuple[int, ...]:
-        """Return the tokens of a prompt, without the tokens that begin every text. ``number`` is for messages."""
+        """Return the token ids of a prompt, without the prefix of every prompt. ``number`` is for error messages."""
         encoded = tuple(self._encode(prompt, number or 1))
         context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
         if context is not None and beginning >= context:
@@ -450,19 +452,19 @@ class LanguageModel(PresentedModel):
         if options.beyond_context == "stop" and context is not None and beginning + len(encoded) >= context:
             which = "the prompt" if number is None else f"prompt {number}"
             raise ContextLengthError(
-                f"{which} has {len(encoded)} tokens, but the model's context is {context}, and the begin symbol and at "
-                "least one new token must fit into it",
+                f"{which} has {len(encoded)} tokens, but the model's context has {context}, and the begin symbol and "
+                "at least one new token must also fit into it",
                 number=number or 1,
                 num_tokens=len(encoded),
                 context_length=context,
-                hint="shorten it, or set beyond_context = 'slide'",
+                hint="shorten the prompt, or set beyond_context = 'slide'",
             )
         return encoded
 
     def _search(
         self, prompts: Sequence[tuple[Sequence[int], Sequence[int], int]], options: GenerationOptions
     ) -> list[list[Hypothesis]]:
-        """Continue each prompt, given with the tokens that were added to it before and its random seed."""
+        """Continue prompts. Each is a tuple of the prompt's ids, the ids generated so far, and the random seed."""
         return self._search_all(
             self._search_model(),
             [replace(self._request(prompt, generated, options), seed=seed) for prompt, generated, seed in prompts],
@@ -473,7 +475,7 @@ class LanguageModel(PresentedModel):
         )
 
     def _request(self, prompt: Sequence[int], generated: Sequence[int], options: GenerationOptions) -> Request:
-        """Return the request to continue ``prompt`` and ``generated``; the context may contain only the end."""
+        """Return the request to continue ``prompt`` and ``generated``, truncated on the left to fit the context."""
         read, limit, context = (*prompt, *generated), options.max_new_tokens - len(generated), self.context_length
         beginning = self.bundle.prompt_prefix
         if context is not None:
@@ -490,18 +492,18 @@ class LanguageModel(PresentedModel):
             source=ids[:-1],
             first_token=ids[-1],
             limit=limit,
-            include=phrases_to_include(self._tokenizer, phrases),
+            include=tokenize_included_phrases(self._tokenizer, phrases),
             boundaries=word_boundaries(self._tokenizer) if options.include else None,
-            banned=banned_ids(self._tokenizer, phrases),
+            banned=tokenize_banned_phrases(self._tokenizer, phrases),
             should_end=self._stop_rule(generated, options.stop) if options.stop else None,
         )
 
     def _stop_rule(self, generated: Sequence[int], stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-        """Return the rule that ends a continuation of ``generated`` with the token that completes a stop string.
+        """Return a function that returns whether the last generated token completes a stop string.
 
-        It decodes only the last tokens, unless their text contains a stop string. Enough text comes before the last
-        token, so that a string that this token completes is found. The first three characters may be wrong: parts of a
-        character whose first bytes are not decoded.
+        The function decodes only the last tokens, unless their text contains a stop string. It decodes enough tokens
+        before the last one to find any string that this token completes. The first three characters of the decoded text
+        may be wrong, because they may be parts of a character whose first bytes are not decoded.
         """
         decode, needed = self._tokenizer.decode_continuation, max(map(len, stops)) + 3
 
@@ -516,7 +518,7 @@ class LanguageModel(PresentedModel):
         return ends
 
     def _must_continue(self, hypothesis: Hypothesis, options: GenerationOptions) -> bool:
-        """Return whether a continuation ended only because the context was full, and must continue."""
+        """Return whether a continuation ended only because the context was full, so that it must be continued."""
         return (
             options.beyond_context == "slide"
             and not hypothesis.finished
@@ -539,13 +541,14 @@ class LanguageModel(PresentedModel):
 def load_language_model(
     folder: str | Path, *, device: str | torch.device | None = "auto", precision: Precision = "auto"
 ) -> LanguageModel:
-    """Load the language model in ``folder``, or of a name on the Hugging Face Hub (``hf:NAME``).
+    """Load the language model in ``folder``, or a model from the Hugging Face Hub (``hf:NAME``).
 
-    For the other arguments see :class:`LanguageModel`.
+    For the other arguments, see :class:`LanguageModel`.
 
     Raises:
         ConfigError: The model or the machine does not support the device or the precision.
-        BundleError: The folder does not contain a language model, or one of its files is missing, damaged or foreign.
+        BundleError: The folder does not contain a language model, or one of its files is missing, damaged or belongs to
+            another model.
     """
     folder = model_folder(folder)
     bundle = LanguageModelBundle.load(folder)
@@ -556,7 +559,7 @@ _NOTHING_YET = Hypothesis((), 0.0, 0.0)
 
 
 def _joined(hypothesis: Hypothesis, following: Hypothesis) -> Hypothesis:
-    """Return a continuation that ``following`` continues."""
+    """Append ``following``, which continues ``hypothesis``, to it."""
     log_probs = (*hypothesis.token_log_probabilities[: len(hypothesis.tokens)], *following.token_log_probabilities)
     return replace(
         following,
@@ -570,12 +573,12 @@ def _joined(hypothesis: Hypothesis, following: Hypothesis) -> Hypothesis:
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
     """Return the start of the stop string that ends first in ``text``, or None if it contains none.
 
-    Text that follows does not change the result, so generated text may be searched while it grows.
+    Later text does not change the result, so generated text may be searched while it grows.
     """
     endings = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
     return min(endings)[1] if endings else None
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of ``text`` that begins ``stop``."""
+    """Return the length of the longest suffix of ``text`` that is a prefix of ``stop``."""
     return next((size for size in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,11 +1,11 @@
-"""Fill in hidden words, and measure how probable texts are, with a masked language model.
+"""Fill in masked words, and score texts, with a masked language model.
 
-The model gives the probability of each token at a hidden position, given the rest of the text. Several hidden tokens
-are filled in from left to right: the probability of a filling is the product of the probabilities of its tokens, each
-given the text in which the tokens before it are filled in and the tokens after it are hidden.
+The model predicts the probability of each token at a masked position, given the rest of the text. Several masked tokens
+are filled in from left to right. The probability of a filling is the product of the probabilities of its tokens. Each
+is computed given the text in which the masks before it are filled in and the tokens after it are still masked.
 
 The score of a text is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", equation 2):
-each token is hidden in turn, and the log-probabilities of all tokens, each given all others, are added up.
+each token is masked in turn, and the log-probabilities of all tokens, each given all others, are summed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from headway.decode import give_way
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.interop.hub import model_folder
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
-from headway.predict.presentation import PresentedModel
-from headway.predict.shared_weights import with_own_model
+from headway.predict.presentation import ModelWrapper
+from headway.predict.shared_weights import with_model_copy
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
 _MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maximum number of tokens and of logits in a batch
 MAX_MASKS = 20
-MIN_BEAM = 10  # number of partial fillings to keep after each hidden word
+MIN_BEAM = 10  # minimum number of partial fillings to keep after each masked word
 
 _Query = tuple[tuple[int, ...], int]  # the ids of a text, and the position at which a token is predicted
 
 
 @dataclass(frozen=True)
 class Filling:
-    """A way to fill in the hidden words of a text.
+    """A way to fill in the masks in a text.
 
     Attributes:
-        text: The whole text.
+        text: The complete text.
         words: The text filled in for each mask, without surrounding white space.
-        probability: The probability of all filled-in tokens; see
+        probability: The joint probability of all filled-in tokens; see
             :mod:`headway.predict.language_modeling.masked_language_model`.
         token_log_probabilities: Log-probability of each filled-in token, in nats.
         ids: The ids of the filled-in tokens.
@@ -60,9 +60,7 @@ class Filling:
 
 @dataclass(frozen=True)
 class _Partial:
-    """A text with some of its masks filled in: its ids with BOS and EOS, and the ids and log-probabilities of the
-    fillings.
-    """
+    """A partly filled-in text: its ids with BOS and EOS, and the ids and log-probabilities of the filled-in words."""
 
     ids: tuple[int, ...]
     words: tuple[tuple[int, ...], ...] = ()
@@ -73,18 +71,18 @@ class _Partial:
         return math.fsum(self.log_probs)
 
 
-class MaskedLanguageModel(PresentedModel):
+class MaskedLanguageModel(ModelWrapper):
     """A trained masked language model with its tokenizer. Several threads may call it at the same time.
 
-    The given model does not change: this object has a copy, which shares the weights unless it is on another device.
+    The given model does not change. This object uses a copy, which shares the weights unless it is on another device.
 
     Args:
-        bundle: The model.
-        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another device of PyTorch. None means
+        bundle: The trained model with its tokenizer.
+        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another PyTorch device. None means
             the model's current device.
 
     Attributes:
-        mask_id: The id of hidden tokens.
+        mask_id: The id of the mask token.
     """
 
     bundle: MaskedLanguageModelBundle
@@ -92,7 +90,7 @@ class MaskedLanguageModel(PresentedModel):
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
         from headway.engine.accelerate import accelerate  # imported here: translators do not need it
 
-        self.bundle = bundle = with_own_model(bundle, device)
+        self.bundle = bundle = with_model_copy(bundle, device)
         self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         assert bundle.tokenizer.mask_id is not None  # the bundle has checked it
@@ -103,7 +101,7 @@ class MaskedLanguageModel(PresentedModel):
 
     @property
     def context_length(self) -> int:
-        """The length of the longest text that the model was trained on, in tokens with BOS and EOS."""
+        """The maximum length of a text in tokens, including BOS and EOS."""
         length: int = self._model.config.max_length
         return length
 
@@ -112,7 +110,7 @@ class MaskedLanguageModel(PresentedModel):
         self.score(["a"])
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text with BOS, EOS, and the id of hidden tokens for each "[MASK]".
+        """Return the ids of a text with BOS and EOS, and with :attr:`mask_id` for each "[MASK]".
 
         Raises:
             DataError: The text is not valid Unicode.
@@ -122,20 +120,21 @@ class MaskedLanguageModel(PresentedModel):
         return self._template(self.bundle.normalized(text).split(MASK))[0]
 
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None) -> list[Filling]:
-        """Return the most probable ways to fill in each "[MASK]" of a text, the best first.
+        """Return the most probable ways to fill in the masks ("[MASK]") in a text, best first.
 
-        Without ``candidates``, each mask is one token. With several masks, a beam of at least ten fillings is kept.
+        Without ``candidates``, each mask is replaced by one token. If there are several masks, beam search with a beam
+        of at least ten fillings is used.
 
         Args:
             text: A text with at least one "[MASK]".
-            top: Number of fillings.
-            candidates: The words or phrases to choose from for each mask. They may have several tokens each; the
-                probability of a candidate is then the product of theirs, which is lower for longer candidates.
+            top: Number of fillings to return.
+            candidates: The words or phrases to choose from for each mask. A candidate may have several tokens. Its
+                probability is the product of the tokens' probabilities, so longer candidates are less probable.
 
         Raises:
             DataError: The text has no mask or more than 20, or is not valid Unicode.
             LengthError: The text is longer than the model's context.
-            ConfigError: ``top`` is not positive, or a candidate is empty or unknown to the model.
+            ConfigError: ``top`` is not positive, or a candidate is empty or contains unknown tokens.
         """
         refuse_surrogates(text, 1)
         text = self.bundle.normalized(text)
@@ -163,15 +162,15 @@ class MaskedLanguageModel(PresentedModel):
         fillings = [self._filling(partial) for partial in partials[:top]]
         if text.startswith(" "):
             return fillings
-        # The token predicted for the first word may begin with a space, which does not belong to the text.
+        # The token predicted for the first word may begin with a space that does not belong to the text.
         return [replace(filling, text=filling.text.lstrip(" ")) for filling in fillings]
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
-        """Return the log-probability of each token of each text given all its other tokens, in nats.
+        """Return the log-probability, in nats, of each token in each text given all other tokens in the text.
 
-        Their sum is the pseudo-log-likelihood of the text. BOS and EOS are given, not predicted. If a text is longer
-        than the model's context, the model reads a window around the hidden token. The result for a text does not
-        depend on the other texts, except for rounding.
+        The sum over a text is its pseudo-log-likelihood. BOS and EOS are given, not predicted. If a text is longer than
+        the model's context, a window around the masked token is used. The result for a text does not depend on the
+        other texts, except for rounding.
 
         Raises:
             DataError: A text is not valid Unicode.
@@ -213,9 +212,9 @@ class MaskedLanguageModel(PresentedModel):
 
     @torch.inference_mode()
     def hidden_states(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
-        """Return the state at one position of each row from which the output projection computes logits.
+        """Return, for one position of each row, the state from which the output projection computes logits.
 
-        All rows have the same length, so that a result does not depend on padding.
+        All rows have the same length, so that results do not depend on padding.
         """
         head_states = []
         rows = self._rows(tokens.size(1))
@@ -229,13 +228,13 @@ class MaskedLanguageModel(PresentedModel):
 
     @torch.inference_mode()
     def most_probable_tokens(self, states: Float[Tensor, "N D"]) -> list[int]:
-        """Return the most probable token, which is no special token, for each result of :meth:`hidden_states`."""
+        """Return the most probable token, excluding special tokens, for each state from :meth:`hidden_states`."""
         logits = self._model.projection(states).float().cpu().index_fill(1, self._special_ids, -math.inf)
         return list(map(int, logits.argmax(1)))
 
     @torch.inference_mode()
     def _log_probs(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the log-probabilities of all tokens at one position of each row. All rows have the same length."""
+        """Return the log-probabilities of all tokens at one position in each row. All rows have the same length."""
         states = torch.split(self.hidden_states(tokens, positions), self._rows(tokens.size(1)))
         log_probs = torch.cat([self._model.projection(some).float().log_softmax(-1).cpu() for some in states])
         if bool(log_probs.isnan().any()):
@@ -243,13 +242,13 @@ class MaskedLanguageModel(PresentedModel):
         return log_probs
 
     def _rows(self, length: int) -> int:
-        """Return how many rows of this length are in a batch."""
+        """Return the number of rows of this length that fit into a batch."""
         return max(min(_MAX_TOKENS // length, _MAX_LOGITS // self._tokenizer.vocab_size), 1)
 
     def _template(self, parts: Sequence[str]) -> tuple[tuple[int, ...], list[bool]]:
-        """Return the ids of a text with masks, and for each mask whether the space before it belongs to its word.
+        """Return the ids of a text with masks, and for each mask whether its word includes the space before it.
 
-        A space before a word belongs to the word's first token, unless tokens are single characters.
+        A space before a word is part of the word's first token, unless tokens are single characters.
         """
         spaced = [part.endswith(" ") and self._tokenizer.kind != "characters" for part in parts[:-1]]
         before = [part[:-1] if space else part for part, space in zip(parts[:-1], spaced, strict=True)]
@@ -265,7 +264,9 @@ class MaskedLanguageModel(PresentedModel):
         refuse_surrogates(text, 1)
         ids = self._tokenizer.encode(" " * spaced + self.bundle.normalized(text).strip())
         if not text.strip() or UNK in ids:
-            raise ConfigError(f"candidate {text!r}: expected a word or phrase in the characters that the model knows")
+            raise ConfigError(
+                f"candidate {text!r}: expected a word or phrase of characters that are in the model's vocabulary"
+            )
         return tuple(ids)
 
     def _check_length(self, length: int) -> None:
@@ -293,7 +294,7 @@ class MaskedLanguageModel(PresentedModel):
         self, partials: Sequence[_Partial], candidates: Sequence[tuple[int, ...]], beam: int
     ) -> list[_Partial]:
         """Return the ``beam`` best ways to fill in the first mask of ``partials`` with a candidate."""
-        # for each length: the tokens whose probabilities are needed at a position of a row
+        # For each length and query: the tokens whose probabilities are needed.
         queries: dict[int, dict[_Query, set[int]]] = defaultdict(lambda: defaultdict(set))
         parts = [
             (
@@ -356,7 +357,7 @@ def _query(ids: tuple[int, ...], position: int, word: tuple[int, ...], num_fille
 def load_masked_language_model(
     folder: str | Path, *, device: str | torch.device | None = "auto"
 ) -> MaskedLanguageModel:
-    """Load the masked language model in ``folder``. For ``device`` see :class:`MaskedLanguageModel`.
+    """Load the masked language model in ``folder``. For ``device``, see :class:`MaskedLanguageModel`.
 
     Raises:
         ConfigError: The machine does not have the device.

@@ -30,16 +30,17 @@ class Perplexity:
     Attributes:
         loss: Mean negative log-probability of a token, in nats.
         perplexity: exp(loss).
-        word_perplexity: The same per word; words are separated by white space.
-        bits_per_byte: Bits per byte of UTF-8, the only one of these measures that can be compared between tokenizers.
+        word_perplexity: exp of the loss per word. Words are separated by white space.
+        bits_per_byte: Bits per byte of UTF-8. Only this measure can be compared between models with different
+            tokenizers.
         num_texts: Number of texts.
         num_tokens: Number of predicted tokens: all tokens of the texts, and one EOS per text.
         num_words: Number of words.
         num_bytes: Number of bytes in UTF-8.
-        num_unknown: Number of unknown tokens. Each represents a character or word that the vocabulary lacks. No bits
-            are counted for it, so all these numbers are too low if there are many.
-        signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
-            the state that the window before it ended in (carried), and whether EOS counts.
+        num_unknown: Number of unknown tokens. Each represents a character or word that the vocabulary lacks. The bits
+            to encode it are not counted, so all these measures are too low if there are many unknown tokens.
+        signature: The settings that the measures depend on: the context length, the stride, whether a window begins in
+            the final state of the previous window (carried), and whether EOS is counted.
     """
 
     loss: float
@@ -75,8 +76,8 @@ class MeasurementSettings:
     """The settings that measured probabilities depend on.
 
     Attributes:
-        context: The model's context in tokens. None means that it carries its state and needs no windows.
-        stride: Tokens between windows. None if there are no windows.
+        context: The model's context in tokens. None means that the model carries its state and needs no windows.
+        stride: Tokens between the beginnings of two windows. None if there are no windows.
         precision: Precision of the measured model.
     """
 
@@ -95,7 +96,7 @@ class MeasurementSettings:
             if stride is not None:
                 raise ConfigError(
                     f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
-                    "leave stride out"
+                    "omit stride"
                 )
             return cls(None, None, precision)
         stride = context // 2 if stride is None else stride
@@ -122,11 +123,11 @@ def measure_perplexity(
     """Measure how well a model predicts texts, about a million characters at a time.
 
     Args:
-        texts: The texts.
+        texts: The texts to predict.
         tokenizer: The model's tokenizer.
         settings: The settings of the measurement, for the signature.
-        log_probs: Function that returns the log-probability, in nats, of each token of each sequence and of EOS after
-            it.
+        log_probs: Function that returns the log-probability, in nats, of each token in each sequence and of EOS after
+            the sequence.
 
     Raises:
         DataError: There is no text, or a text is not valid Unicode.
@@ -158,9 +159,9 @@ def measure_perplexity(
 
 
 def _encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Sequence[int]]:
-    """Return the ids of each text. A very long text is tokenized in parts, because that takes 100 bytes for each byte.
+    """Return the ids of each text. Very long texts are tokenized in parts, because tokenizing needs 100 bytes per byte.
 
-    The parts end at line ends or before spaces, where no token of a word ends otherwise.
+    The parts end at line ends or before spaces, where tokens also end if the whole text is tokenized.
     """
     if max(map(len, texts), default=0) <= _MAX_CHARACTERS:
         return list(tokenizer.encode_batch(texts))
@@ -174,7 +175,7 @@ def _encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Sequence[in
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists of about a million characters."""
+    """Yield lists of texts with about a million characters each."""
     batch, size = list[str](), 0
     for text in texts:
         batch.append(text)

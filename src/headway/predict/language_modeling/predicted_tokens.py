@@ -1,4 +1,4 @@
-"""The probability of each token of a text that a model reads, and the most probable tokens at each position."""
+"""The probability of each token in a given text, and the most probable tokens at each position."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from headway.text.base import TextTokenizer
 
 DEFAULT_ALTERNATIVES = 5  # default number of alternatives per position
 
-_LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
+_LOGITS_IN_MEMORY = 1 << 24  # maximum number of logits in memory: 64 MiB in float32
 
 
 @dataclass(frozen=True)
 class PredictedToken:
-    """The probability of a token at its position in a text, and of other tokens at this position.
+    """The probability of a token at its position in a text, and the probabilities of other tokens at this position.
 
     Attributes:
         token: The token in readable form.
         log_probability: Log-probability of the token given the source and the tokens before it, in nats.
-        rank: Rank of the token by probability; 1 is the most probable.
+        rank: Rank of the token by probability. 1 is the most probable token.
         forced: Whether the token was given to the model instead of predicted, such as a language code.
         alternatives: The most probable tokens at this position, best first.
-        entropy: Entropy of the prediction in nats: a choice among exp(entropy) equally probable tokens is as uncertain.
+        entropy: Entropy of the prediction in nats. The prediction is as uncertain as a choice among exp(entropy)
+            equally probable tokens.
     """
 
     token: str

@@ -16,8 +16,8 @@ class ScoredText:
 
     Attributes:
         tokens: The tokens as displayed.
-        token_log_probabilities: The log-probability of each token, without the end of the text.
-        eos_log_probability: The log-probability of EOS after the text. None for a model that does not predict ends.
+        token_log_probabilities: The log-probability of each token, without EOS.
+        eos_log_probability: The log-probability of EOS after the text. None for a model that does not predict EOS.
     """
 
     tokens: tuple[str, ...]
@@ -26,7 +26,7 @@ class ScoredText:
 
     @property
     def log_probability(self) -> float:
-        """The log-probability of the text: the sum over its tokens and, if the model predicts it, its end."""
+        """The log-probability of the text: the sum over its tokens and, if the model predicts it, EOS."""
         return math.fsum([*self.token_log_probabilities, self.eos_log_probability or 0.0])
 
 
@@ -35,10 +35,10 @@ class TextScorer(Protocol):
     """A model that assigns log-probabilities, or pseudo-log-likelihoods, to the tokens of texts."""
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
-        """Return the score of each text, which does not depend on the other texts, except for rounding."""
+        """Score texts. The result for a text does not depend on the other texts, except for rounding."""
 
 
 def refuse_single_text(texts: Iterable[str]) -> None:
-    """Raise :class:`ConfigError` if ``texts`` is one text, which would be read as a list of characters."""
+    """Raise :class:`ConfigError` if ``texts`` is a single text, which would be treated as a list of characters."""
     if isinstance(texts, str):
-        raise ConfigError("expected a list of texts, not one text; put it into a list: [text]")
+        raise ConfigError("expected a list of texts, not a single text; pass a list: [text]")

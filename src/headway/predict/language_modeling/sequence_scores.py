@@ -1,12 +1,12 @@
-"""Log-probabilities of the tokens of sequences, given the tokens before them, from a language model's forward pass.
+"""Score sequences with a language model's forward pass: the log-probability of each token given the tokens before it.
 
-A sequence that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
-before, and only the tokens that no earlier window has predicted count. So each token counts once and, except in the
-first window, has at least context - stride tokens before it. A stride as long as the context is fastest, and a short
-one gives the tokens the most context.
+A sequence that is longer than the context is processed in windows. Each window begins ``stride`` tokens after the
+previous one, and only the tokens that no earlier window has predicted are scored. So each token is scored once and,
+except in the first window, has at least context - stride tokens before it. A stride as long as the context is fastest.
+With a short stride, each token has more context.
 
-Windows of similar length share a forward pass, padded on the right, where no token attends to the padding. Logits are
-computed only for the tokens that count, and only for some rows at a time.
+Windows of similar length share a forward pass. They are padded on the right, so no token attends to the padding. Logits
+are computed only for the scored tokens, and only for a few rows at a time.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _Window(NamedTuple):
 def score_sequences(
     model: ContinuationModel, sequences: Sequence[Sequence[int]], *, context: int, stride: int
 ) -> list[Float[Tensor, " _"]]:
-    """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
+    """Return the log-probability, in nats, of each token in each sequence, and of EOS after the sequence.
 
     Args:
-        model: The model.
-        sequences: Token ids without BOS and EOS. Each window is read with BOS before it, as in training.
-        context: The longest window, in tokens.
+        model: The language model that scores the sequences.
+        sequences: Token ids without BOS and EOS. BOS is added before each window, as in training.
+        context: Maximum length of a window, in tokens.
         stride: Tokens between the beginnings of two windows, from 1 to ``context``.
 
     Raises:
@@ -81,9 +81,9 @@ def score_sequences(
 def score_sequences_by_steps(
     model: SearchDecoderOnly, sequences: Sequence[Sequence[int]], *, context: int, stride: int
 ) -> list[Float[Tensor, " _"]]:
-    """Return the same as :func:`score_sequences`, as ``model`` generates: one token at a time, in its precision.
+    """Score like :func:`score_sequences`, but one token at a time and in the model's precision, as in generation.
 
-    The tokens of a window that do not count are read as a prompt.
+    The tokens of a window that are not scored form its prompt.
 
     Raises:
         BundleError: The model's probabilities are NaN.
@@ -104,10 +104,10 @@ def score_sequences_by_steps(
 def score_sequences_with_state(
     model: RecurrentLM, sequences: Sequence[Sequence[int]], *, block_length: int
 ) -> list[Float[Tensor, " _"]]:
-    """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
+    """Return the log-probability, in nats, of each token in each sequence, and of EOS after the sequence.
 
-    Each sequence is read in blocks of ``block_length`` tokens. A block starts from the state after the previous block,
-    so the context of each token is all of the sequence before it. The first block begins with BOS.
+    Each sequence is processed in blocks of ``block_length`` tokens. A block starts from the state after the previous
+    block, so the context of each token is the whole sequence before it. The first block begins with BOS.
 
     Raises:
         BundleError: The model's probabilities are NaN.
@@ -131,7 +131,7 @@ def score_sequences_with_state(
 
 
 def _with_eos(ids: Sequence[int]) -> Int[Tensor, " _"]:
-    """Return the ids and EOS, without an object for each id: a text may have millions."""
+    """Return the ids and EOS without creating a Python object for each id, because a text may have millions of ids."""
     return F.pad(torch.from_numpy(np.asarray(ids, np.int64)), (0, 1), value=EOS)
 
 

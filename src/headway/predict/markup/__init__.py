@@ -1,1 +1,1 @@
-"""Texts with tags or placeholders: the segments to translate, and the marks that their translations must contain."""
+"""Texts with tags or placeholders: find the segments to translate, and insert their marks into the translations."""

@@ -1,16 +1,16 @@
 """Texts with tags or placeholders: the segments to translate, and the marks in them.
 
-A :class:`Document` consists of text that is kept and of segments. A segment is plain text with marks. A mark is a pair
-of tags that encloses words, or an object: anything between words that is kept unchanged, such as an empty tag or an
-emoji. Marks are not part of the segment's text, so any model can translate it, and the translation does not depend on
-them. :mod:`headway.predict.markup.mark_placement` puts the marks into the translation. Each mark occurs exactly once in
-the result, except that emphasis may be left out if the translation has no word for it.
+A :class:`Document` consists of text that is kept, and segments. A segment is plain text with marks. A mark is a pair of
+tags that encloses words, or an object: anything between words that is kept unchanged, such as an empty tag or an emoji.
+Marks are not part of the segment's text, so any model can translate the text, and the translation does not depend on
+the marks. :mod:`headway.predict.markup.mark_placement` inserts the marks into the translation. Each mark occurs exactly
+once in the result, except that emphasis may be omitted if the translation has no word for it.
 
-Placeholders are different: most models copy them, and removing them from a sentence may leave it without its subject.
-They are part of the segment's text at first, and become objects (:meth:`Segment.without_placeholders`) only if the
+Placeholders are treated differently, because most models copy them, and a sentence without them may lack its subject.
+They are part of the segment's text at first. They become objects (:meth:`Segment.without_placeholders`) only if the
 translation does not contain each of them exactly once.
 
-This module depends on no model and no syntax; the parsers are in :mod:`headway.predict.markup.html` and
+This module does not depend on a model or a syntax. The parsers are in :mod:`headway.predict.markup.html` and
 :mod:`headway.predict.markup.placeholders`.
 """
 
@@ -31,31 +31,31 @@ ItemKind = Literal["text", "number", "placeholder", "object", "open", "close"]
 WithoutWords = Literal["empty", "dropped", "source"]
 
 _OPENING, _CLOSING = "([{„«¿¡‚", ".,;:!?)]}“”»…。、，！？；：）」』"
-BOUNDARY = "\ufffc"
-"""Stands for a tag in the visible text of a segment."""
+TAG_CHARACTER = "\ufffc"
+"""Represents a tag in the visible text of a segment."""
 _FIRST_STAND_IN, _LAST_STAND_IN = 0x100000, 0x10FFFD
-STAND_IN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
-"""Characters for private use, which replace parts of a text while it is parsed; see :class:`DocumentBuilder`."""
+STAND_IN_PATTERN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
+"""Private-use characters that replace parts of a text while it is parsed; see :class:`DocumentBuilder`."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a text that a parser found.
+    """A part of a parsed text.
 
     Attributes:
         kind: "text", "number" (with a unit), "placeholder", "object", or the "open" or "close" tag of a pair. Pairs
             must be nested.
-        raw: The source of the part.
-        text: The text that a reader sees. Empty for tags.
-        separates: Whether an object contains white space between its parts, which separates words.
-        without_words: How to treat a pair if the translation has no word for it: "empty" writes the pair without words,
-            "dropped" omits the tags, and "source" encloses the words of the source.
+        raw: The part as written in the source.
+        text: The displayed text. Empty for tags.
+        separates_words: Whether an object contains white space between its parts, which separates words.
+        without_words: What to do with a pair if the translation has no word for it: "empty" keeps the pair without
+            words, "dropped" omits the tags, and "source" encloses the words of the source.
     """
 
     kind: ItemKind
     raw: Pieces
     text: str = ""
-    separates: bool = False
+    separates_words: bool = False
     without_words: WithoutWords = "empty"
 
 
@@ -64,13 +64,13 @@ class Mark:
     """A pair of tags or an object in a segment.
 
     Attributes:
-        start: Start of the enclosed text in the segment.
+        start: Start of the enclosed text in the segment's text.
         end: End of the enclosed text. Equal to ``start`` for an object.
         opening: The opening tag, or the object.
         closing: The closing tag. None for an object.
-        visible: The text that an object displays, or :data:`BOUNDARY`.
-        left: The source character to the left of an object, "" at the edge of the segment.
-        right: The source character to the right of an object.
+        visible: The text that an object displays, or :data:`TAG_CHARACTER`.
+        left_character: The source character to the left of an object, "" at the edge of the segment.
+        right_character: The source character to the right of an object.
         starts_with_space: Whether a pair encloses the space before its text.
         ends_with_space: Whether a pair encloses the space after its text.
         children: The marks inside a pair, in the order of the source.
@@ -81,16 +81,16 @@ class Mark:
     end: int
     opening: Pieces
     closing: Pieces | None = None
-    visible: str = BOUNDARY
-    left: str = ""
-    right: str = ""
+    visible: str = TAG_CHARACTER
+    left_character: str = ""
+    right_character: str = ""
     starts_with_space: bool = False
     ends_with_space: bool = False
     children: list[Mark] = field(default_factory=list)
     without_words: WithoutWords = "empty"
 
     def has_pair_at(self, edge: int) -> bool:
-        """Return whether a pair inside of the pair begins or ends at the same position of the source."""
+        """Return whether a nested pair begins or ends at the position ``edge`` of the source."""
         return any(child.closing is not None and edge in (child.start, child.end) for child in self.children)
 
 
@@ -99,9 +99,9 @@ class Placeholder:
     """A part of a segment's text that the translation must contain.
 
     Attributes:
-        start: Start in the segment's text.
-        end: End in the segment's text.
-        raw: The placeholder as written.
+        start: Start of the placeholder in the segment's text.
+        end: End of the placeholder in the segment's text.
+        raw: The placeholder as written in the source.
     """
 
     start: int
@@ -114,13 +114,13 @@ class Segment:
     """A text that is translated separately, and its marks.
 
     Attributes:
-        items: The parts of the segment.
+        items: All parts of the segment.
         text: The text to translate. Empty if there is nothing to translate.
-        marks: The marks in the order of the source, with the marks inside them as their children.
+        marks: The outermost marks in the order of the source. Nested marks are their children.
         placeholders: The placeholders in the text.
-        before: Items kept before the text: white space, tags and objects at the start of the segment.
-        after: What is kept after the text.
-        escape: A function that converts translated text to the syntax of the document.
+        before: Items that are kept before the text: white space, tags and objects at the start of the segment.
+        after: Items that are kept after the text.
+        escape: A function that converts translated text to the document's syntax.
     """
 
     items: tuple[Item, ...]
@@ -137,7 +137,7 @@ class Segment:
         return any(item.kind in ("placeholder", "number") for item in self.items)
 
     def visible_objects(self) -> list[str]:
-        """Return the text that each object displays."""
+        """Return the text that each object in the segment displays."""
         visible = [item.text for item in (*self.before, *self.after)]
         waiting = list(self.marks)
         while waiting:
@@ -147,10 +147,10 @@ class Segment:
         return visible
 
     def find_placeholders(self, translation: str) -> tuple[Span, ...] | None:
-        """Return the start and end in a translation of each placeholder, in the order of :attr:`placeholders`.
+        """Return the start and end of each placeholder in a translation, in the order of :attr:`placeholders`.
 
         Returns None if the text and the translation do not contain each placeholder equally often, as whole words.
-        Placeholders that look the same are found in the order of the translation.
+        Equal placeholders are matched in the order of the translation.
         """
         if not self.placeholders:
             return ()
@@ -187,7 +187,7 @@ class Document:
     """A text with tags or placeholders.
 
     Attributes:
-        pieces: The text that is kept, and indices of segments.
+        pieces: The kept text and the indices of segments, in order.
         segments: The segments to translate. Segments that are not in ``pieces`` belong to tags (translated attributes).
     """
 
@@ -200,20 +200,21 @@ class Document:
 
 
 def raw_pieces(items: Iterable[Item]) -> Pieces:
-    """Return the source text of items, in pieces."""
+    """Return the source of items as pieces."""
     return tuple(piece for item in items for piece in item.raw)
 
 
 def text_as_seen(items: Iterable[Item]) -> str:
-    """Return the visible text of items, with :data:`BOUNDARY` for tags."""
-    return "".join(item.text or BOUNDARY for item in items)
+    """Return the displayed text of items, with :data:`TAG_CHARACTER` for each tag."""
+    return "".join(item.text or TAG_CHARACTER for item in items)
 
 
 class DocumentBuilder:
     """Collects the segments of a document.
 
     Args:
-        keeps_messages: Whether the branches of ICU messages are left to a later step, which parses the segments again.
+        keeps_messages: Whether the branches of ICU messages are not parsed, because a later step parses the segments
+            again.
     """
 
     def __init__(self, *, keeps_messages: bool = False) -> None:
@@ -222,8 +223,8 @@ class DocumentBuilder:
         self._stand_ins: list[Item] = []
         self._write: Callable[[str], str] = str
 
-    def inner(self, write: Callable[[str], str]) -> DocumentBuilder:
-        """Return a builder with the same segments but separate stand-ins, for a nested text.
+    def nested(self, write: Callable[[str], str]) -> DocumentBuilder:
+        """Return a builder for a nested text, which shares the segments but has its own stand-ins.
 
         ``write`` converts text to the syntax of the outer text.
         """
@@ -231,8 +232,8 @@ class DocumentBuilder:
         builder.segments, builder._write = self.segments, write
         return builder
 
-    def stand_in(self, item: Item) -> str:
-        """Return a character that is replaced by ``item`` after parsing, or the item's text if none is left."""
+    def add_stand_in(self, item: Item) -> str:
+        """Return a character that :meth:`restore` replaces with ``item``, or the item's text if none is free."""
         character = _FIRST_STAND_IN + len(self._stand_ins)
         if character > _LAST_STAND_IN:
             return item.text
@@ -240,7 +241,7 @@ class DocumentBuilder:
         return chr(character)
 
     def restore(self, pieces: Pieces) -> Pieces:
-        """Return pieces with the items that stand-ins represent."""
+        """Replace the stand-ins in pieces with the items that they represent."""
         return tuple(
             part for piece in pieces for part in (self._restored(piece) if isinstance(piece, str) else (piece,))
         )
@@ -248,7 +249,7 @@ class DocumentBuilder:
     def _restored(self, raw: str) -> Pieces:
         pieces: list[str | int] = []
         position = 0
-        for match in STAND_IN.finditer(raw) if self._stand_ins else ():
+        for match in STAND_IN_PATTERN.finditer(raw) if self._stand_ins else ():
             pieces += (raw[position : match.start()], *self._item(match.group()).raw)
             position = match.end()
         return (*pieces, raw[position:])
@@ -257,17 +258,20 @@ class DocumentBuilder:
         return self._stand_ins[ord(stand_in) - _FIRST_STAND_IN]
 
     def _restored_item(self, item: Item) -> Item:
-        if STAND_IN.fullmatch(item.text):
+        if STAND_IN_PATTERN.fullmatch(item.text):
             return self._item(item.text)
         raw = tuple(self._write(piece) if isinstance(piece, str) else piece for piece in item.raw)
         return replace(
             item,
             raw=self.restore(raw if item.kind == "text" else item.raw),
-            text=STAND_IN.sub(lambda match: self._item(match.group()).text, item.text),
+            text=STAND_IN_PATTERN.sub(lambda match: self._item(match.group()).text, item.text),
         )
 
     def add_segment(self, items: Sequence[Item], escape: Callable[[str], str] = str) -> Pieces:
-        """Add a segment and return the pieces that represent it. Items without text to translate are kept."""
+        """Add a segment, and return the pieces that represent it.
+
+        If there is no text to translate, the items themselves are returned as pieces.
+        """
         write = self._write
         if self._stand_ins or write is not str:
             items = list(map(self._restored_item, items))
@@ -321,7 +325,7 @@ def _closing_index(items: Sequence[Item], at: int) -> int:
 
 
 def _simplify(items: Iterable[Item]) -> list[Item]:
-    """Replace pairs without text by objects, and merge objects that follow each other, with the space between them."""
+    """Replace pairs without text with objects, and merge adjacent objects and the space between them."""
     result: list[Item] = []
     opened: list[int] = []
     for item in items:
@@ -346,12 +350,12 @@ def _merge_objects(items: Sequence[Item]) -> Item:
     if len(items) == 1:
         return items[0]
     visible = text_as_seen(items)
-    separates = any(item.separates or item.kind == "text" for item in items)
+    separates = any(item.separates_words or item.kind == "text" for item in items)
     return Item("object", raw_pieces(items), visible, separates)
 
 
 def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple[Placeholder, ...]]:
-    """Return the text, the marks and the placeholders of items that begin and end with text or with tags of pairs."""
+    """Return the text, marks and placeholders of items, which begin and end with text or with tags of pairs."""
     builder = _TextBuilder()
     objects: list[Mark] = []
     for is_mark, run in groupby(items, lambda item: item.kind in ("open", "close", "object")):
@@ -368,15 +372,15 @@ def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple
 
 
 class _TextBuilder:
-    """Puts together the text of a segment, and its marks and placeholders with their positions in the text.
+    """Builds the text of a segment, and its marks and placeholders with their positions in the text.
 
     White space on both sides of a mark becomes one space.
 
     Attributes:
-        text: The text so far, without white space at its end.
-        gap: The white space after the text. It becomes part of the text as soon as more text follows.
-        marks: The marks that are not inside of a pair.
-        placeholders: The placeholders.
+        text: The text so far, without trailing white space.
+        gap: The white space after the text. It becomes part of the text when more text is added.
+        marks: The marks so far that are not inside a pair.
+        placeholders: The placeholders so far.
     """
 
     def __init__(self) -> None:
@@ -386,7 +390,7 @@ class _TextBuilder:
         self._open_pairs: list[Mark] = []
 
     def add_marks(self, items: Iterable[Item]) -> list[Mark]:
-        """Add marks that follow each other, and return the objects among them."""
+        """Add adjacent marks, and return the objects among them."""
         objects: list[Mark] = []
         for item in items:
             if item.kind == "close":
@@ -400,17 +404,17 @@ class _TextBuilder:
             if item.kind == "open":
                 self._open_pairs.append(mark)
             else:
-                mark.visible, mark.left = item.text or BOUNDARY, self.gap[-1:] or self.text[-1:]
+                mark.visible, mark.left_character = item.text or TAG_CHARACTER, self.gap[-1:] or self.text[-1:]
                 objects.append(mark)
-                if item.separates or item.text.strip(BOUNDARY):
+                if item.separates_words or item.text.strip(TAG_CHARACTER):
                     self.gap = self.gap or " "
         return objects
 
     def add_text_after_marks(self, item: Item, objects: Sequence[Mark]) -> None:
-        """Add text that follows marks, among them ``objects``."""
+        """Add text after adjacent marks. ``objects`` are the objects among these marks."""
         content = item.text
         for mark in objects:
-            mark.right = content[:1]
+            mark.right_character = content[:1]
         if objects and content.startswith(tuple(_CLOSING)):
             self.gap = ""  # an object leaves no space before punctuation
         if self.gap or (objects and self.text.endswith(tuple(_OPENING))):
@@ -422,7 +426,7 @@ class _TextBuilder:
         self._append(item, self._with_space_in_pairs(item.text))
 
     def _with_space_in_pairs(self, content: str) -> str:
-        """Note which pairs enclose the space before ``content``, and return it without space before all text."""
+        """Record which pairs enclose the space before ``content``. Remove the space if it is at the segment's start."""
         if content.startswith(" "):
             for pair in self._open_pairs:
                 pair.starts_with_space |= pair.start == len(self.text)

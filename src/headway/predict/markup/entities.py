@@ -1,7 +1,7 @@
-"""Entities of HTML and XML, such as ``&raquo;`` and ``&#187;``.
+"""HTML and XML entities, such as ``&raquo;`` and ``&#187;``.
 
-As browsers do, some names and all numbers are also read without a semicolon, unless a letter, a digit or ``=`` follows,
-so that the parameters of an address such as ``?a=1&copy=2`` stay as they are.
+As in browsers, some names and all numbers are also recognized without a semicolon, unless a letter, a digit or ``=``
+follows. So the parameters in a URL such as ``?a=1&copy=2`` are not changed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from html.entities import html5
 
 _WITHOUT_SEMICOLON = "|".join(sorted(name for name in html5 if not name.endswith(";")))
-ENTITY = re.compile(
+ENTITY_PATTERN = re.compile(
     r"&(?:(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]+);"
     rf"|(?:#[0-9]{{1,7}}|#[xX][0-9A-Fa-f]{{1,6}}|{_WITHOUT_SEMICOLON})(?![A-Za-z0-9=;]))"
 )
@@ -18,7 +18,7 @@ _XML_NAMES = ("amp;", "lt;", "gt;", "quot;", "apos;")
 
 
 def is_known_entity(entity: str, *, is_html: bool) -> bool:
-    """Return whether an entity that :data:`ENTITY` matches represents a character, in HTML or else in XML."""
+    """Return whether an entity that :data:`ENTITY_PATTERN` matches represents a character in HTML or in XML."""
     name = entity[1:]
     if not name.startswith("#"):
         return name in html5 if is_html else name in _XML_NAMES

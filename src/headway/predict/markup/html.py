@@ -1,17 +1,17 @@
 """HTML and XML: find the segments to translate, and keep everything else unchanged.
 
-Tags of blocks, such as ``<p>``, separate segments. Inline tags, such as ``<b>``, are placed into the translation. An
-element that contains a separating tag separates, too. Elements with ``translate="no"`` or the class ``notranslate``,
-code and ignored elements are kept unchanged. So are comments, processing instructions and CDATA sections.
+Block tags, such as ``<p>``, separate segments. Inline tags, such as ``<b>``, are placed into the translation. An
+element that contains a separating tag also separates segments. Elements with ``translate="no"`` or the class
+``notranslate``, code, ignored elements, comments, processing instructions and CDATA sections are kept unchanged.
 
-Invalid markup is kept unchanged: tags without a partner and unknown entities are objects, and so is a ``<`` that does
-not begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
+Invalid markup is also kept unchanged. Tags without a partner, unknown entities, and each ``<`` that does not begin a
+complete tag are treated as objects. The parsers of the standard library and of lxml would repair or refuse such input.
 
-White space between words becomes one space, as a browser shows it. Known entities are replaced by their characters,
-and the characters with a meaning in markup are replaced by entities in the result.
+White space between words becomes one space, as in a browser. Known entities are replaced by their characters for
+translation. In the result, characters with a special meaning in markup are written as entities.
 
 The detection of separating tags in XML follows the DeepL API (``outline_detection``): a tag is an inline tag if at
-least one of its elements is next to text.
+least one element with this tag is next to text.
 """
 
 from __future__ import annotations
@@ -27,10 +27,18 @@ from typing import Literal
 from pydantic import Field
 
 from headway.config import Config
-from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
-from headway.predict.markup.entities import ENTITY, is_known_entity
-from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
-from headway.predict.markup.placeholders import protected_parts
+from headway.predict.markup.document import (
+    TAG_CHARACTER,
+    Document,
+    DocumentBuilder,
+    Item,
+    ItemKind,
+    Pieces,
+    WithoutWords,
+)
+from headway.predict.markup.entities import ENTITY_PATTERN, is_known_entity
+from headway.predict.markup.icu_messages import MessageReader, may_have_branches
+from headway.predict.markup.placeholders import split_protected_parts
 
 MarkupKind = Literal["html", "xml"]
 
@@ -38,7 +46,7 @@ _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
     "wbr",
 })  # fmt: skip
-BLOCKS = frozenset({
+BLOCK_TAGS = frozenset({
     "address", "article", "aside", "audio", "blockquote", "body", "br", "button", "canvas", "caption", "center",
     "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
     "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr",
@@ -46,7 +54,7 @@ BLOCKS = frozenset({
     "object", "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary",
     "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video",
 })  # fmt: skip
-"""Names of the elements of HTML that separate segments."""
+"""Names of the HTML elements that separate segments."""
 _KEPT = frozenset({
     "code", "kbd", "math", "pre", "samp", "script", "style", "svg", "var",
 })  # fmt: skip
@@ -55,12 +63,12 @@ _INLINE = frozenset({
     "map", "mark", "nobr", "output", "picture", "q", "rp", "rt", "ruby", "s", "small", "span", "strike", "strong",
     "sub", "sup", "time", "tt", "u",
 })  # fmt: skip
-_NAMES = _VOID | BLOCKS | _KEPT | _INLINE
-_RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
+_NAMES = _VOID | BLOCK_TAGS | _KEPT | _INLINE
+_RAW_TEXT = ("script", "style")  # HTML elements whose content is not markup
 _FORMATTING = re.compile(
     r"<(?:b|big|del|em|font|i|ins|mark|q|s|small|span|strike|strong|sub|sup|tt|u)\s*>", re.IGNORECASE
 )  # tags that have no effect if they contain no words
-_MAX_DEPTH = 50  # inline tags that are nested more deeply separate segments
+_MAX_DEPTH = 50  # maximum nesting depth of inline tags; more deeply nested ones are treated as segment borders
 
 _NAME = r"[A-Za-z_:][^\s/>\"'=<]*"
 _TAG = re.compile(rf"""<(?P<closing>/?)(?P<name>{_NAME})(?P<attributes>(?:[^<>"']++|"[^"]*+"|'[^']*+')*+)>""", re.ASCII)
@@ -70,22 +78,23 @@ _NOT_TRANSLATED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _KEPT_SECTIONS = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
-_READABLE = 60  # maximum number of characters of an untranslated element that the model reads
+_READABLE = 60  # maximum number of characters of an untranslated element that is passed to the model
 _SPACE = " \t\r\n\f"
 _STRAY = re.compile(r"<[A-Za-z_/!?:][^\s<>&]*")
 
 
 class MarkupOptions(Config):
-    """Options of the translation of texts with markup. Names and effects equal those in the DeepL API."""
+    """Options for translating texts with markup. They have the same names and effects as in the DeepL API."""
 
     kind: MarkupKind = Field(description="The syntax of the texts.")
     splitting_tags: tuple[str, ...] = Field(
-        (), fail_fast=True, description="Tags that separate segments, besides the usual ones."
+        (), fail_fast=True, description="Tags that separate segments, in addition to the usual ones."
     )
     non_splitting_tags: tuple[str, ...] = Field((), fail_fast=True, description="Tags that do not separate segments.")
     ignore_tags: tuple[str, ...] = Field((), fail_fast=True, description="Tags whose content is not translated.")
     outline_detection: bool = Field(
-        True, description="XML: detect the tags that separate segments. If false, only splitting_tags do."
+        True,
+        description="XML: detect the tags that separate segments. If false, only splitting_tags separate segments.",
     )
     attributes: tuple[str, ...] = Field(
         (), fail_fast=True, description="Attributes whose values are translated, such as title and alt."
@@ -103,14 +112,14 @@ class MarkupOptions(Config):
 
 @dataclass
 class MarkupToken:
-    """A part of a text: text, a tag, or something that is kept.
+    """A token of a text with markup: text, a tag, or a part that is kept unchanged.
 
     Attributes:
-        kind: The kind of token. "kept" is a comment and the like, "stray" a ``<`` that looks like a tag.
+        kind: The kind of token. "kept" is a comment or a similar part, "stray" a ``<`` that looks like a tag.
         raw: The token as written.
         name: The name of the tag, in lower case in HTML.
         closing: Whether the tag is a closing tag.
-        partner: The index of the other tag of the element. None if there is none.
+        partner: The index of the element's other tag. None if there is no other tag.
     """
 
     kind: Literal["text", "tag", "kept", "stray"]
@@ -121,12 +130,12 @@ class MarkupToken:
 
 
 def is_untranslated_element(name: str, opening_tag: str, kept_names: frozenset[str] = _KEPT) -> bool:
-    """Return whether an element's content stays untranslated, by its name or an attribute like ``translate="no"``."""
+    """Return whether an element's name, or an attribute such as ``translate="no"``, excludes it from translation."""
     return name in kept_names or _NOT_TRANSLATED.search(opening_tag) is not None
 
 
 def is_plain_formatting(opening_tag: str) -> bool:
-    """Return whether an element formats words and has no attributes, so that it is without effect if it is empty."""
+    """Return whether an element only formats words and has no attributes, so that it has no effect if it is empty."""
     return _FORMATTING.fullmatch(opening_tag) is not None
 
 
@@ -134,10 +143,10 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True, kee
     """Return the document of a text with markup.
 
     Args:
-        text: The text.
-        options: The syntax, and the role of each tag.
+        text: The text with markup.
+        options: The syntax, and the roles of tags.
         protect: Whether placeholders in the text are kept; see :mod:`headway.predict.markup.placeholders`.
-        keeps_messages: Whether ICU messages with branches are read as text, because their segments are parsed again.
+        keeps_messages: Whether ICU messages with branches are treated as text, because the segments are parsed again.
     """
     builder = DocumentBuilder(keeps_messages=keeps_messages)
     pieces = _MarkupParser(options, protect).pieces(text, builder)
@@ -145,7 +154,7 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True, kee
 
 
 class _MarkupParser:
-    """Parses texts with markup. The arguments are those of :func:`parse_markup`."""
+    """Parses texts with markup. For the arguments, see :func:`parse_markup`."""
 
     def __init__(self, options: MarkupOptions, protect: bool) -> None:
         self._options, self._protect = options, protect
@@ -155,21 +164,21 @@ class _MarkupParser:
 
     def pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of a text, which may contain ICU messages."""
-        if not (self._protect and may_have_arguments(text)):
+        if not (self._protect and may_have_branches(text)):
             return self._pieces(text, builder)
-        # In HTML, only parts of the text are messages.
+        # In HTML, messages are only parts of the text.
         reader = MessageReader(text, self._pieces, hide_tags=self._hide_tags, is_message=not self._is_html)
         return reader.pieces(builder)
 
     def _hide_tags(self, text: str) -> str:
-        """Replace tags and the elements that are not translated."""
-        tokens = markup_tokens(text, is_html=self._is_html)
+        """Replace tags and untranslated elements with other characters of the same length."""
+        tokens = tokenize_markup(text, is_html=self._is_html)
         hidden: list[str] = []
         end = -1  # index of the last token of an element that is not translated
         for index, token in enumerate(tokens):
             if index > end and self._is_kept(token) and token.partner is not None:
                 end = token.partner
-            hidden.append(token.raw if token.kind == "text" and index > end else BOUNDARY * len(token.raw))
+            hidden.append(token.raw if token.kind == "text" and index > end else TAG_CHARACTER * len(token.raw))
         return "".join(hidden)
 
     def _is_kept(self, token: MarkupToken) -> bool:
@@ -180,7 +189,7 @@ class _MarkupParser:
         )
 
     def _pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
-        tokens = markup_tokens(text, is_html=self._is_html)
+        tokens = tokenize_markup(text, is_html=self._is_html)
         splits = _splitting(tokens, self._options)
         has_unfinished_tag = any(token.kind == "stray" for token in tokens)
         pieces: list[str | int] = []
@@ -252,15 +261,15 @@ class _MarkupParser:
         return (*pieces, tag[position:])
 
 
-def text_without_markup(text: str, options: MarkupOptions) -> str:
-    """Return the texts that are translated, for example to detect their language."""
+def translatable_text(text: str, options: MarkupOptions) -> str:
+    """Return the text that would be translated, for example to detect its language."""
     return "\n".join(segment.text for segment in parse_markup(text, options).segments)
 
 
 def _kept_element(tokens: Sequence[MarkupToken]) -> Item:
-    """Return the item of an element that is not translated.
+    """Return the item for an element that is not translated.
 
-    If its text is short, the model reads it, because it may be the subject of a sentence, as in
+    If its text is short, it is passed to the model, because it may be the subject of a sentence, as in
     "<code>ls</code> lists files".
     """
     raw = "".join(token.raw for token in tokens)
@@ -269,14 +278,14 @@ def _kept_element(tokens: Sequence[MarkupToken]) -> Item:
     return Item("placeholder", (raw,), text) if is_readable else Item("object", (raw,))
 
 
-def markup_tokens(text: str, *, is_html: bool) -> list[MarkupToken]:
-    """Return the tokens of a text with markup, which concatenate to the text, with the partners of its tags."""
+def tokenize_markup(text: str, *, is_html: bool) -> list[MarkupToken]:
+    """Split a text with markup into tokens, and find the partner of each tag. The tokens concatenate to the text."""
     return _paired(list(_tokenize(text, is_html)), is_html)
 
 
 def is_html_text(text: str) -> bool:
-    """Return whether a text has tags of HTML and no others, all of them paired. Text such as ``a < b`` has none."""
-    tokens = markup_tokens(text, is_html=True)
+    """Return whether a text contains only known, paired HTML tags, and at least one. ``a < b`` has no tag."""
+    tokens = tokenize_markup(text, is_html=True)
     tags = [token for token in tokens if token.kind == "tag"]
     return (
         bool(tags)
@@ -286,7 +295,7 @@ def is_html_text(text: str) -> bool:
 
 
 def _is_alone(tag: MarkupToken) -> bool:
-    """Return whether a tag without a partner is complete. Without attributes, ``<input>`` is rather a word."""
+    """Return whether a tag needs no partner. Without attributes, ``<input>`` is more likely a word than a tag."""
     return tag.name in ("br", "hr", "wbr") or (tag.name in _VOID and "=" in tag.raw)
 
 
@@ -355,16 +364,16 @@ def _paired(tokens: list[MarkupToken], is_html: bool) -> list[MarkupToken]:
 
 
 def _splitting(tokens: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
-    """Return for each token whether it separates segments."""
+    """Return, for each token, whether it separates segments."""
     detected = _outline(tokens) if options.outline_detection else set()
-    names = set(BLOCKS) if options.kind == "html" else detected
+    names = set(BLOCK_TAGS) if options.kind == "html" else detected
     names = (names | set(options.splitting_tags)) - set(options.non_splitting_tags)
     splits: list[bool] = []
     depth = 0
     for token in tokens:
         paired = token.kind == "tag" and token.partner is not None
         depth -= paired and token.closing
-        # If a comment moved behind a <!-- without an end, everything between them would become a comment.
+        # If a comment moved behind an unclosed <!--, everything between them would become a comment.
         is_open_section = token.kind == "stray" and token.raw.startswith(("<!", "<?"))
         is_split = token.kind == "tag" and (token.name in names or (paired and depth >= _MAX_DEPTH))
         splits.append(is_split or is_open_section)
@@ -399,9 +408,9 @@ def _outline(tokens: Sequence[MarkupToken]) -> set[str]:
 
 
 def _text_items(raw: str, is_html: bool, protect: bool) -> Iterator[Item]:
-    """Yield the items of a text between tags."""
+    """Yield the items of the text between two tags."""
     position = 0
-    for match in ENTITY.finditer(raw):
+    for match in ENTITY_PATTERN.finditer(raw):
         if not is_known_entity(match.group(), is_html=is_html):
             yield from _decoded_items(raw[position : match.start()], protect)
             yield Item("object", (match.group(),))
@@ -413,7 +422,7 @@ def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
     """Yield the items of a text whose entities are all known."""
     text, starts = _decode(raw)
     everything: list[tuple[ItemKind, int, int]] = [("text", 0, len(text))]
-    for kind, start, end in protected_parts(text) if protect else everything:
+    for kind, start, end in split_protected_parts(text) if protect else everything:
         if kind == "text":
             content = text[start:end]
             lead = end - len(content.lstrip(_SPACE))
@@ -427,11 +436,11 @@ def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
 
 
 def _decode(raw: str) -> tuple[str, list[int]]:
-    """Replace entities by their characters. Also return where each character starts in ``raw``, and the length."""
+    """Replace entities with their characters. Also return the start of each character in ``raw``, and the length."""
     text: list[str] = []
     starts: list[int] = []
     position = 0
-    for match in ENTITY.finditer(raw):
+    for match in ENTITY_PATTERN.finditer(raw):
         characters = html.unescape(match.group())
         text += (raw[position : match.start()], characters)
         starts += (*range(position, match.start()), *[match.start()] * len(characters))
@@ -440,19 +449,19 @@ def _decode(raw: str) -> tuple[str, list[int]]:
 
 
 def _escape_function(items: Iterable[Item], quote: str = "", *, ends_tag: bool = False) -> Callable[[str], str]:
-    """Return a function that escapes translated text like the text of a segment.
+    """Return a function that escapes translated text in the same way as the source text of a segment.
 
-    ``&``, ``<`` and ``>`` stay if the source contains them unescaped, unless they would begin an entity or a tag.
-    With ``ends_tag``, an unescaped ``>`` would end an unfinished tag of the text, so it is always escaped.
+    ``&``, ``<`` and ``>`` are not escaped if the source contains them unescaped, unless they would begin an entity or a
+    tag. With ``ends_tag``, an unescaped ``>`` would end an unfinished tag in the text, so it is always escaped.
     """
     raw = "".join(piece for item in items if item.kind == "text" for piece in item.raw if isinstance(piece, str))
-    bare = ENTITY.sub("", raw)
+    bare = ENTITY_PATTERN.sub("", raw)
     names = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     if "&nbsp;" in raw:
         names["\u00a0"] = "&nbsp;"
     if quote:
         names[quote] = "&quot;" if quote == '"' else "&#39;"
-    kept = {"&": rf"(?!{ENTITY.pattern})&", "<": r"<(?=[\s\d=])"} | ({} if ends_tag else {">": ">"})
+    kept = {"&": rf"(?!{ENTITY_PATTERN.pattern})&", "<": r"<(?=[\s\d=])"} | ({} if ends_tag else {">": ">"})
     patterns = (
         [f"(?P<kept>{'|'.join(kept[character] for character in kept if character in bare)})"]
         if set(bare) & set(kept)

@@ -1,12 +1,12 @@
-r"""Find the branches of ICU messages, such as ``{count, plural, one {# file} other {# files}}``.
+r"""Find the branches in ICU messages, such as ``{count, plural, one {# file} other {# files}}``.
 
 An argument of the type ``plural``, ``select``, ``selectordinal`` or ``choice`` contains branches, which are messages
-themselves. Branches are translated as separate texts. Everything else of the argument, its *skeleton*, is kept.
+themselves. Branches are translated as separate texts. The rest of the argument, its *skeleton*, is kept.
 
-The syntax is that of ICU's MessageFormat with the apostrophe mode ``DOUBLE_OPTIONAL``: ``''`` is an apostrophe, and an
-apostrophe before a character of the syntax quotes the text up to the next apostrophe. ``{{...}}`` is accepted as an
-argument without branches, because Angular's templates contain it in branches. Arguments with invalid syntax or more
-than 16 levels are not found. Time is proportional to the length of the text.
+The syntax follows ICU's MessageFormat with the apostrophe mode ``DOUBLE_OPTIONAL``: ``''`` is an apostrophe, and an
+apostrophe before a syntax character quotes the text up to the next apostrophe. ``{{...}}`` is accepted as an argument
+without branches, because Angular's templates contain it in branches. Arguments with invalid syntax or more than 16
+nested levels are ignored. The running time is proportional to the length of the text.
 
 https://unicode-org.github.io/icu/userguide/format_parse/messages/
 """
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.predict.markup.document import STAND_IN, DocumentBuilder, Item, Pieces
+from headway.predict.markup.document import STAND_IN_PATTERN, DocumentBuilder, Item, Pieces
 
 _MAX_DEPTH = 16
 _HEADER = (
@@ -40,13 +40,14 @@ _START = re.compile(_HEADER)
 
 @dataclass(frozen=True)
 class Branch:
-    """The message of one case of an argument.
+    """The message for one case of an argument.
 
     Attributes:
         start: Start of the message, after the opening brace.
         end: End of the message.
-        special: Characters that have a meaning in the message, besides braces: ``#`` in plurals, ``|`` in choices.
-        arguments: The arguments with branches in the message.
+        special: Characters besides braces that have a special meaning in the message: ``#`` in plurals, ``|`` in
+            choices.
+        arguments: The arguments in the message that contain branches.
     """
 
     start: int
@@ -65,8 +66,8 @@ class BranchingArgument:
     branches: tuple[Branch, ...]
 
 
-def find_arguments(text: str) -> tuple[BranchingArgument, ...]:
-    """Return the arguments with branches in a text, without those inside of branches, from left to right.
+def find_branching_arguments(text: str) -> tuple[BranchingArgument, ...]:
+    """Return the outermost arguments with branches in a text, from left to right.
 
     Tags in the text must have been replaced by characters that have no special meaning in messages.
     """
@@ -127,13 +128,13 @@ def _branch(text: str, start: int, special: str, ends: str, depth: int) -> Branc
 class MessageReader:
     """Parses a text that contains arguments with branches. Each branch is parsed as a separate text.
 
-    In the text that is parsed, a stand-in of the builder replaces each argument, each ``#`` and each quoted brace.
+    While the text is parsed, each argument, each ``#`` and each quoted brace is replaced by a stand-in.
 
     Args:
-        text: The text.
-        parse: Returns the pieces of a text with the given builder.
-        hide_tags: Replaces the tags of a text by other characters, so that no tag looks like a part of a message.
-        is_message: Whether the text outside of arguments is a message, too, so that apostrophes may quote.
+        text: The text with arguments.
+        parse: Parses a text without arguments. It returns the pieces, and adds segments to the given builder.
+        hide_tags: Replaces the tags in a text with other characters, so that no tag looks like a part of a message.
+        is_message: Whether the text outside arguments is also a message, so that apostrophes may quote.
     """
 
     def __init__(
@@ -145,9 +146,9 @@ class MessageReader:
         is_message: bool = True,
     ) -> None:
         self._text, self._parse, self._is_message = text, parse, is_message
-        self._hidden = hide_tags(text) if may_have_arguments(text) else ""
+        self._hidden = hide_tags(text) if may_have_branches(text) else ""
         self._doubles = "''" in self._hidden
-        self._arguments = () if STAND_IN.search(text) else find_arguments(self._hidden)
+        self._arguments = () if STAND_IN_PATTERN.search(text) else find_branching_arguments(self._hidden)
 
     def pieces(self, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of the text."""
@@ -156,7 +157,7 @@ class MessageReader:
         whole = Branch(0, len(self._text), "", self._arguments)
         if self._is_message:
             return self._message(whole, builder)
-        inner_builder = builder.inner(str)
+        inner_builder = builder.nested(str)
         return inner_builder.restore(
             self._parse(self._replace_arguments(whole, inner_builder, self._source), inner_builder)
         )
@@ -166,7 +167,7 @@ class MessageReader:
 
     def _message(self, branch: Branch, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of a message."""
-        inner_builder = builder.inner(literal_writer(branch.special, doubles=self._doubles))
+        inner_builder = builder.nested(make_literal_writer(branch.special, doubles=self._doubles))
 
         def unquote(start: int, end: int, inner_builder: DocumentBuilder) -> str:
             return self._unquoted(start, end, inner_builder, "#" in branch.special)
@@ -185,10 +186,10 @@ class MessageReader:
             position = argument.end
             if inner_builder.keeps_messages:
                 source = self._text[argument.start : argument.end]
-                out.append(inner_builder.stand_in(Item("text", (source,), source)))
+                out.append(inner_builder.add_stand_in(Item("text", (source,), source)))
             else:
                 out.append(
-                    inner_builder.stand_in(
+                    inner_builder.add_stand_in(
                         Item("placeholder", self._argument(argument, inner_builder), f"{{{argument.name}}}")
                     )
                 )
@@ -203,7 +204,7 @@ class MessageReader:
         return (*pieces, self._text[position : argument.end])
 
     def _unquoted(self, start: int, end: int, inner_builder: DocumentBuilder, in_plural: bool) -> str:
-        """Return a part of a message without arguments that have branches, as a reader sees it."""
+        """Return a part of a message that contains no arguments with branches, as it is displayed."""
         out: list[str] = []
         position = start
         for match in _LITERAL.finditer(self._hidden, start, end):
@@ -214,15 +215,15 @@ class MessageReader:
             if match["apostrophe"]:
                 out.append("'")
             elif match["number"]:
-                out.append(inner_builder.stand_in(Item("placeholder", ("#",), "#")))
+                out.append(inner_builder.add_stand_in(Item("placeholder", ("#",), "#")))
             else:
                 quoted = self._text[match.start("quoted") : match.end("quoted")].replace("''", "'")
-                out.append(_BRACES.sub(lambda braces: inner_builder.stand_in(_quoted_item(braces.group())), quoted))
+                out.append(_BRACES.sub(lambda braces: inner_builder.add_stand_in(_quoted_item(braces.group())), quoted))
         return "".join([*out, self._text[position:end]])
 
 
-def may_have_arguments(text: str) -> bool:
-    """Return whether a text contains the beginning of an argument with branches."""
+def may_have_branches(text: str) -> bool:
+    """Return whether a text contains the start of an argument with branches."""
     return _START.search(text) is not None
 
 
@@ -230,13 +231,13 @@ def _quoted_item(braces: str) -> Item:
     return Item("placeholder", (f"'{braces}'",), braces)
 
 
-def literal_writer(special: str, *, doubles: bool) -> Callable[[str], str]:
-    """Return a function that writes a text so that a message displays it.
+def make_literal_writer(special: str, *, doubles: bool) -> Callable[[str], str]:
+    """Return a function that escapes text for a message.
 
     Args:
         special: See :class:`Branch`.
-        doubles: Whether every apostrophe is doubled. Otherwise, only the apostrophes that would quote the text after
-            them are doubled.
+        doubles: Whether every apostrophe is doubled. Otherwise, only apostrophes that would quote the text after them
+            are doubled.
     """
     syntax = rf"{{}}{special}"
     pattern = re.compile(rf"(?<!&)[{syntax}](?:['{syntax}])*|'" + ("" if doubles else r"(?=['{}#|]|\Z)"))

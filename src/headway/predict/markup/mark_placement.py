@@ -1,16 +1,16 @@
-"""Put the marks of a document into the translations of its segments, by word alignment.
+"""Place the marks of a document into the translations of its segments, by word alignment.
 
 - A pair encloses the run of target words with the largest sum of scores. The score of a target word is the share of its
-  source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source. A space at the end of a pair is
-  also enclosed if it is in the source, and so is one at its start. A pair inside of a word, such as the exponent of a
-  number, encloses the same characters if the translation contains the same word. A pair whose words have no counterpart
-  encloses a neighbor: the translation of the nearest word that no other pair encloses. If no word is left, see
+  source words that the pair encloses, scaled to [-1, 1]. Pairs are nested as in the source. Spaces at the start and end
+  of a pair are enclosed if they are enclosed in the source. A pair inside a word, such as the exponent of a number,
+  encloses the same characters if the translation contains the same word. A pair whose words have no counterpart
+  encloses the translation of the nearest word that no other pair encloses. If no word is left, see
   :attr:`headway.predict.markup.document.Item.without_words`.
 - An object is placed before the translation of the word that follows it. If punctuation follows, the object is placed
-  before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
-  is placed after the translation of the word before it, too. It is never placed inside words such as "don't",
-  "well-known" and "12.5", unless it is next to an apostrophe or hyphen in the source. An object inside a word keeps its
-  position if the translation contains the same word.
+  before the same punctuation mark, or after the translation of the previous word. An object with a space only on its
+  right is also placed after the translation of the previous word. An object is never placed inside words such as
+  "don't", "well-known" and "12.5", unless it is next to an apostrophe or hyphen in the source. An object inside a word
+  keeps its position if the translation contains the same word.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from headway.predict.markup.document import BOUNDARY, Document, Mark, Pieces, Segment, Span, raw_pieces, text_as_seen
+from headway.predict.markup.document import (
+    TAG_CHARACTER,
+    Document,
+    Mark,
+    Pieces,
+    Segment,
+    Span,
+    raw_pieces,
+    text_as_seen,
+)
 from headway.text.words import word_spans
 
-_UNALIGNED = -0.25  # score of a target word without alignment for being inside a pair
-_NEIGHBORS = 3  # words on each side of a tag pair that it may enclose if its own words are unaligned
-_LOOKAHEAD = 8  # characters that may be skipped to find the next token in a text
+_UNALIGNED = -0.25  # score of an unaligned target word
+_NEIGHBORS = 3  # number of words on each side of a pair that it may enclose if its own words are unaligned
+_LOOKAHEAD = 8  # maximum number of characters to skip in order to find the next token in a text
 
 
 @dataclass(frozen=True)
@@ -34,9 +43,9 @@ class AlignedText:
     """A translation of a segment.
 
     Attributes:
-        text: The translation.
-        placeholders: Start and end of each placeholder of the segment; see :meth:`Segment.find_placeholders`.
-        links: Pairs (source word, target word) of indices into the words of both texts; see :func:`split_words`.
+        text: The translation, without marks.
+        placeholders: Start and end of each of the segment's placeholders; see :meth:`Segment.find_placeholders`.
+        links: Pairs (source word, target word) of indices into the words of both texts; see :func:`split_into_spans`.
     """
 
     text: str
@@ -44,14 +53,14 @@ class AlignedText:
     links: frozenset[tuple[int, int]] = frozenset()
 
 
-def split_words(text: str, placeholders: Iterable[Span]) -> list[Span]:
-    """Return the start and end of each word and each single character of a text. A placeholder is one word."""
+def split_into_spans(text: str, placeholders: Iterable[Span]) -> list[Span]:
+    """Return the start and end of each word, and of each character between words. A placeholder is one word."""
     kept = sorted(placeholders)
     inside = {position for start, end in kept for position in range(start, end)}
     return sorted([*kept, *(span for span in word_spans(text) if span[0] not in inside)])
 
 
-def fill_document(document: Document, translations: Sequence[AlignedText | None]) -> str:
+def render_document(document: Document, translations: Sequence[AlignedText | None]) -> str:
     """Return the text of a document with a translation in place of each segment. None leaves a segment unchanged."""
 
     def join(pieces: Pieces) -> str:
@@ -68,7 +77,7 @@ def fill_document(document: Document, translations: Sequence[AlignedText | None]
 
 
 def visible_text(segment: Segment, translation: AlignedText) -> str:
-    """Return the translation of a segment with its objects, as a reader sees it. Tags separate words."""
+    """Return the translation of a segment with its objects, as it is displayed. Tags separate words."""
     visible = replace(
         segment,
         marks=tuple(map(_as_visible, segment.marks)),
@@ -83,21 +92,21 @@ def visible_text(segment: Segment, translation: AlignedText) -> str:
 
 
 def _as_visible(mark: Mark) -> Mark:
-    closing = None if mark.closing is None else (BOUNDARY,)
+    closing = None if mark.closing is None else (TAG_CHARACTER,)
     return replace(mark, opening=(mark.visible,), closing=closing, children=list(map(_as_visible, mark.children)))
 
 
 def _fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pieces], str]) -> str:
-    """Return the translation of a segment's text with its marks, in the syntax of the document.
+    """Return the translation of a segment's text with its marks, in the document's syntax.
 
-    ``join`` returns the text of the pieces of a tag.
+    ``join`` concatenates the pieces of a tag.
     """
     out: list[str] = []
     pairs = zip(translation.placeholders, segment.placeholders, strict=True)
     kept = sorted(pairs, key=lambda pair: pair[0], reverse=True)
 
     def add_text(start: int, end: int) -> None:
-        """Add a part of the translation, in which placeholders are written as in the source."""
+        """Add a part of the translation, with placeholders as written in the source."""
         while kept and kept[-1][0][1] <= end:
             (begin, after), placeholder = kept.pop()
             out.extend((segment.escape(translation.text[start:begin]), join(placeholder.raw)))
@@ -118,10 +127,12 @@ def _fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pi
                 add_text(position, start - has_gap)
                 last = None
             if mark.closing is None:
-                before = "" if has_gap else _space(translation.text[:start][-1:], mark.left)
+                before = "" if has_gap else _space(translation.text[:start][-1:], mark.left_character)
                 if last is not None:
                     before = "" if out[-1] == " " else " "
-                out.extend((before, join(mark.opening), _space(translation.text[start : start + 1], mark.right)))
+                out.extend(
+                    (before, join(mark.opening), _space(translation.text[start : start + 1], mark.right_character))
+                )
                 last = mark
             else:
                 is_dropped = start == end and mark.without_words == "dropped"
@@ -154,12 +165,12 @@ def _source_words(segment: Segment, pair: Mark) -> str:
 
 
 def _has_gap(before: str, mark: Mark) -> bool:
-    """Return whether a text ends with a space that is not before an object, but between its neighbors without it."""
-    return before[-2:] == f"{mark.left} " and not mark.left.isspace() and bool(mark.right)
+    """Return whether a text ends with a space that separates the object's neighbors instead of preceding the object."""
+    return before[-2:] == f"{mark.left_character} " and not mark.left_character.isspace() and bool(mark.right_character)
 
 
 def _space(neighbor: str, source_neighbor: str) -> str:
-    """Return the space between an object and its neighbor in the translation; see :attr:`Mark.left`."""
+    """Return the space between an object and its neighbor in the translation; see :attr:`Mark.left_character`."""
     if not neighbor or neighbor.isspace():
         return ""
     if neighbor.isalnum():
@@ -168,7 +179,7 @@ def _space(neighbor: str, source_neighbor: str) -> str:
 
 
 _JOINERS = "'\u2019\u2010\u2011-"  # apostrophes and hyphens
-# Words with joiners inside, and numbers with separators. No object is placed inside of them.
+# Words with joiners inside, and numbers with separators. No object is placed inside them.
 _JOINED = re.compile(rf"(?<!\w)\w++(?:[{_JOINERS}]\w++|(?<=\d)[.,:]\d++)+")
 
 
@@ -176,10 +187,10 @@ class _Placement:
     """Places marks into a translation by word alignment."""
 
     def __init__(self, segment: Segment, translation: AlignedText) -> None:
-        self._source = split_words(
+        self._source = split_into_spans(
             segment.text, [(placeholder.start, placeholder.end) for placeholder in segment.placeholders]
         )
-        self._target = split_words(translation.text, translation.placeholders)
+        self._target = split_into_spans(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
         self._target_starts, self._target_ends = [start for start, _ in self._target], [end for _, end in self._target]
@@ -196,9 +207,9 @@ class _Placement:
             self._sources[j].append(i)
 
     def place(self, marks: Sequence[Mark], source: Span, target: Span) -> list[tuple[Span, Mark]]:
-        """Return the position of each mark in the range of characters ``target``, in the order of the translation.
+        """Return the position of each mark, in the order of the translation.
 
-        ``source`` is the range of the source text that the marks are in.
+        ``source`` and ``target`` are the ranges of characters in the source and the translation that the marks are in.
         """
         spans: dict[int, Span] = {}
         taken: set[int] = set()
@@ -225,7 +236,7 @@ class _Placement:
                 continue
             inside_word = self._position_inside_word(mark, target)
             position = self._position(mark, source, target) if inside_word is None else inside_word
-            if inside_word is None and not {mark.left, mark.right}.intersection(_JOINERS):
+            if inside_word is None and not {mark.left_character, mark.right_character}.intersection(_JOINERS):
                 start, end = self._joined[bisect_left(self._joined, (position,)) - 1]
                 position = start if start < position < end else position
             position = min(max(position, target[0]), target[1])
@@ -238,9 +249,9 @@ class _Placement:
         return [(span, marks[order]) for span, order in sorted(placed)]
 
     def _inside_word(self, mark: Mark, target: Span, spans: dict[int, Span]) -> tuple[Span, int] | None:
-        """Return the position of a mark inside a word that the translation contains unchanged, and this word.
+        """Return the position of a mark inside a word that the translation contains unchanged, and this word's index.
 
-        Positions outside the characters ``target``, or that overlap with one of ``spans``, are not considered.
+        Positions outside the range ``target``, and positions that overlap with one of ``spans``, are not considered.
         """
         word = bisect_right(self._source_ends, mark.start)
         if word == len(self._source):
@@ -260,9 +271,10 @@ class _Placement:
         return None
 
     def _inside_edge_words(self, mark: Mark, run: Span) -> Span:
-        """Return the characters of a run of target words that a pair encloses.
+        """Return the range of characters in a run of target words that a pair encloses.
 
-        If the pair begins or ends inside of a word that also begins or ends the run, it does so at the same position.
+        If the pair begins inside a word, and the run begins with the same word, it begins at the same position in the
+        run. The same applies to the end.
         """
         start, end = self._target[run[0]][0], self._target[run[1] - 1][1]
         first, last = bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end) - 1
@@ -271,7 +283,7 @@ class _Placement:
         return start + before * self._is_same(first, run[0]), end - rest * self._is_same(last, run[1] - 1)
 
     def _position_inside_word(self, mark: Mark, target: Span) -> int | None:
-        """Return the position of an object inside of a word that is translated by the same word."""
+        """Return the position of an object inside a word whose translation is the same word, or None."""
         i = bisect_right(self._source_ends, mark.start)
         if i == len(self._source) or self._source[i][0] >= mark.start:
             return None
@@ -285,7 +297,7 @@ class _Placement:
         return len(source) == len(target) and source.casefold() == target.casefold()
 
     def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
-        """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
+        """Extend the spans of pairs by the spaces that the pairs enclose in the source. Each space is enclosed once."""
         last = target[0]
         for order, (start, end) in sorted(spans.items(), key=lambda entry: entry[1]):
             if marks[order].starts_with_space and self._target_text[max(last, start - 1) : start] == " ":
@@ -297,8 +309,8 @@ class _Placement:
     def _best_run(self, mark: Mark, target: Span, taken: set[int]) -> Span | None:
         """Return the run of target words with the largest sum of scores, or None if no run has a positive sum.
 
-        The run is a pair (first word, end). It contains no word of ``taken`` and no word outside the characters
-        ``target``, except for parts of words.
+        The run is a pair (first word, end). It contains no word in ``taken``, and no word that is completely outside
+        the range ``target``.
         """
         inside = range(bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end))
         aligned = [j for i in inside for j in self._targets[i]]
@@ -318,11 +330,11 @@ class _Placement:
         return best[1]
 
     def _neighbor(self, mark: Mark, target: Span, taken: set[int]) -> Span | None:
-        """Return the run of target words to enclose if no word belongs to a pair, or None if all words are taken.
+        """Return the run of target words that a pair encloses if its own words have no run. None if all are taken.
 
-        The run is the word that shares its translation with the pair, or else the translation of the word after or
-        before the pair that is not separated from it by punctuation, or else the nearest word. Words that are joined,
-        such as "7:29", are one run.
+        The first free word is chosen, in this order: translations of the pair's own words, translations of the words
+        after and before the pair that are not separated from it by punctuation, and the nearest word. Joined words,
+        such as "7:29", form one run.
         """
         first, last = bisect_left(self._target_starts, target[0]), bisect_right(self._target_ends, target[1])
         if len(taken) >= last - first:
@@ -351,14 +363,14 @@ class _Placement:
         return end > start + 1 or self._target_text[start].isalnum()
 
     def _joined_run(self, j: int, first: int, last: int, taken: set[int]) -> Span:
-        """Return the run of a target word and the words that are joined to it, if all of them are free."""
+        """Return the run of a target word and the words that are joined to it, or only the word if one is taken."""
         start, end = self._joined[bisect_right(self._joined, (self._target[j][0], len(self._target_text))) - 1]
         run = bisect_left(self._target_starts, start), bisect_right(self._target_ends, end)
         is_inside = first <= run[0] <= j < run[1] <= last
         return run if is_inside and taken.isdisjoint(range(*run)) else (j, j + 1)
 
     def _position(self, mark: Mark, source: Span, target: Span) -> int:
-        """Return the position of an object in the translation."""
+        """Return the position at which an object is inserted into the translation."""
         first, last = bisect_left(self._source_starts, source[0]), bisect_right(self._source_ends, source[1])
         before = range(first, bisect_right(self._source_ends, mark.start))
         after = range(bisect_left(self._source_starts, mark.start), last)
@@ -367,10 +379,10 @@ class _Placement:
         if not before:
             return target[0]
         is_word = self._source_text[slice(*self._source[after[0]])][0].isalnum()
-        is_attached = bool(mark.left.strip()) and mark.right.isspace()
+        is_attached = bool(mark.left_character.strip()) and mark.right_character.isspace()
         if not is_word and not is_attached and (position := self._same_punctuation(after[0], before[-1])) is not None:
             return position
-        belongs_left = not is_word or (mark.left.strip() and not mark.right.strip())
+        belongs_left = not is_word or (mark.left_character.strip() and not mark.right_character.strip())
         for distance in range(max(len(before), len(after))):
             near = [(i, True) for i in after[distance : distance + 1]]
             near += [(i, False) for i in before[::-1][distance : distance + 1]]
@@ -380,9 +392,9 @@ class _Placement:
         return target[1]
 
     def _same_punctuation(self, following: int, preceding: int) -> int | None:
-        """Return the start of the target's counterpart of a source punctuation mark, or None if there is none.
+        """Return the start of the punctuation mark in the translation that corresponds to a source punctuation mark.
 
-        The counterpart is the same character, and the first one after the translation of the word before it.
+        This is the first occurrence of the same character after the translation of the previous word, or None.
         """
         character = self._source_text[slice(*self._source[following])]
         first = max(self._targets[preceding], default=-1) + 1
@@ -400,25 +412,25 @@ def link_words(
     """Return the pairs (source word, target word) that contain aligned tokens; see :class:`AlignedText`.
 
     Args:
-        segment: The source.
-        translation: The translation.
-        placeholders: The placeholders in the translation.
+        segment: The source segment.
+        translation: The translation of the segment's text.
+        placeholders: Start and end of each placeholder in the translation.
         source_tokens: The tokens of the source as displayed.
         target_tokens: The tokens of the translation as displayed.
         token_pairs: Pairs (source token, target token).
     """
-    source_words = split_words(
+    source_words = split_into_spans(
         segment.text, [(placeholder.start, placeholder.end) for placeholder in segment.placeholders]
     )
     source = _words_of_tokens(segment.text, source_words, source_tokens)
-    target = _words_of_tokens(translation, split_words(translation, placeholders), target_tokens)
+    target = _words_of_tokens(translation, split_into_spans(translation, placeholders), target_tokens)
     return frozenset((i, j) for one, other in token_pairs for i in source[one] for j in target[other])
 
 
 def _words_of_tokens(text: str, words: Sequence[Span], tokens: Sequence[str]) -> list[list[int]]:
-    """Return, for each token, the indices of the words that it is part of; none if it cannot be found in the text.
+    """Return, for each token, the indices of the words that it overlaps. Empty if the token is not found in the text.
 
-    A token is searched near the end of the token before it, because tokenizers may normalize the text.
+    A token is searched for near the end of the previous token, because tokenizers may normalize the text.
     """
     word_at = {start: index for index, span in enumerate(words) for start in range(*span)}
     word_ids: list[list[int]] = []

@@ -1,16 +1,16 @@
-r"""Find the constructs of Markdown's dialects, which CommonMark reads as text.
+r"""Find constructs from Markdown dialects that CommonMark treats as text.
 
 ============================  ========================================================================================
 formulas                      ``$a_b$``, ``$$...$$``, ``\(...\)``, ``\[...\]``, ``\begin{align}...\end{align}``
 templates                     ``{{ site.url }}``, ``{% if x %}``, ``{{< figure >}}`` (Liquid, Jinja, Hugo)
 attribute lists               ``{#id .class}``, ``{: .note}``, ``{width=50%}``
-names of emoji                ``:smile:``
+emoji names                   ``:smile:``
 alerts and containers         ``> [!NOTE]``, ``:::tip Title``, ``!!! note "Title"``, ``=== "Tab"``
 JavaScript in MDX             ``import``, ``export``, comments, and tags such as ``<Tabs items={["a"]}>``
 tables of contents            ``[TOC]``, ``[[toc]]``
 ============================  ========================================================================================
 
-Code is not searched. Time is proportional to the length of the text.
+Code is not searched. The running time is proportional to the length of the text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PLAIN_ADMONITION = re.compile(  # types of admonitions that are recognized even
 )
 _ALERT = re.compile(r"\[![A-Za-z]+\][-+]?[ \t]*")
 _CONTENTS = re.compile(r"@?\[\[?_?toc_?\]\]?\s*\Z", re.IGNORECASE)
-_SCRIPT = re.compile(  # patterns that tell code from prose, which may begin with the same words
+_SCRIPT = re.compile(  # patterns that distinguish code from prose, which may begin with the same words
     r"""
       import\s+(?:type\s+)?(?:[\w$*{][\w$*{},\s]*\sfrom\s*)?["'][^"'\n]+["']
           (?:\s+(?:with|assert)\s*\{[^{}\n]*\})?[ \t]*+(?:;[ \t]*+)?(?://[^\n]*+)?(?=[\r\n]|\Z)
@@ -93,8 +93,8 @@ _INLINE = re.compile(
 _INLINE_HINT = re.compile(r"[$\\{]|:[a-z]")  # a line without a match contains none of the inline constructs
 # Prices such as "$5 or 6$" and escaped brackets are not formulas.
 _IS_FORMULA = re.compile(r"[\\^_={}]|\A(?!\s*[A-Za-z]{4,}\s*\Z)\s*[\w()'|.!]++(?:\s*[-+*/<>,]\s*[\w()'|.!]++)*\s*\Z")
-_MAX_LINES = 100  # of a construct
-_INDENT = 4  # indentation of a container's content
+_MAX_LINES = 100  # maximum number of lines of a construct
+_INDENT = 4  # number of spaces that indent a container's content
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class Construct:
     """A construct in a text.
 
     Attributes:
-        start: Start in the text.
-        end: End in the text. Constructs do not contain a line break, except for those of the kind "lines".
-        kind: "formula" and "object" are parts of a sentence, and the model may read the text of a formula or template.
-            "lines" are kept, and separate paragraphs. "title" and "container" begin a line whose rest is a title; the
-            content of a container is indented. "title_end" follows the title.
+        start: Start of the construct in the text.
+        end: End of the construct. Only constructs of the kind "lines" contain line breaks.
+        kind: "formula" (including templates) and "object" are parts of a sentence; only formulas may be passed to the
+            model. "lines" are kept, and separate paragraphs. "title" and "container" are at the start of a line, and
+            the rest of the line is a title. The content of a container is indented. "title_end" follows the title.
     """
 
     start: int
@@ -115,18 +115,18 @@ class Construct:
 
 
 def find_constructs(text: str, *, scripts: bool = True) -> list[Construct]:
-    """Return the constructs of a text, from left to right.
+    """Return the constructs in a text, from left to right.
 
     Args:
-        text: The text.
-        scripts: Whether constructs are looked for that outside of documentation are rather text: JavaScript, and
+        text: The Markdown source to search.
+        scripts: Whether to find constructs that are probably plain text outside documentation files: JavaScript, and
             containers that begin with ``!!!``, ``???`` or ``===``.
     """
     return list(_Finder(text, scripts).constructs())
 
 
 class _Finder:
-    """Finds the constructs of a text line by line."""
+    """Finds the constructs in a text line by line."""
 
     def __init__(self, text: str, scripts: bool) -> None:
         self._text, self._scripts = text, scripts
@@ -165,7 +165,7 @@ class _Finder:
             yield from self._inline(position, begin + len(content))
 
     def _last_line(self, number: int, begin: int, content: str, follows_blank: bool) -> int | None:
-        """Return the number of the last line of a construct of whole lines that begins in a line, or None."""
+        """Return the number of the last line of a multi-line construct that begins in a given line, or None."""
         if _CONTENTS.match(content):
             return number
         if content.startswith("$$"):
@@ -183,7 +183,7 @@ class _Finder:
         return None
 
     def _line_that_ends_with(self, closing: str, position: int, number: int) -> int | None:
-        """Return the number of the line that ends with ``closing``, or None if ``closing`` is first elsewhere."""
+        """Return the number of the first line that contains ``closing``, or None if the line does not end with it."""
         for line in range(number, min(number + _MAX_LINES, len(self._lines))):
             start, end = self._lines[line]
             content = self._text[max(start, position) : end].rstrip()
@@ -192,7 +192,7 @@ class _Finder:
         return None
 
     def _end_of_script(self, number: int) -> int:
-        """Return the number of the last line of JavaScript, which ends before an empty line outside of braces."""
+        """Return the number of the last line of JavaScript code, which ends before an empty line outside braces."""
         depth, paragraph_end = 0, None
         for line in range(number, min(number + _MAX_LINES, len(self._lines))):
             code = self._text[slice(*self._lines[line])]
@@ -205,7 +205,7 @@ class _Finder:
         return number if paragraph_end is None else paragraph_end
 
     def _marks(self, begin: int, content: str, *, is_quoted: bool) -> Iterator[Construct]:
-        """Yield the marks of a line that begins a container."""
+        """Yield the marks in a line that begins a container."""
         if is_quoted and (alert := _ALERT.match(content)):
             kind: ConstructKind = "title" if content[alert.end() :] else "lines"
             yield Construct(begin, begin + len(content[: alert.end()].rstrip()) + (kind == "title"), kind)
@@ -230,7 +230,7 @@ class _Finder:
                 yield Construct(begin, begin + len(content), "container")
 
     def _has_content(self, begin: int) -> bool:
-        """Return whether the first line with text after the one that contains ``begin`` is indented."""
+        """Return whether the first nonblank line after the line that contains ``begin`` is indented."""
         number = bisect_right(self._lines, (begin, len(self._text)))
         margin = begin - self._lines[number - 1][0] + _INDENT
         for start, end in self._lines[number : number + _MAX_LINES]:

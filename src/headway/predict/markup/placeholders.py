@@ -1,20 +1,20 @@
-r"""Find the parts that a translation must not change: placeholders, Markdown, numbers and line breaks.
+r"""Find the parts of a text that a translation must keep: placeholders, Markdown, numbers and line breaks.
 
 ====================  ==============================================================================================
 placeholders          ``{name}``, ``{0}``, ``{{x}}``, ``${x}``, ``%{x}``, ``$x``, ``%s``, ``%1$d``, ``%(name)s``,
                       ``%X%``, ``&copy;``, URLs, e-mail addresses, and code in backticks
-ICU messages          the skeleton of :mod:`headway.predict.markup.icu_messages`; their branches are separate texts
-emoji                 with their modifiers, and sequences of them
+ICU messages          the skeleton (:mod:`headway.predict.markup.icu_messages`); branches are separate texts
+emoji                 with their modifiers, and sequences of emoji
 numbers with units    ``5 km``, ``30 %``, ``$5``. Only their digits must be kept, because separators and units depend on
                       the language: ``1,000 miles`` may become ``1.000 Meilen``
-formulas, templates   and the other constructs of :mod:`headway.predict.markup.markdown_dialects`
+formulas, templates   and the other constructs from :mod:`headway.predict.markup.markdown_dialects`
 Markdown              emphasis and links enclose the translations of their words; marks at the start of a line, table
-                      rows and fenced code stay where they are
+                      rows and fenced code keep their positions
 line breaks           lines are translated separately
 ====================  ==============================================================================================
 
-How they are kept is described in :mod:`headway.predict.markup.mark_placement` and
-:mod:`headway.predict.translation.marked_translation`.
+:mod:`headway.predict.markup.mark_placement` and :mod:`headway.predict.translation.marked_translation` describe how
+these parts are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
-from headway.predict.markup.entities import ENTITY
-from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
+from headway.predict.markup.document import (
+    STAND_IN_PATTERN,
+    Document,
+    DocumentBuilder,
+    Item,
+    ItemKind,
+    Pieces,
+    WithoutWords,
+)
+from headway.predict.markup.entities import ENTITY_PATTERN
+from headway.predict.markup.icu_messages import MessageReader, may_have_branches
 from headway.predict.markup.markdown_dialects import find_constructs
 
 _NESTED = "[^{}]*+"
@@ -49,11 +57,11 @@ _PROTECTED = re.compile(
         | [$%\#]?\{{{{1,3}}[^{{}}\n]{{0,100}}\}}{{1,3}}
         | (?<![\d%])%(?:\([\w.]+\)|\d+\$)?[-+0\#]*+\d*+(?:\.\d++)?(?:hh?|ll?|[jztLq])?[sdiufFeEgGxXoaAcCpn@](?![A-Za-z])
         | (?<=\d)%(?:\([\w.]+\)|\d+\$)?(?:\.\d++)?l{{0,2}}[sdiufgxXc@](?![A-Za-z0-9])
-        | {ENTITY.pattern.replace("#", "[#]")}
+        | {ENTITY_PATTERN.pattern.replace("#", "[#]")}
         | %%(?!\w) | (?<![\w%])%[A-Za-z_]\w*% | (?<!\w)\$[A-Za-z_]\w*
         | (?:https?|ftps?|file)://[^\s<>"“”„»«`]*{_URL_END}
         | (?<![\w.@])www\.[\w-]+\.[^\s<>"“”„»«`]*{_URL_END}
-        | {STAND_IN.pattern}
+        | {STAND_IN_PATTERN.pattern}
         | (?<![\w.+-])(?:mailto:)?[\w+-]+(?:\.[\w+-]+)*@[\w-]+(?:\.[\w-]+)+
       )
     | (?P<emoji>(?:(?:[\U0001f1e6-\U0001f1ff]{{2}}|[0-9\#*]\ufe0f?\u20e3|{_EMOJI}){_MODIFIERS}*
@@ -71,11 +79,11 @@ _INLINE = re.compile(
 # A text without any of these characters contains nothing to keep.
 _HINT = re.compile(
     "[&{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|\\\\[(\\[]|:[a-z][a-z0-9_+-]+:|^:::|"
-    + STAND_IN.pattern
+    + STAND_IN_PATTERN.pattern
 )
 # A text without a match contains none of the constructs in headway.predict.markup.markdown_dialects.
 _CONSTRUCT = re.compile(r"\$[^$\n]+\$|\$\$|\\[(\[]|\\begin|\{%|^[ \t>]*(?:\[!|:::)|:[a-z][a-z0-9_+-]+:", re.MULTILINE)
-_READABLE = 60  # maximum number of characters of a formula or template that the model reads
+_READABLE = 60  # maximum number of characters of a formula or template that is passed to the model
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
 _QUOTES = {
     "„": "“”", "“": "”", '"': '"', "'": "'", "«": "»", "»": "«", "‚": "‘", "‘": "’", "(": ")", "[": "]", "<": ">",
@@ -83,7 +91,7 @@ _QUOTES = {
 _DIGITS = re.compile(_DIGIT_GROUPS)
 _SPACE = re.compile(r"(?<![\d$€£¥])\s")  # white space that is not part of a number
 
-_MAX_OPEN = 30  # opening marks that wait for a partner; earlier ones are text
+_MAX_OPEN = 30  # maximum number of opening marks without a partner so far; earlier marks are treated as text
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _LINE_MARK = re.compile(r"\s*(?:#{1,6}\s+|[-*+]\s+|>\s*)+(?:\[[ xX]\]\s+)?")
 _NUMBERED = re.compile(r"\s*\d+[.)]\s+")
@@ -91,12 +99,12 @@ _TABLE_ROW = re.compile(r"\s*\|.*\|\s*")
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text certainly contains nothing to keep."""
+    """Return whether a text certainly contains no part that must be kept."""
     return not _HINT.search(text)
 
 
-def has_words(text: str) -> bool:
-    """Return whether there is something to translate: a letter, or a number with a unit, such as 20 %."""
+def is_translatable(text: str) -> bool:
+    """Return whether a text contains something to translate: a letter, or a number with a unit, such as 20 %."""
     return any(map(str.isalpha, text)) or any(match["number"] for match in _PROTECTED.finditer(text))
 
 
@@ -107,14 +115,17 @@ def find_placeholders(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _PROTECTED.finditer(text) if match.lastgroup != "number"]
 
 
-def placeholder_counts(text: str) -> Counter[str]:
-    """Return how often each placeholder and each sequence of emoji occurs in a text."""
+def count_placeholders(text: str) -> Counter[str]:
+    """Count the occurrences of each placeholder and each sequence of emoji in a text."""
     return Counter(text[start:end] for start, end in find_placeholders(text))
 
 
 def keeps_placeholders(source: str, target: str) -> bool:
-    """Return whether a translation has exactly the placeholders of its source, and the digits of numbers with units."""
-    if placeholder_counts(source) != placeholder_counts(target):
+    """Return whether a translation contains the same placeholders as its source, and the same digits in its numbers.
+
+    Only numbers with units are compared.
+    """
+    if count_placeholders(source) != count_placeholders(target):
         return False
     numbers = [match.group() for match in _PROTECTED.finditer(source) if match.lastgroup == "number"]
     if not numbers:
@@ -124,21 +135,21 @@ def keeps_placeholders(source: str, target: str) -> bool:
 
 
 def _digit_counts(text: str) -> Counter[str]:
-    """Return how often each number occurs in a text. Separators are left out, and all digits are ASCII."""
+    """Count the occurrences of each number in a text. Separators are removed, and digits are converted to ASCII."""
     return Counter(
         "".join(str(int(digit)) for digit in number if digit.isdecimal()) for number in _DIGITS.findall(text)
     )  # fmt: skip
 
 
 def remove_placeholders(source: str, target: str) -> str:
-    """Remove the placeholders from a translation that its source does not have, the first one first.
+    """Remove the placeholders from a translation that its source does not contain, from left to right.
 
-    The texts on both sides of a removed placeholder may together form another one. After each removal the search
-    therefore continues from the last place that no placeholder can extend across: after white space that is not part of
-    a number, or before three placeholders. Without a lone brace or backtick, time is proportional to the length of the
-    text.
+    The texts on both sides of a removed placeholder may together form another placeholder. After each removal, the
+    search therefore continues from the last position that no placeholder can extend across: after white space that is
+    not part of a number, or before three placeholders. Unless the text contains an unpaired brace or backtick, the
+    running time is proportional to its length.
     """
-    known = placeholder_counts(source)
+    known = count_placeholders(source)
     position = border = 0
     kept: list[int] = []  # starts of the known placeholders before ``position``
     is_open = False  # whether a placeholder of any length may begin in the text before ``position``
@@ -157,8 +168,8 @@ def remove_placeholders(source: str, target: str) -> str:
     return target
 
 
-def protected_parts(text: str) -> Iterator[tuple[ItemKind, int, int]]:
-    """Yield the kind, start and end of everything to keep in a text, and of the text between, from left to right."""
+def split_protected_parts(text: str) -> Iterator[tuple[ItemKind, int, int]]:
+    """Yield the kind, start and end of each part to keep, and of the text between these parts, from left to right."""
     position = 0
     for match in () if is_plain(text) else _PROTECTED.finditer(text):
         kind, start, end = _protected_part(text, match, position)
@@ -171,8 +182,8 @@ def protected_parts(text: str) -> Iterator[tuple[ItemKind, int, int]]:
 def _protected_part(text: str, match: re.Match[str], position: int) -> tuple[ItemKind, int, int]:
     """Return the kind, start and end of the item for a match.
 
-    The quotation marks or brackets around a placeholder belong to it if they are after ``position``. A model would
-    otherwise read an empty pair of quotation marks once the placeholder is removed.
+    Quotation marks or brackets around a placeholder become part of it if they are after ``position``. Otherwise, the
+    text would contain an empty pair of quotation marks after the placeholder is removed.
     """
     start, end = match.span()
     if match.lastgroup == "number":
@@ -183,7 +194,7 @@ def _protected_part(text: str, match: re.Match[str], position: int) -> tuple[Ite
 
 
 def _text_items(text: str) -> list[Item]:
-    """Return a text as items: the white space at its edges and the text between."""
+    """Return a text as items: leading white space, text, and trailing white space."""
     core = text.strip()
     lead = len(text) - len(text.lstrip())
     parts = (text[:lead], core, text[lead + len(core) :])
@@ -191,42 +202,42 @@ def _text_items(text: str) -> list[Item]:
 
 
 def parse_plain_text(text: str) -> Document | None:
-    """Return the document of a text, or None if the text contains nothing to keep."""
+    """Return the document of a text, or None if the text contains no part that must be kept."""
     if is_plain(text) or not text.strip():
         return None
     outer = DocumentBuilder()
-    if STAND_IN.search(text):
+    if STAND_IN_PATTERN.search(text):
         pieces, is_marked = _plain_text_pieces(text, outer)
-    elif may_have_arguments(text):
+    elif may_have_branches(text):
         pieces = MessageReader(text, lambda part, inner: _pieces(part, inner)[0]).pieces(outer)
         is_marked = True
     else:
-        builder = outer.inner(str)
+        builder = outer.nested(str)
         pieces, is_marked = _pieces(text, builder)
         pieces = builder.restore(pieces)
     return Document(pieces, tuple(outer.segments)) if is_marked else None
 
 
 def _pieces(text: str, builder: DocumentBuilder) -> tuple[Pieces, bool]:
-    """Return the pieces of a text, with stand-ins of the builder, and whether it contains anything to keep."""
+    """Return the pieces of a text, with the builder's stand-ins, and whether it contains a part that must be kept."""
     return _plain_text_pieces(_without_constructs(text, builder) if _CONSTRUCT.search(text) else text, builder)
 
 
 def _without_constructs(text: str, builder: DocumentBuilder) -> str:
-    """Replace the constructs of Markdown's dialects by stand-ins of the builder."""
+    """Replace constructs from Markdown dialects with stand-ins of the builder."""
     out: list[str] = []
     position = 0
     for construct in find_constructs(text, scripts=False):
         source = text[construct.start : construct.end]
         is_readable = construct.kind == "formula" and len(source) <= _READABLE
         item = Item("placeholder", (source,), source) if is_readable else Item("object", (source,))
-        out += (text[position : construct.start], builder.stand_in(item))
+        out += (text[position : construct.start], builder.add_stand_in(item))
         position = construct.end
     return "".join([*out, text[position:]])
 
 
 def _plain_text_pieces(text: str, builder: DocumentBuilder) -> tuple[Pieces, bool]:
-    """Return the pieces of a text, and whether it contains anything to keep."""
+    """Return the pieces of a text, and whether it contains a part that must be kept."""
     pieces: list[str | int] = []
     lines = list(_lines(text))
     is_marked, in_fence = len(lines) > 1, False
@@ -250,7 +261,7 @@ def _plain_text_pieces(text: str, builder: DocumentBuilder) -> tuple[Pieces, boo
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line of a text and its line break. Line breaks inside a placeholder do not count."""
+    """Yield each line of a text and its line break. Line breaks inside a placeholder do not end a line."""
     placeholders = iter(find_placeholders(text))
     start = end = position = 0
     for match in _LINE_BREAK.finditer(text):
@@ -265,7 +276,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 def _inline_items(line: str) -> list[Item]:
     """Return the items of a line of Markdown, without the mark at its start.
 
-    Marks of emphasis and links without a partner are text.
+    Emphasis marks and link marks without a partner are treated as text.
     """
     items: list[Item] = []
     opened: list[tuple[str, int]] = []  # possible opening marks, each with its index in items

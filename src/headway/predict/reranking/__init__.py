@@ -1,1 +1,1 @@
-"""Rank candidate translations by their agreement, by the scores of models, or by a noisy channel."""
+"""Rank candidate translations by their agreement, by model scores, or by a noisy channel."""

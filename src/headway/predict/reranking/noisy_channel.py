@@ -1,12 +1,12 @@
-"""Rank candidate translations with a language model and a model of the reverse direction: the noisy channel.
+"""Rank candidate translations with a language model and a model for the reverse direction: the noisy channel.
 
     score(y) = log p(y | x) + a log p(y) + b log p(x | y) + c |y|
 
-x is the source, y a candidate, and |y| its number of tokens. By Bayes' rule p(y | x) is proportional to p(x | y) p(y),
-in which the language model p(y) can be trained on text that has no translation. The sum of all of these, with weights
-tuned on a development set, ranks better than each alone (Yee et al. 2019, "Simple and Effective Noisy Channel Modeling
-for Neural Machine Translation"; Ng et al. 2019, "Facebook FAIR's WMT19 News Translation Task Submission", section
-3.5). |y| offsets the preference of sums of log-probabilities for short translations.
+x is the source, y a candidate, and |y| its number of tokens. By Bayes' rule, p(y | x) is proportional to p(x | y) p(y).
+The language model p(y) can be trained on text that has no translation. The weighted sum of all terms, with weights
+tuned on a development set, ranks better than any single term (Yee et al. 2019, "Simple and Effective Noisy Channel
+Modeling for Neural Machine Translation"; Ng et al. 2019, "Facebook FAIR's WMT19 News Translation Task Submission",
+section 3.5). The term |y| compensates for the higher log-probabilities of short translations.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headway.predict.translation.translator import Translator
 _LANGUAGE_MODEL_GRID = _CHANNEL_GRID = tuple(step / 10 for step in range(11))
 _LENGTH_GRID = tuple(step / 4 for step in range(-4, 13))
 
-Features = Float[np.ndarray, "_ 4"]  # log p(y | x), log p(y), log p(x | y), |y|
+NoisyChannelFeatures = Float[np.ndarray, "_ 4"]  # log p(y | x), log p(y), log p(x | y), |y|
 
 
 class NoisyChannelWeights(Config):
-    """The weights of the terms besides log p(y | x), whose weight is 1."""
+    """The weights of all terms except log p(y | x), whose weight is 1."""
 
     language_model: float = Field(0.0, allow_inf_nan=False, description="Weight a of log p(y), the language model.")
-    channel: float = Field(0.0, allow_inf_nan=False, description="Weight b of log p(x | y), the reverse direction.")
+    channel: float = Field(0.0, allow_inf_nan=False, description="Weight b of log p(x | y), the reverse model.")
     length: float = Field(0.0, allow_inf_nan=False, description="Weight c of the number of tokens of y.")
 
 
@@ -45,22 +45,22 @@ def noisy_channel_features(
     channel: Translator | None = None,
     target_language: str | None = None,
     source_language: str | None = None,
-) -> list[Features]:
+) -> list[NoisyChannelFeatures]:
     """Return log p(y | x), log p(y), log p(x | y) and |y| for each candidate of each source.
 
-    The log-probability of a model that is not given is 0.
+    If a model is not given, its log-probabilities are 0.
 
     Args:
-        translator: The model of the translation direction. |y| counts its tokens.
-        sources: The sources.
-        candidates: The candidates of each source.
-        language_model: A model of the target language that was trained on documents of one line.
-        channel: A model of the reverse direction.
+        translator: The model for the direction from source to target. |y| is counted in its tokens.
+        sources: The source texts.
+        candidates: The candidates for each source.
+        language_model: A language model for the target language that was trained on one-line documents.
+        channel: A model for the reverse direction.
         target_language: The language of the candidates, if ``translator`` has several.
         source_language: The language of the sources, for imported models that need it.
 
     Raises:
-        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+        HeadwayError: A candidate cannot be scored. The message contains the source's number, counted from 1.
     """
     direct = score_candidates(
         translator, sources, candidates, target_language=target_language, source_language=source_language
@@ -80,7 +80,7 @@ def noisy_channel_features(
 
 
 def rank_by_noisy_channel(
-    candidates: Sequence[Sequence[str]], features: Sequence[Features], weights: NoisyChannelWeights
+    candidates: Sequence[Sequence[str]], features: Sequence[NoisyChannelFeatures], weights: NoisyChannelWeights
 ) -> list[list[RankedText]]:
     """Rank the candidates of each source, best first."""
     values = np.array([1.0, weights.language_model, weights.channel, weights.length])
@@ -89,19 +89,19 @@ def rank_by_noisy_channel(
 
 def tune_noisy_channel(
     candidates: Sequence[Sequence[str]],
-    features: Sequence[Features],
+    features: Sequence[NoisyChannelFeatures],
     references: Sequence[str],
     target_language: str | None = None,
 ) -> NoisyChannelWeights:
-    """Return the weights with the best corpus BLEU, by a search on a grid.
+    """Return the weights with the best corpus BLEU, found by grid search.
 
-    The tokenization of BLEU is that for ``target_language``.
+    ``target_language`` determines the tokenization for BLEU.
 
-    The weights of the models are between 0 and about 1, and the weight of the length is between -1 and 3. A model whose
+    The models' weights are between 0 and about 1, and the weight of the length is between -1 and 3. A model whose
     feature is always 0 keeps the weight 0. Evaluate the weights on sentences that they were not tuned on.
 
     Raises:
-        DataError: There are no sentences, or their numbers differ.
+        DataError: There are no sentences, or the numbers of candidates, features and references differ.
     """
     from headway.evaluation import tokenization_for
     from headway.evaluation.feature_weights import tune_feature_weights

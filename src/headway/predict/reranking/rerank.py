@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankedText:
-    """A text and the score that it was ranked by. Greater is better."""
+    """A text and the score by which it was ranked. Higher is better."""
 
     text: str
     score: float
@@ -36,14 +36,14 @@ def rank_by_models(
 ) -> list[list[RankedText]]:
     """Rank the candidates of each source by the sum of ``weight * log P(candidate | source) / length penalty``.
 
-    Each model counts the length in its own tokens, so models with different vocabularies can be combined. The length
-    penalty is the one of Wu et al. 2016, with exponent ``alpha``.
+    The length is counted in each model's own tokens, so models with different vocabularies can be combined. The length
+    penalty is from Wu et al. 2016, with exponent ``alpha``.
 
     Raises:
-        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+        HeadwayError: A candidate cannot be scored. The message contains the source's number, counted from 1.
     """
     if len(weights) != len(translators):
-        raise ConfigError(f"{len(weights)} weights for {len(translators)} models; expected a weight for each")
+        raise ConfigError(f"{len(weights)} weights for {len(translators)} models; expected one weight per model")
     totals = [0.0] * sum(map(len, candidates))
     for translator, weight in zip(translators, weights, strict=True):
         scored = score_candidates(
@@ -66,11 +66,11 @@ def score_candidates(
 ) -> list[ScoredTarget]:
     """Return the score of each candidate given its source, for all sources in one list.
 
-    If ``reverse`` is set, return the scores of the sources given the candidates: ``translator`` is then a model of the
-    reverse direction.
+    If ``reverse`` is set, ``translator`` must be a model for the reverse direction, and the result contains the scores
+    of the sources given the candidates.
 
     Raises:
-        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+        HeadwayError: A candidate cannot be scored. The message contains the source's number, counted from 1.
     """
     numbers = [number for number, texts in enumerate(candidates) for _ in texts]
     pairs = [sources[number] for number in numbers], [text for texts in candidates for text in texts]
@@ -84,14 +84,14 @@ def score_candidates(
 
 
 def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[RankedText]:
-    """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally if there are no scores."""
+    """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally without scores."""
     weights = [1.0] * len(candidates) if scores is None else softmax(scores)
     values = expected_chrf(candidates, weights)
     return rank_by_scores(candidates, values)
 
 
 def rank_by_scores(candidates: Sequence[str], scores: Sequence[float]) -> list[RankedText]:
-    """Return the candidates of one source in the order of their scores, best first; equal ones keep their order."""
+    """Return one source's candidates sorted by score, best first. The sort is stable."""
     ranked = [RankedText(text, score) for text, score in zip(candidates, scores, strict=True)]
     return sorted(ranked, key=lambda ranked_text: ranked_text.score, reverse=True)
 
@@ -99,7 +99,7 @@ def rank_by_scores(candidates: Sequence[str], scores: Sequence[float]) -> list[R
 def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]:
     """Return the weighted mean chrF (0 to 100) of each text against all texts as references.
 
-    Equal texts are compared once. A text has the score 100 against itself.
+    Duplicate texts are compared only once. The chrF of a text against itself is 100.
     """
     from headway.evaluation import sentence_chrf
 
@@ -115,15 +115,15 @@ def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]
 
 
 def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translation:
-    """Order the candidates by their expected chrF, so that the candidate that agrees most with the others comes first.
+    """Sort the candidates by expected chrF, so that the candidate that agrees most with the others comes first.
 
     This is minimum Bayes risk decoding (Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine
     Translation"; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", section 7).
 
     Args:
         translation: A translation with several candidates.
-        sampled: Whether the candidates were sampled. Samples have equal weights, and a text that was drawn twice counts
-            twice. Otherwise, each candidate is weighted by its probability.
+        sampled: Whether the candidates were sampled. Samples have equal weights, so a text that was sampled twice has
+            twice the weight. Otherwise, each candidate is weighted by its probability.
     """
     candidates = translation.candidates
     weights = [1.0] * len(candidates) if sampled else softmax([candidate.log_probability for candidate in candidates])
@@ -133,7 +133,7 @@ def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translatio
 
 
 def softmax(values: Sequence[float]) -> list[float]:
-    """Return exp(value) divided by the sum of all, or equal weights if every value is -inf."""
+    """Return the softmax of the values, or equal weights if every value is -inf."""
     top = max(values)
     if top == -math.inf:
         return [1 / len(values)] * len(values)

@@ -1,9 +1,10 @@
-"""Alignments from attention: the source token that each target token comes from.
+"""Alignments from attention: the source token from which each target token is translated.
 
 In a trained decoder, the attention over the source is largest at the words that are being translated. The block with
-the best alignments depends on the decoder's depth (:func:`default_alignment_layer`). A token is aligned to the source
-token with the largest weight, averaged over the heads, in the step that predicted the token. The weights come from one
-teacher-forced pass over the finished targets, so alignment does not slow down the search.
+the best alignments depends on the decoder's depth (:func:`default_alignment_layer`). A target token is aligned to the
+source token with the largest attention weight, averaged over the heads, in the step that predicted the target token.
+The weights are computed in one teacher-forced pass over the finished targets, so alignment does not slow down the
+search.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from headway.text.base import BOS, PAD, TextTokenizer
 def attention_maps(
     model: TranslationModel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, layer: int | None
 ) -> list[Float[Tensor, "T S"]]:
-    """Return each pair's attention over the source for each target token, averaged over the heads.
+    """Return, for each pair, the attention of each target token over the source, averaged over the heads.
 
     Args:
         model: A model whose decoder attends to the source.
-        sources: Source tokens of each pair, with special tokens such as EOS.
-        targets: Target tokens of each pair, without BOS and EOS.
+        sources: The source tokens of each pair, with special tokens such as EOS.
+        targets: The target tokens of each pair, without BOS and EOS.
         layer: Index of the decoder block; see :func:`alignment_module`.
 
     Raises:
@@ -54,10 +55,10 @@ def default_alignment_layer(num_layers: int) -> int:
     """Return the decoder block used for alignment by default, counted from 0: the last of up to three blocks, otherwise
     the second-to-last.
 
-    In decoders of six blocks the second-to-last agrees best with human word alignments (Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models", section 4.2). In shallow decoders the last block is the
-    best by far. The two blocks of Multi30k models found 25 and 88 % of the word
-    pairs in a dictionary, and the three blocks of a half-trained model found 11, 42 and 51 %.
+    In decoders with six blocks, the second-to-last block agrees best with human word alignments (Garg et al. 2019,
+    "Jointly Learning to Align and Translate with Transformer Models", section 4.2). In shallow decoders, the last block
+    is by far the best: in Multi30k models with two blocks, the blocks found 25 and 88 % of the word pairs in a
+    dictionary, and in a half-trained model with three blocks, they found 11, 42 and 51 %.
     """
     return num_layers - (1 if num_layers <= 3 else 2)
 
@@ -96,15 +97,15 @@ def hard_alignment(
 def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Alignment) -> Alignment:
     """Return the alignment of a text that was translated in two steps.
 
-    Its attention is the product of target x pivot and pivot x source. The tokens of the pivot may differ between the
-    models: a source token of the second model attends like the first model's target tokens with which it shares
-    characters, in proportion to their number. If an alignment has no attention, its pairs are used instead, and the
-    result has no attention, either.
+    Its attention is the matrix product of the second attention (target x pivot) and the first (pivot x source). The
+    models may tokenize the pivot differently. The attention of a source token of the second model is the average over
+    the first model's target tokens with which it shares characters, weighted by the number of shared characters. If an
+    alignment has no attention, its pairs are used instead, and the result also has no attention.
 
     Args:
-        first: The alignment of the pivot.
-        pivot_tokens: The tokens of the pivot as the first model displays them.
-        second: The alignment of the translation of the pivot.
+        first: The alignment of the pivot with the source.
+        pivot_tokens: The tokens of the pivot as displayed by the first model.
+        second: The alignment of the target with the pivot.
     """
     source_tokens, target_length = first.source_tokens, len(second.pairs) or len(second.attention)
     if not (source_tokens and pivot_tokens and second.source_tokens and target_length):
@@ -116,7 +117,7 @@ def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Al
 
 
 def _weights(alignment: Alignment) -> Float[Tensor, "T S"]:
-    """Return the attention of an alignment, or a weight of 1 for each pair if it has none."""
+    """Return the attention of an alignment. Without attention, each aligned pair has the weight 1."""
     if alignment.attention:
         return torch.tensor(alignment.attention)
     weights = torch.zeros(len(alignment.pairs), len(alignment.source_tokens))
@@ -126,7 +127,7 @@ def _weights(alignment: Alignment) -> Float[Tensor, "T S"]:
 
 
 def _shared_characters(tokens: Sequence[str], others: Sequence[str]) -> Float[Tensor, "_ _"]:
-    """Return how many characters, except white space, each token shares with each token of the other tokenization."""
+    """Return the number of characters, except white space, that each token shares with each of ``others``."""
 
     def spans(tokens: Sequence[str]) -> Float[Tensor, "_ 2"]:
         ends = torch.tensor([float(len("".join(token.split()))) for token in tokens]).cumsum(0)
@@ -146,9 +147,9 @@ def word_alignment(candidate: Candidate, source: TextTokenizer, target: TextToke
     """Return the word alignment of a candidate with an alignment.
 
     Args:
-        candidate: The candidate.
-        source: The tokenizer of its source.
-        target: The tokenizer of its text.
+        candidate: A candidate that was translated with ``alignment=True``.
+        source: The source tokenizer.
+        target: The target tokenizer.
 
     Raises:
         ConfigError: The candidate has no alignment.
@@ -162,7 +163,7 @@ def word_alignment(candidate: Candidate, source: TextTokenizer, target: TextToke
 
 
 def tokens_to_words(tokens: Sequence[str], *, subwords: bool) -> tuple[list[str], list[int | None]]:
-    """Return the words of a text, and for each token the index of the word in which it starts.
+    """Return the words of a text, and for each token the index of the word in which the token starts.
 
     The index is None if a token consists of white space.
 

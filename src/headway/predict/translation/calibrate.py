@@ -1,6 +1,6 @@
 """Calibrate a translator for the flags ``unlikely`` and ``forced``.
 
-Texts of the model's domain are translated, and the calibration is fitted to them.
+In-domain texts are translated, and the calibration is fitted to the translations.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from headway.decode import DecodingOptions
 from headway.errors import DataError
 from headway.predict.phrases import contains_any_phrase
 from headway.predict.results import Candidate, Source, Translation
-from headway.predict.translation.calibration import Calibration, cost_limit, fit_calibration
+from headway.predict.translation.calibration import Calibration, constraint_cost_limit, fit_calibration
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.translator import Translator
 from headway.text.words import split_words
 
 _MAX_TEXTS = 4000  # maximum number of texts to translate
-_MAX_FORCED = 1000  # maximum number of texts to translate with a word of the reference
+_MAX_FORCED = 1000  # maximum number of texts to translate with a required word from the reference
 
 
 def calibrate(
@@ -30,16 +30,16 @@ def calibrate(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Calibration | None:
-    """Translate texts of the model's domain, and return the calibration.
+    """Translate in-domain texts, and return the calibration.
 
     Returns None if fewer than :data:`~headway.predict.translation.calibration.MIN_TEXTS` texts can be translated.
 
     Args:
-        translator: The model.
-        sources: Texts that the model was not trained on, such as the development set. At most 4,000 are translated,
-            chosen at regular intervals.
-        training_sources: Source texts of the training data. They make the token frequencies more exact.
-        references: A translation of each source, for the flag ``forced``. Without them, there is no such flag.
+        translator: The translator to calibrate.
+        sources: Texts that the model was not trained on, such as the development set. At most 4,000 evenly spaced texts
+            are translated.
+        training_sources: Source texts from the training data. They make the token frequencies more precise.
+        references: A translation of each source, for the flag ``forced``. Without references, this flag is never set.
         target_language: The language to translate into, for models with several target languages.
         source_language: The language of the sources, for imported models that need it.
 
@@ -57,7 +57,7 @@ def calibrate(
         )
         for decoding in (DecodingOptions(beam_size=1), DecodingOptions())
     )
-    # Of the translations by greedy search and by beam search, the less probable one is used.
+    # Each text is translated by greedy search and by beam search, and the less probable translation is used.
     greedy, beam = (translator.translate_each(sources, options) for options in (greedy_options, beam_options))
     less_probable = [
         min(translations, key=_mean_log_prob)
@@ -90,7 +90,7 @@ def calibrate(
         for (_, _, free), result in zip(unmet, forced, strict=True)
         if isinstance(result, Translation) and not result.candidates[0].unmet
     ]
-    return calibration.model_copy(update={"max_constraint_cost": cost_limit(costs)})
+    return calibration.model_copy(update={"max_constraint_cost": constraint_cost_limit(costs)})
 
 
 def _mean_log_prob(translation: Translation) -> float:

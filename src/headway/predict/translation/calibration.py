@@ -1,17 +1,17 @@
 """The flag ``unlikely``: whether a source text is unlike the text that the model was calibrated on.
 
 A model turns any input into fluent text, even text in other languages and random characters. Three measures of surprise
-distinguish such input from text of the model's domain. Each is a mean of -log p, in nats:
+distinguish such input from in-domain text. Each is a mean of -log p, in nats:
 
-- Surprise of the source per token, and per character. Here p is the token's relative frequency in the source text of
-  the calibration, with additive smoothing. Text in another language contains tokens that are rare in the source
-  language, and random characters need many tokens for few characters.
-- Surprise of the translation per token. Here p is the model's probability of the token.
+- The surprise of the source, per token and per character. Here p is the token's relative frequency in the calibration's
+  source texts, with additive smoothing. Text in another language contains tokens that are rare in the source language,
+  and random characters need many tokens for few characters.
+- The surprise of the translation, per token. Here p is the model's probability of the token.
 
 Short texts vary more than long ones, so each surprise is standardized by a mean and a variance that depend on the
-length n as a + b / n. The result is then divided by its tail quantile on the calibration set. The score of a text is
-the largest of the three. The flag is set if the score exceeds the k-th largest score of the n texts of the calibration
-set.
+length n as a + b / n. The result is divided by its tail quantile on the calibration set. The score of a text is the
+largest of the three standardized surprises. The flag is set if the score exceeds the k-th largest score of the n texts
+in the calibration set.
 
 The choice of k limits false alarms. Suppose that the n texts are a random sample of the model's domain. More than 1 %
 of the domain scores above the k-th largest score only if fewer than k of the n texts are among the 1 % of the domain
@@ -45,16 +45,16 @@ from headway.text.base import TextTokenizer
 from headway.weights import check_readable
 
 CALIBRATION_FILE = "calibration.json"
-"""Name of the calibration's file in a model folder."""
+"""Name of the calibration file in a model folder."""
 
 MIN_TEXTS = 459
 """Minimum number of texts for a calibration, because 0.99^459 < 1 %."""
 
 _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
 _SMOOTHING = 0.1  # added to each token's count
-_MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
+_MIN_VARIANCE = 0.05  # minimum variance as a share of the mean variance, because the fitted line may even be negative
 _MIN_COSTS, _LEAST_COST_LIMIT = 100, 5.0
-_LEAST = 1e-4  # minimum of the mean variance in nats squared, in case all texts are equal
+_LEAST = 1e-4  # minimum of the mean variance, in nats squared, in case all texts are equal
 
 TokenCount = Annotated[int, Field(ge=0, lt=1 << 53)]
 
@@ -92,19 +92,19 @@ class Calibration(Config):
     """The distribution of text in a model's domain; see the module's docstring.
 
     Attributes:
-        format: Version of the file's format.
+        format: Version of the file format.
         tokenizer: Fingerprint of the source tokenizer.
         source_language: The language of the sources, for models that require it.
         target_language: The target language, for models with several target languages.
         texts: Number of texts from which the scales and the threshold were computed.
         vocab_size: Size of the source vocabulary.
-        counts: Number of occurrences of each source token. Missing tokens have the count 0.
+        counts: Number of occurrences of each source token. Tokens that are not listed did not occur.
         token_scale: Scale of the source's surprise per token.
         character_scale: Scale of the source's surprise per character.
         target_scale: Scale of the translation's surprise per token, EOS included.
         threshold: The score above which a text is unlikely.
-        max_constraint_cost: The cost of a constraint, in nats, above which a translation is forced: the 99th percentile
-            of the cost of words of references. None if there were too few references.
+        max_constraint_cost: The cost of a constraint, in nats, above which a translation is flagged as forced: the 99th
+            percentile of the costs of single words from references. None if there were too few references.
     """
 
     format: Literal[1] = 1
@@ -126,7 +126,7 @@ class Calibration(Config):
         Args:
             text: The source.
             ids: Tokens of the source, without special tokens.
-            log_probs: Log-probabilities of the translation's tokens and of EOS. If empty, only the source is judged.
+            log_probs: Log-probabilities of the translation's tokens and of EOS. If empty, only the source is used.
         """
         source = sum(self._surprises.get(token, self._unseen) for token in ids)
         return self.score(text, ids, source, log_probs) > self.threshold
@@ -164,8 +164,8 @@ def fit_calibration(
     Args:
         translations: At least :data:`MIN_TEXTS` translations of texts that the model was not trained on.
         tokenizer: The tokenizer of the sources.
-        training_sources: Source texts of the training data. They make the token frequencies more exact.
-        target_language: The language that was translated into, for models with several target languages.
+        training_sources: Source texts from the training data. They make the token frequencies more precise.
+        target_language: The language of the translations, for models with several target languages.
         source_language: The language of the sources, for imported models that need it.
     """
     if (rank := _tail_rank(len(translations))) == 0:
@@ -176,7 +176,7 @@ def fit_calibration(
     total, vocab_size = counts.total(), tokenizer.vocab_size
 
     def source_surprise(tokens: Sequence[int]) -> float:
-        """Return the surprise of a text of the calibration set, given the token frequencies in all other texts."""
+        """Return the surprise of a text in the calibration set, given the token frequencies in all other texts."""
         in_text, rest = Counter(tokens), total - len(tokens)
         return sum(times * _surprise(counts[token] - times, rest, vocab_size) for token, times in in_text.items())
 
@@ -221,7 +221,7 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
         calibration = Calibration.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
     except (ConfigError, OSError, ValueError, RecursionError) as error:
         raise BundleError(
-            f"{path}: not a calibration, or damaged ({error}); delete it and run headway calibrate"
+            f"{path}: not a calibration file, or damaged ({error}); delete it and run headway calibrate"
         ) from None
     if calibration.tokenizer != bundle.tokenizers["source"].fingerprint:
         raise BundleError(f"{path}: made for a model with a different vocabulary; delete it and run headway calibrate")
@@ -229,7 +229,7 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
 
 
 def _surprise(count: int, total: int, vocab_size: int) -> float:
-    """Return -log p, in nats, of a token that occurs ``count`` times in ``total`` tokens."""
+    """Return -log p, in nats, for a token that occurs ``count`` times among ``total`` tokens."""
     return math.log(total + _SMOOTHING * vocab_size) - math.log(count + _SMOOTHING)
 
 
@@ -238,7 +238,7 @@ def _at(line: tuple[float, float], length: int) -> float:
 
 
 def _fit_line(values: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """Return a and b of the least-squares fit a + b / length."""
+    """Return a and b in the least-squares fit a + b / length."""
     from statistics import linear_regression  # only calibrating needs it
 
     inverse, heights = [1 / length for _, length in values], [value for value, _ in values]
@@ -253,11 +253,11 @@ def _largest(values: Iterable[float], rank: int) -> float:
     return sorted(values, reverse=True)[rank - 1]
 
 
-def cost_limit(costs: Sequence[float]) -> float | None:
+def constraint_cost_limit(costs: Sequence[float]) -> float | None:
     """Return the 99th percentile (nearest rank) of the costs of constraints, or None if there are fewer than 100.
 
-    The result is at least 5 nats, with which a translation is 150 times less probable than the best one, for models
-    that predict nearly every word of the references.
+    The result is at least 5 nats, because the percentile is too low for models that predict nearly every word in the
+    references. A cost of 5 nats makes a translation 150 times less probable.
     """
     if len(costs) < _MIN_COSTS:
         return None

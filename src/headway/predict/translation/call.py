@@ -1,4 +1,4 @@
-"""One call of a translator: plan search requests, find candidates, align them, and merge the parts of each text."""
+"""One call to a translator: plan search requests, find candidates, align them, and merge the parts of each text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headway.text.normalization import original_pieces
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationCall:
-    """Translates the texts of one call, which contain no markup or placeholders to be kept.
+    """Translates the texts in one call. The texts contain no markup or placeholders that must be kept.
 
     Attributes:
-        settings: What the call computes with.
+        settings: The model, and the options that were resolved for it.
         finder: Finds candidates for search requests.
-        alignment_model: Returns the model that computes alignments. It is called if a text needs one.
+        alignment_model: Returns the model that computes alignments. Called only if a text needs an alignment.
         alignment_layer: The decoder block whose attention gives alignments; see
             :func:`headway.predict.translation.alignment.alignment_module`.
-        max_attention: Maximum number of attention weights that the alignments of all texts contain together: the best
-            candidate of each text comes first, then the others. None means no limit.
-        calibration: The distribution from which the flag ``unlikely`` is computed. Without it, the flag is None.
+        max_attention: Maximum total number of attention weights in the alignments of all texts. The best candidate of
+            each text has priority over the others. None means no limit.
+        calibration: The distribution from which the flag ``unlikely`` is computed. None means that the flag is not set.
     """
 
     settings: CallSettings
@@ -41,7 +41,7 @@ class TranslationCall:
     calibration: Calibration | None
 
     def translate(self, units: Sequence[TranslationUnit]) -> list[Translation | HeadwayError]:
-        """Return the translation of each text, or the error if it cannot be translated."""
+        """Return the translation of each text, or an error if the text cannot be translated."""
         plans = RequestBuilder(self.settings).plan_each([unit.source for unit in units])
         counts = [len(plan.requests) if isinstance(plan, TranslationPlan) else 0 for plan in plans]
         parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
@@ -63,7 +63,7 @@ class TranslationCall:
         candidates: Sequence[Sequence[Candidate]],
         needs_alignment: Sequence[bool],
     ) -> list[list[Candidate]]:
-        """Return the candidates of each part, with alignments if they are needed."""
+        """Return the candidates for each part, with alignments where they are needed."""
         model, settings, special = self.alignment_model(), self.settings, self.settings.special_tokens
         ranked = [
             (rank, part, candidate)
@@ -91,7 +91,7 @@ class TranslationCall:
         ]
 
     def _keeping_attention(self, sizes: Sequence[tuple[int, int]]) -> set[int]:
-        """Return the indices of the alignments that keep their attention, given the rank and the size of each."""
+        """Return the indices of the alignments that keep their attention, given each alignment's rank and size."""
         if self.max_attention is None:
             return set(range(len(sizes)))
         keeping, used = set[int](), 0
@@ -102,9 +102,9 @@ class TranslationCall:
         return keeping
 
     def _source_tokens(self, part: PartRequest) -> Sequence[str]:
-        """Return the source tokens as displayed, in the spelling of the text, which the model may have read normalized.
+        """Return the source tokens as displayed, in the spelling of the original text, before any normalization.
 
-        They then concatenate to the text, so that positions in it can be computed from them.
+        These tokens concatenate to the text, so that positions in the text can be computed from them.
         """
         text, bundle = part.source.text, self.settings.bundle
         tokens = bundle.source_tokenizer.display(part.source_ids)
@@ -119,7 +119,7 @@ class TranslationCall:
     ) -> bool:
         """Return whether a part of a text is unlike the calibration set.
 
-        Tokens that were sampled or forced are improbable in any domain, so only the source is judged in these cases.
+        Sampled or forced tokens are improbable in any domain, so only the source is used in these cases.
         """
         sampled = self.settings.decoding.sampling is not None
         return any(

@@ -1,4 +1,4 @@
-"""Find candidate translations: search, search again if banned phrases occur, check for errors, and choose."""
+"""Find candidate translations: search, search again if banned phrases occur, flag errors, and choose candidates."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headway.hardware import return_freed_memory
 from headway.predict.phrases import WordPhrase, alternatives_to_include, contains_any_phrase, find_phrase
 from headway.predict.results import Candidate, GlossaryTerm, Source
 from headway.predict.translation.plan import CallSettings, PartRequest
-from headway.predict.translation.quality import find_flags, is_unknown, sort_flags
+from headway.predict.translation.quality import find_flags, has_only_unknown_tokens, sort_flags
 from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 
 _LOGITS_IN_MEMORY = 1 << 24  # maximum number of logits in a decoding step: sentences x beam x vocabulary
-# Freed memory is returned to the system only after calls with more parts, because it takes as long as a short search.
+# Minimum number of parts for returning freed memory to the system, because this takes as long as a short search.
 _MANY = 512
 _RESPELLINGS = 4  # maximum number of repeated searches because a banned phrase appeared in another tokenization
 
@@ -35,14 +35,14 @@ _Search = Callable[[Sequence[Request], DecodingOptions], list[list[Hypothesis]]]
 
 @dataclass(frozen=True)
 class CandidateFinder:
-    """Finds the candidate translations for one call of a translator.
+    """Finds the candidate translations for one call to a translator.
 
     Attributes:
-        settings: What the call computes with.
-        model: The form of the model that is used for the search.
-        search: The search.
+        settings: The model, and the options that were resolved for it.
+        model: The model in the form that is used for searches.
+        search: The search function.
         max_constraint_cost: The cost of a constraint above which candidates get the flag ``forced``; see
-            :mod:`headway.predict.translation.quality`. None means that no candidate gets it and no cost is computed.
+            :mod:`headway.predict.translation.quality`. None means that the flag is never set and no cost is computed.
     """
 
     settings: CallSettings
@@ -51,11 +51,10 @@ class CandidateFinder:
     max_constraint_cost: float | None = None
 
     def find(self, parts: Sequence[PartRequest]) -> list[list[Candidate]]:
-        """Return at most ``n_best`` candidates for each part, best first, or none if the options forbid every target.
+        """Return at most ``n_best`` candidates for each part, best first, or none if the options exclude every target.
 
-        If one hypothesis is much more probable than the rest, the search finishes few others. So that a candidate
-        without flags can be found, a part whose best hypothesis is flagged is searched again with ``n_best`` set to the
-        beam size.
+        If one hypothesis is much more probable than the rest, the search finishes few others. If this hypothesis is
+        flagged, the search is repeated with ``n_best`` set to the beam size, to find a candidate without flags.
         """
         parts, search, decoding = list(parts), self._searcher(), self.settings.decoding
         hypotheses = search([part.request for part in parts], decoding)
@@ -103,7 +102,7 @@ class CandidateFinder:
     def _search_again_for_banned_phrases(
         self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]], search: _Search
     ) -> None:
-        """Replace the requests and hypotheses of parts whose hypotheses contain banned phrases."""
+        """Search again for parts whose hypotheses contain banned phrases, and replace their requests and hypotheses."""
         decoding = self.settings.decoding
         for _ in range(_RESPELLINGS):
             again = {
@@ -117,10 +116,10 @@ class CandidateFinder:
                     parts[index] = replace(parts[index], request=again[index])
 
     def _respelled(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> Request | None:
-        """Return a request that also bans the tokenizations in which banned phrases appeared in the hypotheses.
+        """Return a request that also bans the tokenizations in which banned phrases occurred in the hypotheses.
 
-        A phrase has many tokenizations. If a search may not use the usual tokenization, it often uses another one.
-        Returns None if no banned phrase appeared, or if a phrase to include contains one of these tokenizations.
+        A phrase has many tokenizations. If the usual tokenization is banned, a search often uses another one. Returns
+        None if no banned phrase occurred, or if a phrase to include contains one of these tokenizations.
         """
         tokenizer, start = self.settings.bundle.target_tokenizer, len(part.request.prefix)
         tokenizations: dict[tuple[int, ...], None] = {}
@@ -150,7 +149,7 @@ class CandidateFinder:
         # Hypotheses that were cut off get a flag, and only a candidate without flags can replace the best candidate.
         needed = [hypothesis for rank, hypothesis in enumerate(hypotheses) if rank < n_best or hypothesis.finished]
         candidates = [best, *(self._candidate(part, hypothesis) for hypothesis in needed[1:])]
-        # The most probable candidate that has no flags, and only violations that the best candidate also has.
+        # The most probable candidate without flags whose violations are all also violations of the best candidate.
         allowed = _violations(best)
         sound = next((other for other in candidates if not other.flags and _violations(other) <= allowed), None)
         if sound is not None:
@@ -164,7 +163,7 @@ class CandidateFinder:
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
         text, source = tokenizer.decode(tokens), part.source
         if source.include or part.glossary_entries:
-            text = text.strip(" ")  # the search may begin with a phrase and the space before it
+            text = text.strip(" ")  # the target may begin with a phrase and the space before the phrase
         terms = [
             GlossaryTerm(entry.source, entry.targets, contains_any_phrase(tokenizer, text, entry.accepted_targets))
             for entry in part.glossary_entries or ()
@@ -181,7 +180,7 @@ class CandidateFinder:
                 *(self.settings.bundle.normalized(source.text), text, part.source_ids, tokens),
                 finished=hypothesis.finished,
                 languages_differ=self.settings.languages_differ,
-                source_is_unknown=is_unknown(part.source_ids, self.settings.bundle.source_tokenizer),
+                source_is_unknown=has_only_unknown_tokens(part.source_ids, self.settings.bundle.source_tokenizer),
             ),
             unmet=self._unmet(source, text) if source.include else (),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
@@ -193,7 +192,7 @@ class CandidateFinder:
         return tuple(group[0] for group in groups if not contains_any_phrase(tokenizer, text, group))
 
     def _searcher(self) -> _Search:
-        """Return a function that finds the hypotheses for requests, best first, in batches of similar length."""
+        """Return a function that searches for the best hypotheses of requests, in batches of similar length."""
         tokenizer, decoding = self.settings.bundle.target_tokenizer, self.settings.decoding
         rows = max(decoding.beam_size, decoding.n_best)
         if decoding.beam_size > tokenizer.vocab_size:
@@ -215,7 +214,7 @@ def search_vocabulary(tokenizer: TextTokenizer) -> SearchVocabulary:
 
 
 def _violations(candidate: Candidate) -> set[tuple[str, str]]:
-    """Return the phrases and glossary entries that a candidate violates, each with its kind."""
+    """Return the phrases and glossary entries that a candidate violates, each with the kind of requirement."""
     terms = [term.source for term in candidate.glossary or () if not term.met]
     named = {"include": candidate.unmet, "banned": candidate.banned, "glossary": terms}
     return {(name, phrase) for name, phrases in named.items() for phrase in phrases}

@@ -1,14 +1,14 @@
 """Glossaries: required translations of certain source phrases.
 
 A glossary is a list of entries. Each has a source phrase, one or several alternative target phrases, and a case rule.
-An entry applies to a sentence if its source phrase occurs there as whole words (:mod:`headway.text.words`), in this or
-a canonically equivalent spelling (:mod:`headway.text.normalization`). If entries overlap, the longest one applies. The
-translation must then contain one of the target phrases, which have the same syntax as phrases to include
+An entry applies to a sentence if the sentence contains the source phrase as whole words (:mod:`headway.text.words`), in
+the same or a canonically equivalent spelling (:mod:`headway.text.normalization`). If entries overlap, the longest one
+applies. The translation must then contain one of the target phrases, which have the same syntax as phrases to include
 (:mod:`headway.predict.phrases`).
 
-One dictionary contains all source phrases, and another one the lengths of the phrases of several words, keyed by their
-first word. Finding the entries of a sentence therefore takes one pass, no matter how many entries there are. A glossary
-needs 200 to 500 bytes for each entry.
+One dictionary contains all source phrases. Another dictionary maps the first word of each multi-word phrase to the
+possible lengths. So the entries that apply to a sentence are found in one pass, however many entries there are. A
+glossary needs 200 to 500 bytes per entry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headway.data.readers import read_lines
 from headway.decode import Phrase, give_way
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.phrases import MAX_PHRASE_TOKENS, WordPhrase, tokenize_phrases
-from headway.predict.shared_weights import Once
+from headway.predict.shared_weights import Lazy
 from headway.text.base import UNK, TextTokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.words import split_words
@@ -41,8 +41,8 @@ from headway.text.words import split_words
 CaseRule = Literal["ignore", "exact"]
 CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 
-# The patterns match one line of text that is not blank. Target alternatives are separated by "|". The JSON Schema
-# contains these patterns, so the end of the text is matched by a lookahead, which Python and JavaScript both support.
+# The patterns match one nonblank line of text. Target alternatives are separated by "|". The JSON Schema contains these
+# patterns, so the end of the text is matched by a lookahead, which both Python and JavaScript support.
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _PHRASE = rf"(?=[^|]*[^\s|{_CONTROL}])[^|{_CONTROL}]+"  # unambiguous, so that matching takes linear time
 _END = r"(?![\s\S])"
@@ -52,11 +52,11 @@ TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 _HEADERS = (["source", "target"], ["source", "target", "case"])
 _SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _SOURCE, _TARGET, _SURROGATE = re.compile(SOURCE_PATTERN), re.compile(TARGET_PATTERN), re.compile("[\ud800-\udfff]")
-_SEPARATOR = "\x1f"  # a control character, which no word of a normal form contains
-_ENCODED_TOGETHER = 500  # entries
+_SEPARATOR = "\x1f"  # a control character, which does not occur in normalized text
+_ENCODED_TOGETHER = 500  # number of entries to tokenize at a time
 _MAX_ALTERNATIVES = 100  # maximum number of alternatives per entry
-_MANY_ENTRIES = 20_000  # with fewer, a garbage collection takes a few milliseconds
-# Maximum number of glossaries, and of their entries, to keep for each tokenizer.
+_MANY_ENTRIES = 20_000  # with fewer entries, a garbage collection takes only a few milliseconds
+# Maximum number of glossaries to cache for each tokenizer, and maximum total number of their entries.
 _MAX_PREPARED, _MAX_PREPARED_ENTRIES = 64, 200_000
 
 
@@ -67,10 +67,10 @@ class GlossaryEntry:
     Attributes:
         source: The source phrase.
         targets: The alternative target phrases.
-        case: "exact" requires the source text to have the entry's case. "ignore" accepts any case, and the target may
-            also begin with a capital letter.
-        origin: Where the entry comes from, without its number: "terms.tsv, line".
-        number: The number of the line or row.
+        case: "exact" requires the same case in the text. "ignore" accepts any case, and the target may also begin with
+            a capital letter.
+        origin: The source of the entry, without its number: "terms.tsv, line".
+        number: The number of the entry's line or row.
     """
 
     source: str
@@ -81,12 +81,12 @@ class GlossaryEntry:
 
     @property
     def location(self) -> str:
-        """The file and line of the entry, or its row, for error messages."""
+        """The file and line of the entry, or its row number, for error messages."""
         return f"{self.origin} {self.number}"
 
     @property
     def accepted_targets(self) -> tuple[str, ...]:
-        """The target phrases, of which the translation must contain one."""
+        """The target phrases, in all accepted spellings. The translation must contain one of them."""
         if self.case == "exact":
             return self.targets
         capitalized = [target[0].upper() + target[1:] for target in self.targets]
@@ -103,8 +103,8 @@ class Glossary:
     Args:
         rows: The entries. Each has a source phrase, a target phrase (alternatives are separated by ``|``) and
             optionally a case rule, "ignore" (the default) or "exact".
-        numbers: The number of each row in its origin, for error messages. None counts from 1.
-        origin: Where the rows come from, for error messages.
+        numbers: The number of each row, for error messages. None means that rows are counted from 1.
+        origin: The source of the rows, for error messages.
 
     Raises:
         DataError: A row is malformed, or contradicts another row.
@@ -125,7 +125,7 @@ class Glossary:
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
-        """Read a file of tab-separated values, or of comma-separated values with quotes (.csv). It may be compressed.
+        """Read tab-separated values, or comma-separated values with quotes (.csv). The file may be compressed.
 
         Blank lines and a header line (source, target and optionally case) are skipped.
 
@@ -159,8 +159,8 @@ class Glossary:
     def matches(self, text: str) -> list[GlossaryEntry]:
         """Return the entries whose source phrases occur in a text, each once, in the order of their occurrence.
 
-        If occurrences overlap, only the longest one counts. Among equally long ones, entries with exact case take
-        precedence, and then the first occurrence.
+        If occurrences overlap, only the longest one is used. Among equally long occurrences, entries with exact case
+        take precedence, and then the first occurrence.
         """
         words = split_words(normalize_characters(text))
         offsets = [0, *accumulate(map(len, words))]
@@ -180,7 +180,7 @@ class Glossary:
 
     @cached_property
     def _indexes(self) -> tuple[_Index, _Index]:
-        """The entries that match case, and the entries that ignore it."""
+        """The entries with exact case, and the entries that ignore case."""
         exact, ignore = _Index("exact"), _Index("ignore")
         for entry in self.entries:
             give_way()
@@ -190,30 +190,32 @@ class Glossary:
                     f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
                     f"{'|'.join(earlier.targets)!r} in {earlier.location}",
                     where=entry.location,
-                    hint="give all alternatives in one entry, separated by |",
+                    hint="list all alternatives in one entry, separated by |",
                 )
         return exact, ignore
 
 
 class _Index:
-    """The entries with one case rule, by the words of their source phrases."""
+    """The entries with one case rule, indexed by the words of their source phrases."""
 
     def __init__(self, case: CaseRule) -> None:
         self._case = case
-        self._entries: dict[str, GlossaryEntry] = {}  # keys: the words, joined
-        # First words of phrases of several words: bit n is set if a phrase with this first word has n words.
+        self._entries: dict[str, GlossaryEntry] = {}  # keys: the joined words of a source phrase
+        # Maps the first word of each multi-word phrase to a bit set: bit n is set if such a phrase has n words.
         self._lengths: dict[str, int] = {}
 
     def add(self, entry: GlossaryEntry) -> GlossaryEntry:
-        """Add an entry, and return the first one with its source phrase."""
+        """Add an entry. Return the first entry with the same source phrase, which may be an earlier one."""
         words = self._folded(split_words(normalize(entry.source)))
         if len(words) > 1:
             self._lengths[words[0]] = self._lengths.get(words[0], 0) | 1 << len(words)
         key = _SEPARATOR.join(words)
-        return self._entries.setdefault(entry.source if key == entry.source else key, entry)  # one object, not two
+        return self._entries.setdefault(
+            entry.source if key == entry.source else key, entry
+        )  # does not store two equal strings
 
     def occurrences(self, words: Sequence[str]) -> Iterator[tuple[int, int, GlossaryEntry]]:
-        """Yield the entries that occur among the words of a text, each with the first word and the one after it."""
+        """Yield each entry that occurs in a text, with the index of its first word and the index after its last."""
         words = self._folded(words)
         text = _SEPARATOR.join(words)
         offsets = [0, *accumulate(len(word) + 1 for word in words)]
@@ -234,14 +236,14 @@ class _Index:
 
 
 class ModelGlossary:
-    """A glossary whose target phrases are tokenized for a model. :func:`model_glossary` creates it.
+    """A glossary whose target phrases are tokenized for a model. Created by :func:`prepare_glossary`.
 
     Args:
-        glossary: The glossary.
+        glossary: The glossary to prepare.
         tokenizer: The model's target tokenizer.
 
     Raises:
-        HeadwayError: An entry has no usable alternative: each contains characters that the vocabulary lacks, or has
+        HeadwayError: An entry has no usable alternative: each one contains characters that the vocabulary lacks, or has
             more than 50 tokens.
     """
 
@@ -249,7 +251,7 @@ class ModelGlossary:
         self._glossary = glossary
         self._tokenizer = weakref.ref(tokenizer)  # weak, so that the cache does not keep the tokenizer alive
         self._tokens: dict[GlossaryEntry, tuple[Phrase, ...]] = {}
-        # the entry whose shortest alternative is the longest, this alternative, and its number of tokens
+        # The entry whose shortest usable alternative is the longest, this alternative, and its number of tokens.
         self._longest: tuple[GlossaryEntry, str, int] | None = None
         for first in range(0, len(glossary.entries), _ENCODED_TOGETHER):
             give_way()
@@ -266,14 +268,14 @@ class ModelGlossary:
             raise ConfigError(
                 f"{alternatives[0][0]!r} contains characters or words that this model's vocabulary does not have",
                 where=entry.location,
-                hint="leave the entry out, or spell it as the training text does",
+                hint="remove the entry, or use a spelling that occurs in the training text",
             )
         target, length = min(usable, key=lambda alternative: alternative[1])
         if self._longest is None or length > self._longest[2]:
             self._longest = entry, target, length
 
     def check_length(self, max_phrase_tokens: int) -> None:
-        """Raise :class:`LengthError` if all alternatives of an entry have more than this number of tokens."""
+        """Raise :class:`LengthError` if an entry has only alternatives with more than this number of tokens."""
         if self._longest is not None and self._longest[2] > max_phrase_tokens:
             entry, target, length = self._longest
             raise LengthError(
@@ -288,7 +290,7 @@ class ModelGlossary:
         return self._glossary.matches(text)
 
     def phrases(self, entry: GlossaryEntry) -> tuple[Phrase, ...]:
-        """Return the phrases of an entry in the model's tokens. The target must contain one of them."""
+        """Return an entry's phrases in the model's tokens. The target must contain one of them."""
         if entry not in self._tokens:
             give_way()
             tokenizer = self._tokenizer()
@@ -297,15 +299,15 @@ class ModelGlossary:
         return self._tokens[entry]
 
 
-def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
-    """Return the glossary prepared for a model. The last ones of each tokenizer that is in use are cached.
+def prepare_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
+    """Prepare a glossary for a model. The most recently used glossaries of each tokenizer are cached.
 
-    If several threads need a glossary, one of them prepares it. Only those that need this glossary wait for it.
+    If several threads need the same glossary, one of them prepares it and the others wait. Other threads do not wait.
 
     Args:
-        glossary: The glossary.
+        glossary: The glossary to prepare.
         tokenizer: The model's target tokenizer.
-        max_phrase_tokens: Maximum number of tokens of a target phrase, which has never more than 50.
+        max_phrase_tokens: Maximum number of tokens in a target phrase. The limit is never more than 50.
 
     Raises:
         HeadwayError: An entry has no usable alternative.
@@ -313,7 +315,7 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     with _CACHE_LOCK:
         prepared = _PREPARED.setdefault(tokenizer, {})
         reference = weakref.ref(tokenizer)
-        prepared[glossary] = prepare = prepared.pop(glossary, None) or Once(lambda: _prepare(glossary, reference))
+        prepared[glossary] = prepare = prepared.pop(glossary, None) or Lazy(lambda: _prepare(glossary, reference))
         while len(prepared) > 1 and (len(prepared) > _MAX_PREPARED or sum(map(len, prepared)) > _MAX_PREPARED_ENTRIES):
             del prepared[next(iter(prepared))]  # the least recently used entry
     try:
@@ -328,29 +330,30 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     return prepared_glossary
 
 
-def is_prepared(glossary: Glossary, tokenizer: Any) -> bool:
-    """Return whether :func:`model_glossary` would return immediately."""
+def is_glossary_prepared(glossary: Glossary, tokenizer: Any) -> bool:
+    """Return whether the glossary is in the cache of :func:`prepare_glossary`, which then returns immediately."""
     with _CACHE_LOCK:
         prepare = _PREPARED.get(tokenizer, {}).get(glossary)
     return prepare is not None and prepare.is_made
 
 
 _CACHE_LOCK = Lock()
-_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Once]] = WeakKeyDictionary()
+_PREPARED: WeakKeyDictionary[Any, dict[Glossary, Lazy]] = WeakKeyDictionary()
 
 
 def _prepare(glossary: Glossary, reference: weakref.ref[Any]) -> ModelGlossary:
     tokenizer = reference()
-    assert tokenizer is not None  # the caller of model_glossary has it
+    assert tokenizer is not None  # the caller of prepare_glossary has it
     with without_garbage_collection(len(glossary)):
         return ModelGlossary(glossary, tokenizer)
 
 
 @contextmanager
 def without_garbage_collection(num_entries: int) -> Iterator[None]:
-    """Keep Python's collector of cyclic garbage away while many entries are made, and from these entries afterwards.
+    """Disable cyclic garbage collection while many entries are created, and exclude the entries from it afterwards.
 
-    It would examine all of them again and again, and stop all threads for hundreds of milliseconds each time.
+    The garbage collector would repeatedly examine all entries, and each time stop all threads for hundreds of
+    milliseconds.
     """
     if num_entries < _MANY_ENTRIES or not gc.isenabled():
         yield
@@ -359,7 +362,7 @@ def without_garbage_collection(num_entries: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # Move all objects to the oldest generation, or to those that the program has frozen.
+        # Move all objects to the oldest generation, or to the frozen objects if the program has frozen any.
         has_frozen = gc.get_freeze_count() > 0
         gc.freeze()
         if not has_frozen:
@@ -374,7 +377,7 @@ def _parse_row(row: Sequence[str], origin: str, number: int) -> GlossaryEntry:
             f"{len(row)} column{'s' * (len(row) != 1)}",
             where=where,
             accepted="a source phrase, a target phrase and optionally a case rule",
-            hint="separate columns by tabs; in a .csv by commas, with double quotes around phrases that contain commas",
+            hint="separate columns with tabs, or in .csv files with commas; put phrases with commas in double quotes",
         )
     give_way()
     if row[1].count("|") >= _MAX_ALTERNATIVES:
@@ -406,5 +409,5 @@ def _read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield from ((rows.line_num, row) for row in rows)
     except csv.Error as error:
         raise DataError(
-            f"not valid CSV ({error})", where=f"{path}, line {rows.line_num}", hint="write a quote within quotes twice"
+            f"not valid CSV ({error})", where=f"{path}, line {rows.line_num}", hint="double each quote inside quotes"
         ) from None

@@ -1,13 +1,13 @@
 """Translate texts with markup or placeholders: their segments are translated like separate texts.
 
-Texts that contain nothing to keep are passed on unchanged, so their translations do not depend on this module. The
-steps for the others:
+Texts without markup and placeholders are passed on unchanged, so their translations do not depend on this module. The
+steps for other texts are:
 
 1. All segments are translated. Placeholders are part of their texts, so that no sentence lacks a word. Segments with
    marks are aligned.
-2. A segment whose translation does not contain each placeholder exactly once, or that changes a number with a unit, is
-   translated again without its placeholders, which are then placed by alignment.
-3. The marks are placed, and the text is put together.
+2. A segment is translated again without its placeholders if its translation does not contain each placeholder exactly
+   once, or changes a number with a unit. The placeholders are then placed by alignment.
+3. The marks are placed, and the segments are merged.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.markup.document import Document, Segment
 from headway.predict.markup.html import parse_markup
-from headway.predict.markup.mark_placement import AlignedText, fill_document, link_words, visible_text
+from headway.predict.markup.mark_placement import AlignedText, link_words, render_document, visible_text
 from headway.predict.markup.placeholders import (
+    count_placeholders,
     keeps_placeholders,
     parse_plain_text,
-    placeholder_counts,
     remove_placeholders,
 )
 from headway.predict.results import Alignment, Candidate, Source, Translation
@@ -36,13 +36,13 @@ _EMPTY = Candidate("", 0.0, 0.0, (), (), alignment=Alignment((), (), ()))  # the
 
 @dataclass
 class TranslationUnit:
-    """A unit of translation: a whole text that contains nothing to keep, or a segment.
+    """A unit of translation: a segment, or a whole text without markup and placeholders.
 
     Attributes:
-        source: The text.
-        needs_alignment: Whether its candidates need an alignment.
-        segment: The segment. None for a text without anything to keep.
-        result: The translation.
+        source: The text to translate.
+        needs_alignment: Whether the candidates need an alignment.
+        segment: The segment. None for a whole text.
+        result: The translation or an error. None before the unit has been translated.
     """
 
     source: Source
@@ -52,21 +52,21 @@ class TranslationUnit:
 
 
 class MarkedTexts:
-    """The texts of one call: divides them into units to translate, and merges the translations of the units.
+    """Divides the texts in one call into units to translate, and merges the translations of the units.
 
         marked = MarkedTexts(texts, options, can_align=True)
         marked.store(marked.units, translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, translate(retries))
         translations = marked.merge()
 
     Args:
         texts: The texts, which may contain markup and placeholders.
-        options: How they are translated. Only ``markup``, ``protect`` and ``alignment`` are used.
-        can_align: Whether the model can align. Otherwise marks keep their relative positions.
+        options: The options of the translation. Only ``markup``, ``protect`` and ``alignment`` are used.
+        can_align: Whether the model can compute alignments. Otherwise, marks keep their relative positions.
 
     Attributes:
-        units: All units that have text.
+        units: All units that contain text.
     """
 
     def __init__(self, texts: Sequence[str | Source], options: TranslateOptions, *, can_align: bool) -> None:
@@ -86,8 +86,8 @@ class MarkedTexts:
         for unit, result in zip(units, results, strict=True):
             unit.result = result
 
-    def retries(self) -> list[TranslationUnit]:
-        """Remove the placeholders of the units whose translations did not keep them, and return these units."""
+    def prepare_retries(self) -> list[TranslationUnit]:
+        """Remove the placeholders from units whose translations did not keep them, and return these units."""
         units = [unit for unit in self.units if not self._keeps_placeholders(unit)]
         for unit in units:
             assert unit.segment is not None
@@ -97,7 +97,7 @@ class MarkedTexts:
         return _without_empty(units)
 
     def merge(self) -> list[Translation | HeadwayError]:
-        """Return the translation of each text, or the error if it cannot be translated."""
+        """Return the translation of each text, or an error if the text cannot be translated."""
         results: list[Translation | HeadwayError] = []
         for source, document, units in zip(self._sources, self._documents, self._units_of_texts, strict=True):
             if isinstance(units, HeadwayError):
@@ -110,7 +110,7 @@ class MarkedTexts:
         return results
 
     def parse(self, text: str) -> Document | None:
-        """Return the document of a text, or None if there is nothing to keep."""
+        """Return the document of a text, or None if the text contains no part that must be kept."""
         if self._options.markup is not None:
             return parse_markup(text, self._options.markup, protect=self._options.protect) if text.strip() else None
         return parse_plain_text(text) if self._options.protect else None
@@ -141,7 +141,7 @@ class MarkedTexts:
         return self._options.alignment or (self._can_align and bool(segment.marks))
 
     def _keeps_placeholders(self, unit: TranslationUnit) -> bool:
-        """Return whether all candidates contain the segment's placeholders. True for errors, which stay errors."""
+        """Return whether all candidates contain the segment's placeholders. True for errors, which are not retried."""
         segment, result = unit.segment, unit.result
         if segment is None or not segment.has_placeholders or not isinstance(result, Translation):
             return True
@@ -173,7 +173,7 @@ class MarkedTexts:
         )
         if isinstance(merged, HeadwayError):
             return merged
-        protected = self._options.protect and bool(placeholder_counts(source.text))
+        protected = self._options.protect and bool(count_placeholders(source.text))
         candidates: list[Candidate] = []
         for rank, candidate in enumerate(merged.candidates):
             chosen = [part.candidates[min(rank, len(part.candidates) - 1)] for part in parts]
@@ -181,14 +181,14 @@ class MarkedTexts:
             flags = candidate.flags
             if None in aligned and "copied" not in flags:
                 flags = (*flags, "copied")
-            candidates.append(replace(candidate, text=fill_document(document, aligned), flags=flags))
+            candidates.append(replace(candidate, text=render_document(document, aligned), flags=flags))
         return replace(merged, candidates=tuple(candidates))
 
     def _aligned(self, segment: Segment, candidate: Candidate, protected: bool) -> AlignedText | None:
-        """Return a segment's translation for :func:`fill_document`, or None if the segment must not be changed.
+        """Return a segment's translation for :func:`render_document`, or None if the source must be kept.
 
-        It is not changed if the translation and an adjacent placeholder together look like another placeholder. If
-        ``protected`` is set, the text has placeholders, so the translation must not add any.
+        The source is kept if the translation and an adjacent placeholder together look like another placeholder. If
+        ``protected`` is set, the text has placeholders, so the translation must not add any placeholders.
         """
         text = remove_placeholders(segment.text, candidate.text) if protected else candidate.text
         placeholders = segment.find_placeholders(text)
@@ -202,15 +202,15 @@ class MarkedTexts:
         )
         aligned = AlignedText(text, placeholders, links)
         if protected:
-            expected = placeholder_counts("\n".join(segment.visible_objects()))
-            counts = placeholder_counts(visible_text(segment, aligned))
+            expected = count_placeholders("\n".join(segment.visible_objects()))
+            counts = count_placeholders(visible_text(segment, aligned))
             if any(counts[placeholder] != count for placeholder, count in expected.items()):
                 return None
         return aligned
 
 
 def _without_empty(units: Iterable[TranslationUnit]) -> list[TranslationUnit]:
-    """Return the units to be translated by a model. The others, segments without text, get an empty translation."""
+    """Return the units that contain text. All others are segments without text and get an empty translation."""
     with_text: list[TranslationUnit] = []
     for unit in units:
         if unit.segment is None or unit.segment.text:

@@ -1,4 +1,4 @@
-"""The options of a translation, apart from the texts and the glossary."""
+"""The options of a translation, except the texts and the glossary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headway.predict.markup.html import MarkupKind, MarkupOptions
 
 
 class TranslateOptions(Config):
-    """How texts are translated.
+    """Options for translating texts.
 
-    :meth:`headway.predict.TextTranslator.translate` has keywords of the same names. Options that are sent to another
-    process are serialized as JSON without those that have their default value or, of the search, that were not given.
+    :meth:`headway.predict.TextTranslator.translate` has keywords with the same names. For another process, options are
+    serialized as JSON. Options with default values, and search options that were not given, are omitted.
     """
 
     decoding: DecodingOptions = Field(
-        PAPER_OPTIONS, description="Options of the search. Those that are not given are the model's."
+        PAPER_OPTIONS, description="Options of the search. Options that are not given have the model's values."
     )
     target_language: str | None = Field(
         None, description="The language to translate into, for models with several target languages."
@@ -38,7 +38,7 @@ class TranslateOptions(Config):
     protect: bool = Field(
         True,
         description="Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks "
-        "are kept. A text that contains none of them is translated as if this were false.",
+        "are kept. This option has no effect on a text that contains none of these.",
     )
 
     @field_validator("markup", mode="before")
@@ -48,7 +48,7 @@ class TranslateOptions(Config):
 
     @classmethod
     def of(cls, decoding: DecodingOptions, keywords: TranslateKeywords) -> TranslateOptions:
-        """Return the options with the keywords of :meth:`headway.predict.TextTranslator.translate`.
+        """Create options from search options and the keywords of :meth:`headway.predict.TextTranslator.translate`.
 
         Raises:
             ConfigError: A keyword or its value is invalid.
@@ -56,18 +56,18 @@ class TranslateOptions(Config):
         return cls.parse({"decoding": decoding, **keywords}, "options")
 
     def with_defaults(self, search: DecodingOptions) -> TranslateOptions:
-        """Return these options, in which search options that were not given have the values of ``search``.
+        """Return these options with the values of ``search`` for all search options that were not given.
 
         Raises:
-            ConfigError: A default does not fit the given options.
+            ConfigError: A default is not compatible with the given options.
         """
         decoding = self.decoding.with_defaults(search)
         return self if decoding is self.decoding else self.model_copy(update={"decoding": decoding})
 
-    def key(self) -> str:
-        """Return a text that is the same for equal options, whether a default is given or left out.
+    def cache_key(self) -> str:
+        """Return a string that is equal for equal options, whether default values are given or omitted.
 
-        The search settings of a model have to be among the options (:meth:`with_defaults`).
+        The model's search settings must already be included (:meth:`with_defaults`).
         """
         return json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
 
@@ -87,7 +87,7 @@ DEFAULT_OPTIONS = TranslateOptions()
 
 
 class TranslateKeywords(TypedDict, total=False):
-    """The fields of :class:`TranslateOptions` as keywords, without ``decoding``, which is an argument by position."""
+    """The fields of :class:`TranslateOptions` as keywords, except ``decoding``, which is a positional argument."""
 
     target_language: str | None
     source_language: str | None

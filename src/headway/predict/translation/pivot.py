@@ -6,14 +6,14 @@ probability
 
     log p(y, z | x) = log p(z | x) + log p(y | z),
 
-assuming that y depends on x only through z. One pivot (``candidates=1``) is usual. With several, the choice also
-depends on the second model, for which some pivots are easier or clearer than others (Utiyama and Isahara 2007, "A
-Comparison of Pivot Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations).
-If several pivots lead to the same y, only the most probable pair is kept.
+assuming that y depends on x only through z. Usually, one pivot is used (``candidates=1``). With several pivots, the
+choice also depends on the second model, for which some pivots are easier or clearer than others (Utiyama and Isahara
+2007, "A Comparison of Pivot Methods for Phrase-Based Statistical Machine Translation", call this n-best sentence
+translation). If several pivots lead to the same y, only the most probable pair is kept.
 
-If a text is split, each sentence has its own pivots. Requirements on the translation (prefix, phrases, the targets of a
-glossary) apply to the second step; the entries of a glossary are matched in x. Alignments compose: y's attention to z,
-times z's attention to x.
+If a text is split, each sentence has its own pivots. Requirements on the translation (prefix, phrases, and the targets
+of a glossary) apply to the second step, but glossary entries are matched in x. The alignment of y with x is the product
+of y's attention to z and z's attention to x.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from headway.predict.translation.segment import TextPart, split_text
 from headway.predict.translation.text_translator import TextTranslator
 from headway.predict.translation.translator import Translator
 
-DEFAULT_CANDIDATES = 1
-_UNKNOWN_LANGUAGES = ("source", "target")  # names in models whose languages are not known
+DEFAULT_NUM_PIVOTS = 1
+_UNKNOWN_LANGUAGES = ("source", "target")  # language names in models whose languages are not known
 _HARMLESS: tuple[Flag, ...] = ("forced", "fell_back", "split")
 
 
@@ -46,7 +46,7 @@ class _PivotedPart:
 
     Attributes:
         source: The text, with the requirements on its translation.
-        terms: The glossary entries that apply.
+        terms: The glossary entries that apply to the text.
         has_glossary: Whether there is a glossary.
     """
 
@@ -55,16 +55,16 @@ class _PivotedPart:
     has_glossary: bool
 
 
-def search_for_pivots(decoding: DecodingOptions, search: DecodingOptions, candidates: int) -> DecodingOptions:
-    """Return the options of the first step of a translation.
+def pivot_search_options(decoding: DecodingOptions, search: DecodingOptions, candidates: int) -> DecodingOptions:
+    """Return the search options for the first step of a translation.
 
     Args:
         decoding: The options of the translation.
         search: The search settings of the first model.
-        candidates: The number of pivots of each text.
+        candidates: The number of pivots for each text.
 
     Raises:
-        ConfigError: A setting of the model does not fit the given options.
+        ConfigError: A setting of the model is not compatible with the given options.
     """
     shared = decoding.model_dump(include={"beam_size", "length_penalty", "normalization"}, exclude_unset=True)
     beam = DecodingOptions.parse(shared, "options").with_defaults(search)
@@ -72,7 +72,7 @@ def search_for_pivots(decoding: DecodingOptions, search: DecodingOptions, candid
 
 
 class PivotTranslator(TextTranslator):
-    """Translates with one model into a third language, and from it with another model.
+    """Translates with one model into a third language, and with another model from the third language.
 
         model = PivotTranslator(headway.load("runs/de-en/best"), headway.load("runs/en-fr/best"))
         model.translate("Guten Morgen!").candidates[0].pivot
@@ -80,11 +80,10 @@ class PivotTranslator(TextTranslator):
     Args:
         first: Translates into the pivot language.
         second: Translates from the pivot language.
-        pivot_language: The pivot language, as both models call it, or the names that the first and the second model
-            have for it. None means the language that the first model translates into and the second model translates
-            from.
-        candidates: The number of pivots of each text. At most the beam size of a search are used, and one when
-            sampling.
+        pivot_language: Name of the pivot language, or a pair of names if the two models use different names. None means
+            the language that the first model translates into and the second model translates from.
+        candidates: The number of pivots for each text. It is limited to the beam size, and to 1 if the translation is
+            sampled.
 
     Raises:
         ConfigError: The models have no language in common, or several, or ``candidates`` is less than 1.
@@ -96,7 +95,7 @@ class PivotTranslator(TextTranslator):
         second: Translator,
         *,
         pivot_language: str | tuple[str, str] | None = None,
-        candidates: int = DEFAULT_CANDIDATES,
+        candidates: int = DEFAULT_NUM_PIVOTS,
     ) -> None:
         if candidates < 1:
             raise ConfigError(f"candidates = {candidates}: expected 1 or more pivots")
@@ -108,7 +107,7 @@ class PivotTranslator(TextTranslator):
         self._from = from_ if second.source_languages else None
 
     def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
-        """Make all calls search with these functions, so that they can share batches."""
+        """Replace the search functions of all calls, so that calls can share batches."""
         self.first.replace_search(search, steps)
         self.second.replace_search(search, steps)
 
@@ -120,8 +119,8 @@ class PivotTranslator(TextTranslator):
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
-        The first step is a beam search with the beam size, length penalty and normalization of the options. All of them
-        apply to the second step. Options that are not given have the defaults of the step's model.
+        The first step is a beam search with the given beam size, length penalty and normalization. All options apply to
+        the second step. In each step, options that are not given have the defaults of that step's model.
         """
         if options.alignment:
             self.first.check_alignment()
@@ -130,7 +129,7 @@ class PivotTranslator(TextTranslator):
             self.second.check_glossary(glossary)
         marked = MarkedTexts(texts, options, can_align=self.first.can_align and self.second.can_align)
         marked.store(marked.units, self._translate(marked.units, options, glossary))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, self._translate(retries, options, glossary))
         return marked.merge()
 
@@ -139,17 +138,17 @@ class PivotTranslator(TextTranslator):
         return word_alignment(candidate, self.first.bundle.source_tokenizer, self.second.bundle.target_tokenizer)
 
     def has_prepared(self, glossary: Glossary) -> bool:
-        """Return whether a glossary is ready for use, as :meth:`Translator.has_prepared` does."""
+        """Return whether a glossary is ready for use; see :meth:`Translator.has_prepared`."""
         return self.second.has_prepared(glossary)
 
     def check_glossary(self, glossary: Glossary) -> None:
-        """Raise an error if the second model cannot produce a target phrase of a glossary."""
+        """Raise an error if the second model cannot generate any target phrase of a glossary entry."""
         self.second.check_glossary(glossary)
 
     def _translate(
         self, units: Sequence[TranslationUnit], options: TranslateOptions, glossary: Glossary | None
     ) -> list[Translation | HeadwayError]:
-        """Return the translation of each text, which contains no markup or placeholders to be kept, or its error."""
+        """Return the translation of each unit, or an error. Units contain no markup and no placeholders to keep."""
         plans = [self._plan(unit.source, options.source_language) for unit in units]
         parts = [
             _PivotedPart(source, tuple(glossary.matches(source.text)) if glossary else (), glossary is not None)
@@ -160,7 +159,7 @@ class PivotTranslator(TextTranslator):
         decoding = options.decoding
         needs_alignment = any(unit.needs_alignment for unit in units)
         first_options = TranslateOptions(
-            decoding=search_for_pivots(decoding, self.first.bundle.search, self.candidates),
+            decoding=pivot_search_options(decoding, self.first.bundle.search, self.candidates),
             source_language=options.source_language,
             target_language=self._into,
             alignment=needs_alignment,
@@ -190,16 +189,16 @@ class PivotTranslator(TextTranslator):
         return _merged(plans, iter(results), [unit.needs_alignment for unit in units])
 
     def _plan(self, source: Source, source_language: str | None) -> tuple[TranslationPlan, list[Source]] | HeadwayError:
-        """Split a text into the parts that have separate pivots."""
+        """Split a text into parts with separate pivots."""
         if not source.text.strip():
             return TranslationPlan(source), []
         first = self.first
         try:
-            length = first.source_length(source.text)
+            length = first.count_source_tokens(source.text)
             if not source.split_sentences and length <= first.max_source_tokens:
                 return TranslationPlan(source, (TextPart(source.text, ""),)), [source]
             language = source_language or first.bundle.task.source_language
-            parts, trailing = split_text(source.text, language, first.source_length, first.max_source_tokens)
+            parts, trailing = split_text(source.text, language, first.count_source_tokens, first.max_source_tokens)
         except HeadwayError as error:
             return error
         if source.include and len(parts) > 1:
@@ -228,7 +227,7 @@ class PivotTranslator(TextTranslator):
         ends: Sequence[Translation | HeadwayError],
         options: DecodingOptions,
     ) -> Translation | HeadwayError:
-        """Rank the translations of all pivots of a part."""
+        """Rank the translations of all pivots for a part."""
         errors = [end for end in ends if isinstance(end, HeadwayError)]
         if len(errors) == len(ends):
             return errors[0]
@@ -250,7 +249,7 @@ class PivotTranslator(TextTranslator):
         return not self.second.avoid_flagged or set(candidate.flags) <= set(_HARMLESS)
 
     def _joint(self, part: _PivotedPart, pivot: Candidate, candidate: Candidate) -> Candidate:
-        """Return the translation of a pivot as a translation of the part."""
+        """Convert the translation of a pivot to a translation of the part."""
         alignment = None
         if pivot.alignment is not None:
             second = candidate.alignment or Alignment((), (), ())  # None if the pivot has no text
@@ -294,13 +293,13 @@ def _common_language(first: Translator, second: Translator) -> str:
 
 
 def _pivots(translation: Translation) -> list[Candidate]:
-    """Return the different pivots. One without text, whose translation is certain, would win against all others."""
+    """Return the distinct pivots, without empty ones, whose translation is certain and would always rank first."""
     distinct = _distinct(translation.candidates)
     return [pivot for pivot in distinct if pivot.text.strip()] or distinct[:1]
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the first candidate of each text."""
+    """Return the first candidate with each text."""
     by_text: dict[str, Candidate] = {}
     for candidate in candidates:
         by_text.setdefault(candidate.text, candidate)
@@ -312,7 +311,7 @@ def _merged(
     results: Iterator[Translation | HeadwayError],
     aligned: Sequence[bool],
 ) -> list[Translation | HeadwayError]:
-    """Merge the translations of the parts of each text."""
+    """Merge the translations of each text's parts."""
     merged: list[Translation | HeadwayError] = []
     for plan, align in zip(plans, aligned, strict=True):
         if isinstance(plan, HeadwayError):
@@ -333,6 +332,6 @@ def _merged(
 
 
 def _any(judgements: Iterable[bool | None]) -> bool | None:
-    """Return whether any of the judgements is True, or None if there is no judgement."""
+    """Return whether any of the judgments is True, or None if all are None."""
     known = [judgement for judgement in judgements if judgement is not None]
     return any(known) if known else None

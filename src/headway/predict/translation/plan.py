@@ -1,6 +1,6 @@
 """Plan the translation of texts: create search requests for the parts of each text, and merge the parts' candidates.
 
-Long texts are split. A text that cannot be translated is represented by its error, so that the other texts can still be
+Long texts are split. A text that cannot be translated is represented by its error, so that other texts can still be
 translated.
 """
 
@@ -17,10 +17,10 @@ from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import (
     TokenIds,
     alternatives_to_include,
-    banned_ids,
     check_phrases,
-    phrases_to_include,
-    prefix_ids,
+    encode_prefix,
+    tokenize_banned_phrases,
+    tokenize_included_phrases,
     word_boundaries,
 )
 from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation
@@ -33,8 +33,8 @@ from headway.text.special_tokens import SpecialTokens
 from headway.text.words import end_word_bits, start_word_bits
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
-_MAX_ATTENTION = 1_000_000  # weights of all merged alignments of a text
-# Maximum of beam size x number of phrases in a text's constraints: each hypothesis is extended by each phrase.
+_MAX_ATTENTION = 1_000_000  # maximum number of attention weights in all merged alignments of a text
+# Maximum of beam size x number of phrases to include in a text, because each hypothesis is extended by each phrase.
 _MAX_PHRASE_EXTENSIONS = 10_000
 
 
@@ -44,7 +44,7 @@ class PartRequest:
 
     Attributes:
         source: The part, with the phrases that apply to it.
-        source_ids: Source tokens of the part, without special tokens.
+        source_ids: Token ids of the part, without special tokens.
         request: The search request.
         glossary_entries: The glossary entries that apply to the part. None if there is no glossary.
     """
@@ -67,18 +67,17 @@ class TranslationPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CallSettings:
-    """What one call of a translator computes with: its model, and options that are resolved for this model.
+    """The model that one call to a translator uses, and the options that were resolved for this model.
 
     Attributes:
         bundle: The model and its tokenizers.
         decoding: The options of the search.
         special_tokens: The special tokens around each sentence.
-        source_language: A BCP 47 tag, which selects the rules for splitting texts into sentences.
+        source_language: A BCP 47 tag that selects the rules for splitting texts into sentences.
         languages_differ: Whether source and target are known to be in different languages.
         glossary: The glossary in the model's tokens. It is applied to each part of a text.
         max_source_tokens: Maximum number of source tokens, including special tokens. Longer texts are split.
-        max_positions: Maximum length of a sequence, including EOS or BOS, for which the model has positions. None means
-            no limit.
+        max_positions: Maximum length of a sequence, including EOS or BOS, that the model supports. None means no limit.
         max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
         avoid_flagged: Whether a flagged best hypothesis is replaced by the most probable one without flags.
     """
@@ -97,10 +96,10 @@ class CallSettings:
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """Creates the search requests for one call of a translator."""
+    """Creates the search requests for one call to a translator."""
 
     settings: CallSettings
-    # The texts of a call have the same phrases, or few different ones, so each phrase is tokenized once.
+    # The texts of a call usually share the same few phrases, so each phrase is tokenized only once.
     _prefixes: dict[str, TokenIds] = field(default_factory=dict, init=False)
     _included: dict[tuple[str | tuple[str, ...], ...], tuple[tuple[Phrase, ...], ...]] = field(
         default_factory=lambda: {(): ()}, init=False
@@ -108,7 +107,7 @@ class RequestBuilder:
     _banned: dict[tuple[str, ...], tuple[TokenIds, ...]] = field(default_factory=lambda: {(): ()}, init=False)
 
     def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
-        """Return the plan for each text, or the error if the text cannot be translated."""
+        """Return the plan for each text, or an error if the text cannot be translated."""
         normalized = self.settings.bundle.normalized
         texts = ["" if not source.text.strip() else normalized(source.text) for source in sources]
         encoded = encode_each(self.settings.bundle.source_tokenizer, texts)
@@ -130,7 +129,7 @@ class RequestBuilder:
             return error
 
     def _plan_of_whole(self, source: Source, ids: list[int]) -> TranslationPlan:
-        """Return the plan of a text that is not split. White space around it is not given to a normalizing model."""
+        """Return the plan for a text that is not split. Surrounding white space is removed if the model normalizes."""
         if not self.settings.bundle.normalize:
             return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
         lead, core, trail = surrounding_space(source.text)
@@ -165,13 +164,13 @@ class RequestBuilder:
         prefix = settings.special_tokens.target_prefix
         if source.prefix:
             if source.prefix not in self._prefixes:
-                self._prefixes[source.prefix] = prefix_ids(tokenizer, settings.bundle.normalized(source.prefix))
+                self._prefixes[source.prefix] = encode_prefix(tokenizer, settings.bundle.normalized(source.prefix))
             prefix += self._prefixes[source.prefix]
         framed = tuple(settings.special_tokens.add_to_source(ids))
         if source.include not in self._included:
-            self._included[source.include] = phrases_to_include(tokenizer, source)
+            self._included[source.include] = tokenize_included_phrases(tokenizer, source)
         if source.banned not in self._banned:
-            self._banned[source.banned] = banned_ids(tokenizer, source)
+            self._banned[source.banned] = tokenize_banned_phrases(tokenizer, source)
         include = self._included[source.include]
         matches = glossary.matches(source.text) if glossary else []
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
@@ -193,15 +192,16 @@ class RequestBuilder:
             if shortest > request.limit:
                 raise LengthError(
                     f"include: {phrase!r} has {shortest} tokens, but this target may have at most "
-                    f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
+                    f"{request.limit}; raise max_length (--max-length), or remove the phrase"
                 )
         check_request(request, settings.decoding, EOS)  # an error during the search would stop the whole batch
         terms = tuple(matches) if glossary else None
         return PartRequest(source, tuple(ids), request, terms)
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
-        """Return the maximum number of target tokens: ``max_length``, or the lower one of the paper's and the model's
-        limits, capped by the positions.
+        """Return the maximum number of target tokens: ``max_length``, or the lower of the paper's and model's limits.
+
+        The result is at most the number of positions that the model supports.
         """
         usual, of_model = max(source_length, prefix_length) + MAX_EXTRA_TOKENS, self.settings.bundle.search
         usual = max(usual, of_model.min_length)
@@ -213,24 +213,24 @@ class RequestBuilder:
         if prefix_length > limit:
             raise LengthError(
                 f"prefix: {prefix_length} tokens, but this target may have at most {limit}; raise max_length "
-                "(--max-length) as far as the model's positions allow, or give a shorter prefix"
+                "(--max-length) up to the model's number of positions, or use a shorter prefix"
             )
         return limit
 
 
 def _check_num_phrases(include: Sequence[Sequence[Any]], options: DecodingOptions) -> None:
-    """Raise :class:`LengthError` if a text must contain so many phrases that each search step would take too long."""
+    """Raise :class:`LengthError` if there are so many phrases to include that each search step would take too long."""
     count = sum(map(len, include))
     if count * options.beam_size > _MAX_PHRASE_EXTENSIONS:
         raise LengthError(
             f"{count:,} phrases of the glossary and to include apply to a text; with a beam_size of "
             f"{options.beam_size} at most {_MAX_PHRASE_EXTENSIONS // options.beam_size:,} are accepted (each spelling "
-            "of an alternative counts): lower beam_size, or give fewer alternatives"
+            "of an alternative counts); lower beam_size, or use fewer alternatives"
         )
 
 
 def encode_each(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[list[int] | HeadwayError]:
-    """Return the ids of each text, or the error if the text cannot be encoded."""
+    """Return the ids of each text, or an error if the text cannot be encoded."""
     try:
         return list(tokenizer.encode_batch(texts))
     except DataError:  # one of the texts cannot be encoded
@@ -249,11 +249,13 @@ def merge_parts(
 ) -> Translation | ConfigError:
     """Merge the candidates of a text's parts into its translation, or return an error if a part has no candidates.
 
-    The k-th candidate of the text consists of the k-th candidate of each part, or of the last candidate of a part that
-    has fewer. ``unlikely`` is stored in the translation.
+    The k-th candidate of the text consists of the k-th candidate of each part, or the last candidate of a part with
+    fewer candidates. ``unlikely`` is stored in the translation.
     """
     if not all(part_candidates):
-        return ConfigError("banned phrases, min_length, no_repeat_ngram and the like exclude every target; relax them")
+        return ConfigError(
+            "the options exclude every target; relax banned phrases, min_length, no_repeat_ngram and similar options"
+        )
     if not part_candidates:
         unmet = tuple(alternatives[0] for alternatives in alternatives_to_include(plan.source) if alternatives)
         return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),), unlikely)
@@ -287,28 +289,28 @@ def _merge(plan: TranslationPlan, parts: list[Candidate], max_attention: int) ->
         )
     text = "".join(separator + part for separator, part in zip(separators, texts, strict=True))
     flags: list[Flag] = [flag for part in parts for flag in part.flags]
-    if any(part.partial_sentence for part in plan.parts):
+    if any(part.is_partial_sentence for part in plan.parts):
         flags.append("split")
     return replace(whole, text=text + plan.trailing_whitespace, flags=sort_flags(flags))
 
 
 def _merge_glossaries(glossaries: Sequence[tuple[GlossaryTerm, ...]]) -> tuple[GlossaryTerm, ...] | None:
-    """Concatenate the glossary terms of the parts of a text. Return None if no part has a glossary."""
+    """Concatenate the glossary terms of a text's parts. Return None if no part has a glossary."""
     return tuple(term for terms in glossaries for term in terms) if glossaries else None
 
 
 def _merge_pivots(plan: TranslationPlan, pivots: Sequence[str]) -> str | None:
-    """Return the text in the pivot language, or None if a part was translated directly."""
+    """Return the text in the pivot language, or None if some part has no pivot."""
     if len(pivots) < len(plan.parts):
         return None
     return "".join(part.leading_whitespace + pivot for part, pivot in zip(plan.parts, pivots, strict=True))
 
 
 def _separators(plan: TranslationPlan, texts: Sequence[str]) -> list[str]:
-    """Return what precedes the translation of each part: the white space before the part, or a space that is missing.
+    """Return the white space before the translation of each part: usually the same as before the part.
 
-    A space is missing between two translations in a script with spaces if the parts are in a script without them, or
-    have a mark between them.
+    A space is added between two translations in a script with spaces if the parts are in a script without spaces, or if
+    punctuation separates the parts.
     """
     separators = [part.leading_whitespace for part in plan.parts]
     for number in range(1, len(texts)):
@@ -322,7 +324,7 @@ def _separators(plan: TranslationPlan, texts: Sequence[str]) -> list[str]:
 
 
 def _is_spaced(character: str) -> bool:
-    """Return whether a character is a letter or digit of a script that separates words by spaces."""
+    """Return whether a character is a letter or digit in a script that separates words with spaces."""
     return character.isalnum() and bool(end_word_bits(character) & start_word_bits("a"))
 
 
@@ -334,9 +336,10 @@ def _concatenate(separators: Sequence[str], tokens: Sequence[tuple[str, ...]]) -
 
 
 def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate], max_attention: int) -> Alignment | None:
-    """Merge the alignments of parts into a block-diagonal one: no token of one part attends to another part.
+    """Merge the alignments of parts into a block-diagonal alignment: no token of one part attends to another part.
 
-    It has no attention if that of a part is missing, or if it would have more than ``max_attention`` weights.
+    The result has no attention if the attention of a part is missing, or if there would be more than ``max_attention``
+    weights.
     """
     alignments = [part.alignment for part in parts if part.alignment is not None]
     if not alignments:

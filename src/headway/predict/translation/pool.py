@@ -1,8 +1,8 @@
 """Translation in several processes, each with its own translator.
 
 The threads of a process share one Python interpreter. A small model spends a fifth of its time in Python code, so more
-than a few threads would wait for each other. Processes do not wait, but each loads the whole model and takes a second
-or two to start.
+than a few threads would wait for each other. Processes do not wait for each other, but each process loads the whole
+model and takes a second or two to start.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class TranslatorPool(TextTranslator):
                 ...
 
     Each process uses one thread, or the number of threads in the environment variable OMP_NUM_THREADS. Translations do
-    not depend on the number of processes, except for rounding (in int8 not at all). The processes end when the pool is
-    closed, when a call is interrupted, and when the process that created the pool ends, even if it is killed.
+    not depend on the number of processes, except for rounding (with int8, they are identical). The processes end when
+    the pool is closed, when a call is interrupted, and when the process that created the pool ends, even if that
+    process is killed.
 
     Args:
         load: A function without arguments that returns a translator. It is called in each process. On a machine with a
@@ -55,7 +56,7 @@ class TranslatorPool(TextTranslator):
         from loky import ProcessPoolExecutor
 
         if workers < 1:
-            raise ConfigError(f"workers = {workers}: expected 1 or more; one for each core is best")
+            raise ConfigError(f"workers = {workers}: expected 1 or more; one worker per core is best")
         try:
             message = cloudpickle.dumps(load)
         except Exception as error:
@@ -91,7 +92,7 @@ class TranslatorPool(TextTranslator):
         options: TranslateOptions = DEFAULT_OPTIONS,
         glossary: Glossary | None = None,
     ) -> list[Translation | HeadwayError]:
-        """Translate each text; see :meth:`TextTranslator.translate_each`."""
+        """Translate a list of texts; see :meth:`TextTranslator.translate_each`."""
         sizes = [len(text if isinstance(text, str) else text.text) for text in texts]
         shares = _shares(sizes, self._workers)
         futures = [
@@ -111,7 +112,7 @@ class TranslatorPool(TextTranslator):
         return [results[index] for index in range(len(texts))]
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
-        """Return a candidate's word alignment; see :meth:`TextTranslator.word_alignment`."""
+        """Return the word alignment of a candidate; see :meth:`TextTranslator.word_alignment`."""
         alignment: WordAlignment = _result_of(self._submit("word_alignment", candidate))
         return alignment
 
@@ -129,7 +130,7 @@ class TranslatorPool(TextTranslator):
         self.close()
 
     def _submit(self, method: str | None, *arguments: Any) -> Future[Any]:
-        """Call a method of the translator in a free process. None only waits until a translator is loaded."""
+        """Call a method of the translator in a free process. With None, only wait until a translator is loaded."""
         if self._closed:
             raise HeadwayError("this pool of translators is closed")
         with _readable_failure():
@@ -144,7 +145,7 @@ def _result_of(future: Future[Any]) -> Any:
 
 @contextlib.contextmanager
 def _readable_failure() -> Iterator[None]:
-    """Raise a :class:`HeadwayError` if a process of the pool has ended."""
+    """Raise a :class:`HeadwayError` if a process of the pool has ended unexpectedly."""
     try:
         yield
     except BrokenProcessPool as error:
@@ -167,10 +168,10 @@ def _sigint_ignored() -> Iterator[None]:
 
 
 def _shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Divide the texts among the workers so that the lengths are balanced. Return the indices of each worker's texts.
+    """Divide the texts among the workers with balanced lengths. Return the indices of each worker's texts.
 
     Smaller shares would balance the load better, but the last steps of each share decode only a few sentences. With
-    1,000 sentences, seven shares take 6 % longer than two.
+    1,000 sentences, seven shares take 6 % longer than two shares.
     """
     order = sorted(range(len(sizes)), key=lambda index: sizes[index])
     return [share for start in range(workers) if (share := order[start::workers])]
@@ -183,7 +184,7 @@ _waiting: contextlib.AbstractContextManager[None]
 
 
 def _start_worker(load: bytes, parent: int) -> None:
-    """Load the translator. If this fails, each call raises the error."""
+    """Load the translator. If loading fails, each call raises the error."""
     global _loaded, _waiting
     from headway.hardware import keep_freed_memory
 
@@ -196,7 +197,7 @@ def _start_worker(load: bytes, parent: int) -> None:
         _loaded = pickle.loads(load)()
     except Exception as error:
         _loaded = error
-    gc.freeze()  # loky collects garbage between calls, which would take 0.1 s because of PyTorch's many objects
+    gc.freeze()  # loky collects garbage between calls; PyTorch's many objects would make this take 0.1 s
 
 
 def _call(method: str | None, *arguments: Any) -> Any:
@@ -207,6 +208,6 @@ def _call(method: str | None, *arguments: Any) -> Any:
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # an exception whose constructor does not accept its own args
+        except Exception:  # the exception cannot be pickled, because its constructor does not accept its own args
             raise RuntimeError(f"in a process of the pool:\n{traceback.format_exc()}") from None
         raise

@@ -1,31 +1,33 @@
-"""Flags for translations that are probably wrong, set by cheap checks that need no second model.
+"""Flags for translations that are probably wrong, set by cheap checks that do not need a second model.
 
 truncated
     The model did not generate EOS: the search stopped at the length limit.
 repeated
-    The translation loops. Either an n-gram of up to 16 tokens occurs at least four times in a row, and more times in a
-    row than any n-gram of the source. Or zlib compresses the translation by a factor of more than 2.4 (the threshold of
-    Whisper: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section 4.5), and more
-    than the source. The second check applies to texts of at least 64 bytes, because zlib's overhead dominates in
-    shorter ones. Because of the comparison with the source, a translation may repeat what the source repeats ("ha ha ha
-    ha ha").
+    The translation loops. In the first check, an n-gram of up to 16 tokens occurs at least four times in a row, and
+    more times in a row than any n-gram in the source. In the second check, zlib compresses the translation by a factor
+    of more than 2.4, and more than the source. (2.4 is Whisper's threshold: Radford et al. 2022, "Robust Speech
+    Recognition via Large-Scale Weak Supervision", section 4.5.) The second check applies only to texts of at least 64
+    bytes, because zlib's overhead dominates in shorter texts. Because of the comparison with the source, a translation
+    may repeat what the source repeats ("ha ha ha ha ha").
 copied
     The translation equals the source, although the languages differ and the source has more than three words with a
     letter. A word is a run of letters and digits, or one character in Chinese and Japanese. Shorter texts (names,
-    measures) are often equal in both languages.
-unknown_source The vocabulary has none of the letters or words of the source, so the model could not read any of it.
-    This happens with vocabularies of characters and of words, and with some imported ones.
+    measurements) are often equal in both languages.
+unknown_source
+    The vocabulary contains none of the source's letters or words, so all of them are unknown tokens to the model. This
+    happens with character and word vocabularies, and with some imported vocabularies.
 forced
-    A phrase to include, or the target of a glossary entry, fits so badly that it has probably ruined the sentence. Its
-    cost is the log-probability, in nats, that the best translation loses by it:
+    A constraint (a phrase to include, or the target of a glossary entry) fits so badly that it has probably ruined the
+    sentence. The cost of a constraint is the log-probability, in nats, that the best translation loses because of it:
 
         cost = (log P(best without constraints | source) - log P(best with constraints | source)) / n
 
-    Both translations have the same prefix. n is the number of constraints that the translation without them does not
-    meet. If it already satisfies all of them, the cost is 0. The flag is set if the cost exceeds
-    ``Calibration.max_constraint_cost``, the 99th percentile of the cost of one word of the reference in the development
-    set. Models without this number have no such flag. :mod:`headway.predict.translation.find_candidates` sets the flag,
-    after it has chosen among the candidates, which all have the same constraints.
+    Both translations have the same prefix. n is the number of constraints that the translation without constraints does
+    not satisfy. If it satisfies all of them, the cost is 0. The flag is set if the cost exceeds
+    ``Calibration.max_constraint_cost``, the 99th percentile of the costs of single words from the references in the
+    development set. Without this number, the flag is never set. The flag is set in
+    :mod:`headway.predict.translation.find_candidates` after candidates have been chosen, because all candidates have
+    the same constraints.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def find_flags(
 ) -> tuple[Flag, ...]:
     """Return the flags of a translation, in the order of this module's docstring."""
     flags: list[Flag] = [] if finished else ["truncated"]
-    if is_repeated(source, target, source_ids, target_ids):
+    if is_repetitive(source, target, source_ids, target_ids):
         flags.append("repeated")
     if languages_differ and is_copied(source, target):
         flags.append("copied")
@@ -71,21 +73,21 @@ def find_flags(
 
 
 def sort_flags(flags: Iterable[Flag]) -> tuple[Flag, ...]:
-    """Return the different flags, in the order of :data:`Flag`."""
+    """Return the distinct flags, in the order of :data:`Flag`."""
     names = set(flags)
     return tuple(flag for flag in get_args(Flag) if flag in names)
 
 
-def is_unknown(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
-    """Return whether a text consists of unknown tokens, apart from punctuation and white space."""
+def has_only_unknown_tokens(ids: Sequence[int], tokenizer: TextTokenizer) -> bool:
+    """Return whether all tokens except punctuation and white space are unknown tokens."""
     if UNK not in ids:
         return False
     known = tokenizer.display([token for token in ids if token != UNK])
     return not any(character.isalnum() for token in known for character in token)
 
 
-def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
-    """Return whether the target repeats itself or compresses too well, and more than the source does."""
+def is_repetitive(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
+    """Return whether the target repeats itself or compresses too well, and does so more than the source."""
     if max(Counter(target_ids).values(), default=0) >= MIN_LOOP_REPEATS:  # otherwise no n-gram occurs that often
         run = max_ngram_repeats(target_ids)
         if run >= MIN_LOOP_REPEATS and run > max_ngram_repeats(source_ids):
@@ -105,7 +107,7 @@ def is_copied(source: str, target: str) -> bool:
 
 
 def max_ngram_repeats(tokens: Sequence[int]) -> int:
-    """Return the largest number of times that an n-gram of at most 16 tokens occurs in a row; 0 if there are no tokens.
+    """Return the largest number of times that an n-gram of at most 16 tokens occurs in a row, or 0 without tokens.
 
     If tokens[i] == tokens[i - n] for k consecutive positions i, an n-gram occurs k // n + 1 times in a row.
     """
@@ -127,7 +129,7 @@ def _compression_ratio(text: str) -> float:
 
 
 def translation_flags(translation: Translation) -> list[str]:
-    """Return the names of all signs that a translation may be wrong: its flags, and requirements that are not met."""
+    """Return the names of a translation's flags and of the requirements that it does not satisfy."""
     best = translation.candidates[0]
     unmet_terms = any(not term.met for term in best.glossary or ())
     names = {

@@ -1,7 +1,7 @@
-"""The tree of a beam search: which hypotheses it has kept at each step, and which it has dropped.
+"""The tree of a beam search: the hypotheses that were kept and dropped at each step.
 
-A node is a token with a certain prefix. A step adds the tokens that the beam kept. The last token of a dropped
-hypothesis is a leaf without an ending.
+A node is a token after a certain prefix. Each step adds the tokens that the beam kept. The last token of a dropped
+hypothesis is a leaf that is not the end of a finished hypothesis.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headway.decode import Hypothesis
 from headway.notebook_html import page, paragraph, table, tree
-from headway.predict.results import shortened
+from headway.predict.results import abbreviate
 from headway.text.base import EOS, TextTokenizer
 from headway.text.visible_tokens import make_visible
 
@@ -21,11 +21,11 @@ _DRAWN_NODES = 400
 
 @dataclass(frozen=True)
 class SearchNode:
-    """A token of hypotheses that the beam has kept.
+    """A token in one or several hypotheses that the beam has kept.
 
     Attributes:
-        token: The token as displayed; "<eos>" ends a hypothesis.
-        parent: The index of the node of the token before it. None for a first token.
+        token: The token as displayed. "<eos>" ends a hypothesis.
+        parent: The index of the previous token's node. None for a first token.
         log_probability: Log-probability of the token given the tokens before it, in nats.
         total: The sum of the log-probabilities from the first token to this one.
     """
@@ -42,8 +42,8 @@ class SearchEnd:
 
     Attributes:
         node: The index of the hypothesis's last node.
-        text: The token's text.
-        score: What it is ranked by: its log-probability divided by the length penalty.
+        text: The decoded text of the hypothesis.
+        score: The score by which hypotheses are ranked: the log-probability divided by the length penalty.
     """
 
     node: int
@@ -56,7 +56,7 @@ class SearchTree:
     """The hypotheses that a beam search has considered.
 
     Attributes:
-        beam_size: The number of hypotheses that are kept at each step.
+        beam_size: Number of hypotheses that are kept at each step.
         nodes: The tokens, each after its parent, in the order of the steps.
         ends: The finished hypotheses, best first.
     """
@@ -66,7 +66,7 @@ class SearchTree:
     ends: tuple[SearchEnd, ...]
 
     def __repr__(self) -> str:
-        best = f", best {shortened(self.ends[0].text)} with score {self.ends[0].score:.2f}" if self.ends else ""
+        best = f", best {abbreviate(self.ends[0].text)} with score {self.ends[0].score:.2f}" if self.ends else ""
         return f"<SearchTree: beam {self.beam_size}, {len(self.nodes):,} tokens, {len(self.ends):,} finished{best}>"
 
     def _repr_html_(self) -> str:
@@ -96,15 +96,15 @@ class SearchTree:
         start: int,
         tokenizer: TextTokenizer,
     ) -> SearchTree:
-        """Return the tree of the hypotheses after each step and of those that are finished.
+        """Build the tree from the hypotheses after each step and the finished hypotheses.
 
-        The first ``start`` tokens, such as a language code, are left out.
+        The first ``start`` tokens, such as a language code, are omitted.
         """
         nodes = list[SearchNode]()
         places: dict[tuple[int, ...], int | None] = {(): None}
 
         def add(hypothesis: Hypothesis, tokens: tuple[int, ...]) -> None:
-            """Add the missing tokens: of each hypothesis after a step, its last token."""
+            """Add the tokens that are not yet in the tree. After a step, only a hypothesis's last token is new."""
             values = hypothesis.token_log_probabilities[start:]
             for length in range(1, len(tokens) + 1):
                 path = tokens[:length]

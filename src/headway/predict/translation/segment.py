@@ -1,10 +1,10 @@
 """Split a text that is too long for a model into sentences, and sentences that are still too long into parts.
 
-A sentence (:mod:`headway.text.sentences`) over the limit is split in two near its middle: after a comma or similar mark
-if there is one in its middle half, otherwise at a space. Without spaces, as in Chinese, Thai and long addresses, it is
-split after a zero-width space or punctuation in its middle half; otherwise between two characters as a reader sees them
-(extended grapheme clusters of Unicode Standard Annex 29), unless the second one is a mark that must not begin a line.
-This is repeated until all parts fit. The parts and the white space between them concatenate to the text.
+A sentence (:mod:`headway.text.sentences`) that is too long is split in two near its middle: after a comma or similar
+mark if its middle half contains one, otherwise at a space. A sentence without spaces, as in Chinese and Thai, is split
+after a zero-width space or punctuation in its middle half. If there is none, it is split between two displayed
+characters (extended grapheme clusters of Unicode Standard Annex 29), unless the second one must not begin a line. This
+is repeated until all parts fit. The parts and the white space between them concatenate to the text.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SPACE = re.compile(r"\s+")
 _BREAK = re.compile(
     r"\u200b|[\u3002\uff01\uff1f\u2026\u0e2f\u0e46\u104a\u104b\u17d4\u17d5\u0f0d\u0964)\]}）」』】》!?;:/\\&=_.-]+"
 )
-# Small kana, marks of length and of repetition, which do not begin a line in Japanese (JIS X 4051), and Thai and Lao
-# vowels and marks that belong to the consonant before them.
+# Small kana, length marks and repetition marks, which do not begin a line in Japanese (JIS X 4051), and Thai and Lao
+# vowels and marks that belong to the previous consonant.
 _NOT_FIRST = frozenset("ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶー々〻ゝゞヽヾะาำๅๆຯະາຳໆ")
 
 
@@ -35,14 +35,14 @@ class TextPart:
     """A part of a text that is translated separately.
 
     Attributes:
-        text: The part, without leading and trailing white space.
+        text: The text of the part, without leading and trailing white space.
         leading_whitespace: The white space before the part.
-        partial_sentence: Whether the part is only a part of a sentence.
+        is_partial_sentence: Whether the part is only a part of a sentence.
     """
 
     text: str
     leading_whitespace: str
-    partial_sentence: bool = False
+    is_partial_sentence: bool = False
 
 
 def split_text(
@@ -53,7 +53,7 @@ def split_text(
     Returns the parts and the white space after the last part.
 
     Args:
-        text: The text. It is split into sentences even if it is within the limit.
+        text: The text to split. It is split into sentences even if it is within the limit.
         language: Language of the text, as a code such as ``de``, ``de-AT`` or ``deu_Latn``.
         count_tokens: A function that returns the number of tokens of a text.
         max_tokens: Maximum number of tokens of a part.
@@ -69,7 +69,7 @@ def split_text(
             core = piece.strip()
             lead = piece[: len(piece) - len(piece.lstrip())]
             if not is_blank(core):
-                parts.append(TextPart(core, carried + lead, partial_sentence=len(pieces) > 1))
+                parts.append(TextPart(core, carried + lead, is_partial_sentence=len(pieces) > 1))
                 carried = piece[len(lead) + len(core) :]
             else:
                 carried += piece
@@ -77,7 +77,7 @@ def split_text(
 
 
 def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[str]:
-    """Yield pieces of at most ``limit`` tokens that concatenate to the sentence."""
+    """Split a sentence into pieces of at most ``limit`` tokens, which concatenate to the sentence."""
     tokens = count(sentence.strip())
     if tokens <= limit:
         yield sentence
@@ -85,15 +85,15 @@ def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[
     position = _split_position(sentence)
     if position is None:
         raise LengthError(
-            f"{sentence.strip()[:20]!r}... is one character with {tokens} tokens, more than the limit of {limit} of a "
-            "source; remove some of its marks"
+            f"{sentence.strip()[:20]!r}... is one character with {tokens} tokens, but a source may have at most "
+            f"{limit}; remove some of the character's marks"
         )
     yield from _pieces(sentence[:position], count, limit)
     yield from _pieces(sentence[position:], count, limit)
 
 
 def _split_position(sentence: str) -> int | None:
-    """Return the position at which to split a sentence into two parts that are not blank, or None if there is none."""
+    """Return the position at which to split a sentence into two nonblank parts, or None if there is none."""
     middle = len(sentence) / 2
     # The range without the white space at both ends.
     first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
@@ -116,7 +116,7 @@ def _split_position(sentence: str) -> int | None:
 
 
 def _can_break(text: str, index: int) -> bool:
-    """Return whether a line may end before the character at ``index``, as far as punctuation matters."""
+    """Return whether punctuation allows a line to end before the character at ``index``."""
     after, before = unicodedata.category(text[index]), unicodedata.category(text[index - 1])
     return text[index] not in _NOT_FIRST and after not in ("Pe", "Pf", "Po") and before not in ("Ps", "Pi")
 

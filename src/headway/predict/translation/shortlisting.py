@@ -19,11 +19,11 @@ _COVERAGE_SENTENCES = 2000
 
 @dataclass(frozen=True)
 class ShortlistCoverage:
-    """The mean size of a sentence's list and its coverage, measured on a sample of sentences.
+    """The mean size and the coverage of the sentences' shortlists, measured on a sample of sentences.
 
     Attributes:
-        mean_tokens: Mean number of tokens in a sentence's list.
-        covered_share: Share of the reference tokens that are in the list of their sentence.
+        mean_tokens: Mean number of tokens in a sentence's shortlist.
+        covered_share: Share of the reference tokens that are in their sentence's shortlist.
     """
 
     mean_tokens: float
@@ -41,9 +41,9 @@ def learn_shortlist(
     """Learn a shortlist of the most frequent target tokens and the most probable translations of each source token.
 
     Args:
-        bundle: The model.
-        sources: Sources of a parallel text.
-        targets: Translations of the sources.
+        bundle: The model for which the shortlist is learned.
+        sources: The source texts of a parallel corpus.
+        targets: A translation of each source.
         targets_per_source: Number of target tokens for each source token.
         num_always: Number of the most frequent target tokens, which every translation may contain.
 
@@ -88,14 +88,14 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
 
 
 def vocabulary_fingerprints(bundle: AnyBundle) -> str:
-    """Return the fingerprints of a model's vocabularies, in one string."""
+    """Return the fingerprints of a model's vocabularies as one string."""
     return " ".join(tokenizer.fingerprint for tokenizer in bundle.tokenizers.values())
 
 
 def shortlist_coverage(
     bundle: Bundle, shortlist: Shortlist, sources: Sequence[str], targets: Sequence[str]
 ) -> ShortlistCoverage:
-    """Measure the coverage on about 2,000 of the sentences, chosen at regular intervals."""
+    """Measure the coverage on about 2,000 evenly spaced sentences."""
     step = max(1, len(sources) // _COVERAGE_SENTENCES)
     ours, theirs = _encoded(bundle, sources[::step], targets[::step])
     sizes, num_covered, tokens = 0, 0, 0

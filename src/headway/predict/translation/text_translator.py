@@ -16,7 +16,7 @@ from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateKeywor
 class TextTranslator(ABC):
     """Translates one text, a list, or a stream. Several threads may call it at the same time."""
 
-    lines_ahead = 2048  # lines of a stream that are read at a time, to be batched by length
+    lines_ahead = 2048  # number of lines of a stream to read at a time, so that they can be batched by length
 
     @abstractmethod
     def translate_each(
@@ -28,12 +28,12 @@ class TextTranslator(ABC):
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
         Args:
-            texts: The sources. The translation of a blank text is empty.
-            options: How they are translated.
+            texts: The texts to translate. The translation of a blank text is empty.
+            options: The options of the translation.
             glossary: Required translations of certain source phrases.
 
         Raises:
-            ConfigError: The options do not fit the model.
+            ConfigError: The options are not compatible with the model.
         """
 
     @abstractmethod
@@ -69,16 +69,16 @@ class TextTranslator(ABC):
         """Translate one text or a list of texts.
 
         Args:
-            text: The source or sources. The translation of a blank text is empty.
-            options: The options of the search.
+            text: The text or texts to translate. The translation of a blank text is empty.
+            options: The search options.
             glossary: Required translations of certain source phrases.
             keywords: ``target_language``, ``source_language``, ``alignment``, ``markup`` and ``protect``, the fields of
                 :class:`headway.predict.TranslateOptions`.
 
         Raises:
-            ConfigError: A keyword is unknown, or the options do not fit the model.
-            HeadwayError: A text cannot be translated. For a list, the message contains the number of the text, counted
-                from 1.
+            ConfigError: A keyword is unknown, or the options are not compatible with the model.
+            HeadwayError: A text cannot be translated. For a list, the message contains the text's number, counted from
+                1.
         """
         single = isinstance(text, (str, Source))
         texts = [text] if isinstance(text, (str, Source)) else text
@@ -96,10 +96,10 @@ class TextTranslator(ABC):
     ) -> Iterator[Translation]:
         """Translate a stream in order, reading ahead to batch sentences of similar length.
 
-        For the arguments see :meth:`translate`. Memory use does not grow with the number of lines.
+        For the arguments, see :meth:`translate`. Memory use does not grow with the number of lines.
 
         Raises:
-            ConfigError: A keyword is unknown, or the options do not fit the model.
+            ConfigError: A keyword is unknown, or the options are not compatible with the model.
             HeadwayError: A line cannot be translated. The message contains the line number.
         """
         chosen = TranslateOptions.of(options, keywords)

@@ -40,7 +40,7 @@ from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
-from headway.predict.presentation import PresentedModel
+from headway.predict.presentation import ModelWrapper
 from headway.predict.results import (
     Candidate,
     ScoredTarget,
@@ -50,12 +50,12 @@ from headway.predict.results import (
     WordAlignment,
     raise_first_error,
 )
-from headway.predict.shared_weights import Once, with_own_model
+from headway.predict.shared_weights import Lazy, with_model_copy
 from headway.predict.translation.alignment import alignment_module, word_alignment
 from headway.predict.translation.calibration import Calibration, read_calibration
 from headway.predict.translation.call import TranslationCall
 from headway.predict.translation.find_candidates import CandidateFinder, search_vocabulary
-from headway.predict.translation.glossary import Glossary, ModelGlossary, is_prepared, model_glossary
+from headway.predict.translation.glossary import Glossary, ModelGlossary, is_glossary_prepared, prepare_glossary
 from headway.predict.translation.marked_translation import MarkedTexts
 from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import CallSettings, RequestBuilder, encode_each
@@ -69,39 +69,40 @@ DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few mod
 _SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
 _LARGE_BATCH = 32  # number of texts, each with several hypotheses
 _SHARED_ATTENTION = 1_000_000  # maximum number of attention weights of a call that shares batches
-_SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model has no limit itself
+_SHARED_POSITIONS = 1024  # maximum length of a sequence if calls share batches and the model itself has no limit
 
 
-class Translator(PresentedModel, TextTranslator):
+class Translator(ModelWrapper, TextTranslator):
     """Translates text with a trained model.
 
-    The given model does not change: the translator has a copy, which shares the weights unless it is on another device.
-    After further training, use a new translator: the copy shares the new weights, but the model that searches was
-    converted from the earlier weights.
+    The given model does not change. The translator uses a copy, which shares the weights unless it is on another
+    device. After further training, create a new translator: the copy shares the new weights, but searches use a model
+    that was converted from the earlier weights.
 
     Args:
         bundle: The model with its tokenizers.
         device: Device to run on: "auto" (a GPU if there is one; the CPU for int8 and ONNX models), "cpu", "cuda" or
-            another device of PyTorch. None means the model's current device.
+            another PyTorch device. None means the model's current device.
         max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
         max_source_tokens: Maximum number of source tokens, including EOS and language tag. Longer texts are split into
-            sentences, and longer sentences into parts. None means the number of positions that the model has learned,
-            or 256 if its positions are sinusoidal, because few models have been trained on longer sentences.
+            sentences, and longer sentences into parts. None means the model's number of learned positions, or 256 if it
+            has no such limit, because few models have been trained on longer sentences.
         avoid_flagged: Whether a flagged best hypothesis (see :mod:`headway.predict.translation.quality`) is replaced by
             the most probable hypothesis of the search that has no flags.
         alignment_layer: The decoder block whose attention gives alignments, counted from 0, or from the end if
             negative. None means the last block, or the second-to-last in decoders of four or more.
-        precision: Precision of the search's matrix products; see :func:`headway.engine.choose_precision`. Scores of
-            given targets and alignments are computed in float32.
+        precision: Precision of matrix products in searches; see :func:`headway.engine.choose_precision`. Alignments and
+            the scores of given targets are computed in float32.
         onnx_model: The same model exported to ONNX. It is used for searches and scores instead of ``bundle.model``.
             Alignments are still computed by ``bundle.model``.
         shortlist: Restricts the tokens that searches choose from. Texts with a forced prefix or with phrases to include
             use the whole vocabulary. A shortlist cannot be combined with a coverage penalty.
-        calibration: The distribution from which the flags ``unlikely`` and ``forced`` of translations are computed.
-            Without it, the first is None, and the second is never set.
+        calibration: The distribution from which the flags ``unlikely`` and ``forced`` are computed. Without it,
+            ``unlikely`` is None and ``forced`` is never set.
 
     Attributes:
-        plain_search_reason: Why searches use the model's own, slower form, or None if they use an optimized one.
+        plain_search_reason: The reason why searches use the plain model, which is slower, or None if they use an
+            optimized model.
 
     Raises:
         ConfigError: The model or the machine does not support the precision or the shortlist.
@@ -124,7 +125,7 @@ class Translator(PresentedModel, TextTranslator):
         calibration: Calibration | None = None,
     ) -> None:
         needs_cpu = precision == "int8" or onnx_model is not None
-        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=needs_cpu)
+        self.bundle = bundle = with_model_copy(bundle, device, needs_cpu=needs_cpu)
         self.device = bundle.model.device
         self.max_batch_tokens = max_batch_tokens
         self.avoid_flagged = avoid_flagged
@@ -146,12 +147,12 @@ class Translator(PresentedModel, TextTranslator):
         self._model: Any = onnx_model or bundle.model
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
-        lock = Lock()  # while one thread replaces the layers of the model, no other thread converts them
-        self._accelerated = Once(partial(_accelerate, bundle.model), lock)
-        self._forward_model = Once(lambda: onnx_model) if onnx_model else self._accelerated
+        lock = Lock()  # while one thread replaces the model's layers, no other thread may convert them
+        self._accelerated = Lazy(partial(_accelerate, bundle.model), lock)
+        self._forward_model = Lazy(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
         if not plain_reason and onnx_model is None:
-            self._search_model = Once(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
+            self._search_model = Lazy(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -168,7 +169,7 @@ class Translator(PresentedModel, TextTranslator):
         if len(translators) == 1:
             return first
         if any(translator._has_shortlist for translator in translators):
-            raise ConfigError("an ensemble averages over whole vocabularies; leave the shortlist out")
+            raise ConfigError("an ensemble averages over whole vocabularies; load the models without shortlists")
         for number, other in enumerate(translators[1:], start=2):
             for side, ours in first.bundle.tokenizers.items():
                 theirs = other.bundle.tokenizers[side]
@@ -182,13 +183,13 @@ class Translator(PresentedModel, TextTranslator):
                 raise ConfigError(f"model {number} of the ensemble translates {there}, the first {here}")
             if other.device != first.device:
                 raise ConfigError(
-                    f"model {number} of the ensemble is on {other.device}, the first on {first.device}; load all of "
-                    "them with one device, such as 'cpu'"
+                    f"model {number} of the ensemble is on {other.device}, the first on {first.device}; load all "
+                    "models on one device, such as 'cpu'"
                 )
         joined = copy.copy(first)
         joined._model = Ensemble([translator._model for translator in translators])
-        joined._forward_model = Once(lambda: Ensemble([translator._forward_model() for translator in translators]))
-        joined._search_model = Once(lambda: Ensemble([translator._search_model() for translator in translators]))
+        joined._forward_model = Lazy(lambda: Ensemble([translator._forward_model() for translator in translators]))
+        joined._search_model = Lazy(lambda: Ensemble([translator._search_model() for translator in translators]))
         return joined
 
     @property
@@ -197,7 +198,7 @@ class Translator(PresentedModel, TextTranslator):
         return self._precision
 
     def precision_note(self) -> str | None:
-        """Return that the weights are stored in integers, although searches have another precision, or None."""
+        """Return a note if the weights are stored as integers but searches use another precision, otherwise None."""
         return self._stored_integers_note
 
     @property
@@ -221,20 +222,20 @@ class Translator(PresentedModel, TextTranslator):
 
     @property
     def source_languages(self) -> tuple[str, ...]:
-        """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
+        """The languages that an imported multilingual model translates from. Empty if calls need not specify it."""
         return self.bundle.token_template.source_languages
 
     @cached_property
     def can_align(self) -> bool:
-        """Whether the model has attention, which alignment needs."""
+        """Whether the model has the cross-attention that alignment needs."""
         return bool(architecture_of(self.bundle.model.config).get_cross_attentions(self.bundle.model))
 
     def check_alignment(self) -> None:
-        """Raise an error if translations cannot be aligned, or not by the chosen block."""
+        """Raise an error if the model has no attention, or if the chosen decoder block does not exist."""
         alignment_module(self.bundle.model, self.alignment_layer)
 
-    def source_length(self, text: str) -> int:
-        """Return the number of tokens of a text, with EOS and language tag.
+    def count_source_tokens(self, text: str) -> int:
+        """Return the number of tokens in a source text, including EOS and language tag.
 
         Raises:
             DataError: The text is not valid Unicode.
@@ -244,18 +245,18 @@ class Translator(PresentedModel, TextTranslator):
         return len(self.bundle.source_tokenizer.encode(self.bundle.normalized(text))) + special
 
     def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
-        """Make all calls search with these functions, so that they can share batches.
+        """Replace the search functions of all calls, so that calls can share batches.
 
-        Other batches, which hold up the steps of these searches, become small. Sequences are limited, too: the time and
-        memory of attention grow with the square of their length, so a model without a limit gets a limit of 1,024
-        tokens. The results of a call have at most a million attention weights.
+        Other batches become small, because they delay the steps of these searches. A model without a maximum length
+        gets a maximum of 1,024 tokens, because the time and memory of attention grow with the square of the length. The
+        results of a call contain at most a million attention weights.
         """
         self._default_positions, self._max_attention = _SHARED_POSITIONS, _SHARED_ATTENTION
         self._search_all, self._search_steps = search, steps
         self.max_batch_tokens = min(self.max_batch_tokens, _SMALL_BATCH_TOKENS)
 
     def with_search(self, search: SearchFunction) -> Translator:
-        """Return a copy of this translator, with the same model, whose translations use ``search``."""
+        """Return a copy of this translator that uses the same model, but searches with ``search``."""
         copied = copy.copy(self)
         copied._search_all = search
         return copied
@@ -263,7 +264,7 @@ class Translator(PresentedModel, TextTranslator):
     def warm_up(self) -> None:
         """Translate short texts, so that the model's weights are converted and its kernels compiled.
 
-        Large batches have kernels of their own.
+        A large batch is also translated, because large batches use separate kernels.
         """
         sources, targets = self.source_languages, self.target_languages
         options = TranslateOptions(
@@ -287,19 +288,19 @@ class Translator(PresentedModel, TextTranslator):
         call = self._call(options, glossary)
         marked = MarkedTexts(texts, options, can_align=self.can_align)
         marked.store(marked.units, call.translate(marked.units))
-        if retries := marked.retries():
+        if retries := marked.prepare_retries():
             marked.store(retries, call.translate(retries))
         return marked.merge()
 
     def _call(self, options: TranslateOptions, glossary: Glossary | None) -> TranslationCall:
-        """Return the call that translates texts without markup and placeholders.
+        """Return the object that translates the texts of one call, without their markup and placeholders.
 
         Raises:
-            ConfigError: The options or the glossary do not fit the model.
+            ConfigError: The options or the glossary are not compatible with the model.
         """
         settings = self._settings(options, glossary)
         if options.decoding.coverage_penalty and self._has_shortlist:
-            raise ConfigError("a coverage penalty cannot be combined with a shortlist; leave one of them out")
+            raise ConfigError("a coverage penalty cannot be combined with a shortlist; use only one of them")
         needs_attention = options.decoding.coverage_penalty > 0 or attention_is_observed()
         calibration, languages = self.calibration, (options.source_language, options.target_language)
         if calibration and (calibration.source_language, calibration.target_language) != languages:
@@ -344,9 +345,9 @@ class Translator(PresentedModel, TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> SearchTree:
-        """Return the hypotheses that the beam search for the translation of a text considered.
+        """Translate a text with beam search, and return the tree of all hypotheses that were considered.
 
-        Markup and placeholders are read as plain text.
+        Markup and placeholders are treated as plain text.
 
         Raises:
             LengthError: The text is too long to be translated in one part.
@@ -355,7 +356,7 @@ class Translator(PresentedModel, TextTranslator):
         """
         options = options.with_defaults(self.bundle.search)
         if options.sampling is not None or options.groups > 1:
-            raise ConfigError("a search tree needs one beam: leave out sampling and groups")
+            raise ConfigError("a search tree needs a single beam; omit sampling and groups")
         settings = self._settings(
             TranslateOptions(decoding=options, source_language=source_language, target_language=target_language)
         )
@@ -363,7 +364,7 @@ class Translator(PresentedModel, TextTranslator):
         if isinstance(plan, HeadwayError):
             raise plan
         if not plan.requests:
-            raise DataError("the text is blank: there is nothing to search for; give a text")
+            raise DataError("the text is blank; expected a text to translate")
         if len(plan.requests) > 1:
             raise LengthError(
                 f"a text of more than {self.max_source_tokens} tokens is translated in {len(plan.requests)} parts; "
@@ -397,20 +398,20 @@ class Translator(PresentedModel, TextTranslator):
         source_language: str | None = None,
         as_searched: bool = False,
     ) -> list[ScoredTarget]:
-        """Return the probability of each target as the translation of its source, from one pass without a search.
+        """Return the probability of each target given its source, computed in a forward pass without a search.
 
         Long texts are not split.
 
         Args:
             sources: The source texts.
-            targets: One translation of each source.
+            targets: One target for each source.
             target_language: Target language, for a model with several.
             source_language: Source language, for a model with several.
             as_searched: Whether to compute the probabilities as searches do, in their precision and one step at a time.
                 This takes longer.
 
         Raises:
-            HeadwayError: A pair cannot be scored. The message contains the number of the pair, counted from 1.
+            HeadwayError: A pair cannot be scored. The message contains the pair's number, counted from 1.
         """
         languages = {"target_language": target_language, "source_language": source_language}
         results = self.score_each(sources, targets, **languages, as_searched=as_searched)
@@ -479,11 +480,11 @@ class Translator(PresentedModel, TextTranslator):
         return word_alignment(candidate, self.bundle.source_tokenizer, self.bundle.target_tokenizer)
 
     def has_prepared(self, glossary: Glossary) -> bool:
-        """Return whether a glossary is ready for use. A large one takes seconds when it is used first."""
-        return is_prepared(glossary, self.bundle.target_tokenizer)
+        """Return whether a glossary is ready for use. Preparing a large glossary takes seconds at its first use."""
+        return is_glossary_prepared(glossary, self.bundle.target_tokenizer)
 
     def check_glossary(self, glossary: Glossary) -> None:
-        """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""
+        """Raise an error if a glossary entry has no target phrase that this model can generate."""
         self._model_glossary(glossary, PAPER_OPTIONS, self.max_positions)
 
     def _framed(
@@ -498,7 +499,7 @@ class Translator(PresentedModel, TextTranslator):
         for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
             if limit is not None and length > limit:
                 return LengthError(
-                    f"a {what} of {length:,} tokens is too long: this model reads at most {limit:,}; "
+                    f"a {what} of {length:,} tokens is too long: this model supports at most {limit:,}; "
                     "use its sentences one by one"
                 )
         return pair
@@ -507,11 +508,11 @@ class Translator(PresentedModel, TextTranslator):
         """Return the glossary in the model's tokens."""
         if options.sampling is None and (options.beam_size == 1 or options.groups > 1):
             raise ConfigError(
-                f"a glossary and {'groups' if options.groups > 1 else 'beam_size = 1'} exclude each other: the beam is "
-                "divided among the phrases to include; use a beam_size of at least 2, without groups"
+                f"a glossary cannot be combined with {'groups' if options.groups > 1 else 'beam_size = 1'}, because "
+                "the beam is divided among the phrases to include; use a beam_size of at least 2, without groups"
             )
         limits = [limit for limit in (options.max_length, positions and positions - 1) if limit is not None]
-        return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
+        return prepare_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
 
 def _accelerate(model: TranslationModel) -> TranslationModel:
@@ -528,7 +529,7 @@ def _direction(bundle: Bundle) -> str | None:
 
 
 def _differ(source_language: str, target_language: str) -> bool:
-    """Return whether the languages are known to differ. They are unknown if they have the default names."""
+    """Return whether the languages are known to differ. Languages with the default names are unknown."""
     return source_language != target_language and (source_language, target_language) != ("source", "target")
 
 
@@ -542,9 +543,9 @@ def load_translator(
     precision: Precision = "auto",
     shortlist: bool = False,
 ) -> Translator:
-    """Load the translation model in ``folder``, or of a name on the Hugging Face Hub (``hf:NAME``).
+    """Load the translation model in ``folder``, or a model from the Hugging Face Hub (``hf:NAME``).
 
-    For the other arguments see :class:`Translator`. A model that was exported to ONNX runs in onnxruntime, on the CPU,
+    For the other arguments, see :class:`Translator`. A model that was exported to ONNX runs in onnxruntime, on the CPU,
     in float32.
 
     Raises:

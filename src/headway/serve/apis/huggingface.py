@@ -364,7 +364,7 @@ class _HuggingFace:
             admitted = self._service.admitted(call.client, call.model, parameters.cost([text], options, call.model))
             client = await stack.enter_async_context(admitted)
             if parameters.details:
-                _, num_prompt = await self._service.call(client, call.model, "read_prompt", (), text)
+                _, num_prompt = await self._service.call(client, call.model, "decode_prompt", (), text)
             stream = self._service.stream(client, call.model, "stream_tokens", (), text, alternatives=0, **options)
             async for part in await stack.enter_async_context(aclosing(stream)):
                 if isinstance(part, StreamPart):

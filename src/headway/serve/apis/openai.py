@@ -347,7 +347,7 @@ class _OpenAI:
                     options["seeds"] = [_random_seed() for _ in prompts]
                 continuations = await self._service.call(admitted, model, "generate", (), read, **options)
             for prompt, prompt_continuations in zip(prompts, continuations, strict=True):
-                text, length = await self._service.call(admitted, model, "read_prompt", (), _without_begin(prompt))
+                text, length = await self._service.call(admitted, model, "decode_prompt", (), _without_begin(prompt))
                 num_prompt += length
                 for continuation in prompt_continuations:
                     logprobs = None
@@ -371,7 +371,7 @@ class _OpenAI:
             (continuations,) = await self._service.call(
                 admitted, model, "generate", (), [body.prompt], **body.generation_options(body.limit, model.generation)
             )
-            _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
+            _, length = await self._service.call(admitted, model, "decode_prompt", (), body.prompt)
             for continuation in continuations:
                 logprobs = None
                 if body.logprobs:
@@ -385,7 +385,7 @@ class _OpenAI:
     ) -> AsyncGenerator[dict[str, Any]]:
         made, read = _NOTHING, _without_begin(prompt)
         async with self._admitted(client, model, [prompt], body, "prompt") as admitted:
-            text, length = await self._service.call(admitted, model, "read_prompt", (), read)
+            text, length = await self._service.call(admitted, model, "decode_prompt", (), read)
             echoed = [reply.chunk([_completion_choice(text, None)])] if body.echo else []
             if body.limit:
                 options = body.generation_options(body.limit, model.generation)
@@ -409,7 +409,7 @@ class _OpenAI:
     ) -> AsyncGenerator[dict[str, Any]]:
         made = _NOTHING
         async with self._admitted(client, model, [body.prompt], body, "messages") as admitted:
-            _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
+            _, length = await self._service.call(admitted, model, "decode_prompt", (), body.prompt)
             async with begun(
                 self._service.stream(
                     admitted, model, "stream", (), body.prompt, **body.generation_options(body.limit, model.generation)

@@ -87,7 +87,7 @@ def clean(
     """
     from headway.corpus.cleaning.config import load_cleaning_config
     from headway.corpus.cleaning.request import cleaning_request
-    from headway.corpus.cleaning.run import PAGE
+    from headway.corpus.cleaning.run import HTML_REPORT_FILE
     from headway.corpus.cleaning.run import clean as clean_corpus
 
     inputs, settings = cleaning_request(
@@ -118,7 +118,7 @@ def clean(
             on_progress=bar.update,
         )
     kept, *others = result.summary()
-    for line in (f"{output}: {kept}", *others, f"what and why: {output / PAGE}"):
+    for line in (f"{output}: {kept}", *others, f"what and why: {output / HTML_REPORT_FILE}"):
         print(f"headway: {line}", file=sys.stderr)
 
 

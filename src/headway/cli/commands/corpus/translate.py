@@ -69,7 +69,7 @@ def translate(
         mbr=mbr,
         alignment=alignment,
         alignment_layer=alignment_layer,
-        guard=guard,
+        avoid_flagged=guard,
         max_source_tokens=max_source_tokens,
         device=device,
         precision=precision,

@@ -24,13 +24,13 @@ export const germanMessages = {
     "ein Text von mehr als {most} Token wird in {parts} Teilen übersetzt; geben Sie einen seiner Sätze ein",
   "prefix: {phrase} contains characters or words that the vocabulary lacks; leave it out or respell it":
     "{phrase} enthält Zeichen oder Wörter, die das Modell nicht kennt; schreiben Sie es anders",
-  "prefix: {count} tokens, but this target may have at most {most}; raise max_length (--max-length) as far as the model's positions allow, or give a shorter prefix":
+  "prefix: {count} tokens, but this target may have at most {most}; raise max_length (--max-length) up to the model's number of positions, or use a shorter prefix":
     "der Anfang hat {count} Token, die Übersetzung darf aber nur {most} haben; geben Sie weniger Text ein",
 
   // Glossary
-  "{phrase} is translated as {target}, but as {other} in {place}; give all alternatives in one entry, separated by |":
+  "{phrase} is translated as {target}, but as {other} in {place}; list all alternatives in one entry, separated by |":
     "für {phrase} steht hier {target}, in einer anderen Zeile aber {other}; schreiben Sie alle Möglichkeiten in eine Zeile, getrennt durch |",
-  "{phrase} contains characters or words that this model's vocabulary does not have; leave the entry out, or spell it as the training text does":
+  "{phrase} contains characters or words that this model's vocabulary does not have; remove the entry, or use a spelling that occurs in the training text":
     "{phrase} enthält Zeichen oder Wörter, die das Modell nicht kennt; lassen Sie den Eintrag weg, oder schreiben Sie ihn anders",
   "{phrase} has {count} tokens; expected at most {most}; shorten the entry, or raise max_length (--max-length) if it is lower than 50":
     "{phrase} hat {count} Token, erlaubt sind {most}; kürzen Sie den Eintrag",
@@ -54,7 +54,7 @@ export const germanMessages = {
     "ein Dokument mit der Endung {extension} kann Makros enthalten; speichern Sie es in einem Format ohne Makros",
   "the document contains macros; save it in a format without macros":
     "das Dokument enthält Makros; speichern Sie es in einem Format ohne Makros",
-  "the document is of a type with macros; save it in a format without macros":
+  "the document's type allows macros; save it in a format without macros":
     "das Dokument ist von einer Art, die Makros enthalten kann; speichern Sie es in einem Format ohne Makros",
   "the document is encrypted; save it without a password": "das Dokument ist verschlüsselt; speichern Sie es ohne Kennwort",
   "the document is encrypted, or in a format from before 2007; save it without a password":
@@ -62,9 +62,9 @@ export const germanMessages = {
   "the file is not an office document, or it is damaged (no valid zip archive)":
     "die Datei ist kein Office-Dokument, oder sie ist beschädigt (kein gültiges ZIP-Archiv)",
   "the file is not a {kind}": "die Datei ist nicht von dieser Art: {kind}",
-  "the {kind} is in the variant Strict Open XML; save it as an ordinary .docx or .pptx file":
+  "the {kind} uses the Strict Open XML variant; save it as an ordinary .docx or .pptx file":
     "das Dokument ist in der Variante Strict Open XML; speichern Sie es als gewöhnliche Datei in .docx oder .pptx",
-  "the file is not an OpenDocument text": "die Datei ist kein OpenDocument-Text",
+  "the file is not an OpenDocument Text file": "die Datei ist kein OpenDocument-Text",
   "the unpacked document has {count} bytes; expected at most {most}": "das Dokument hat ausgepackt {count} Bytes; erlaubt sind {most}",
   "the document contains too much text": "das Dokument hat zu viel Text",
   "the document takes too long to process": "das Dokument zu verarbeiten dauert zu lange",
