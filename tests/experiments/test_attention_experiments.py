@@ -143,10 +143,13 @@ def test_the_exact_checks(measured: dict[str, Numbers]) -> None:
     assert {index for index, verdict in enumerate(found) if verdict.outcome == FAILS} == WRONG_STATEMENTS
     assert {verdict.outcome for verdict in found} == {HOLDS, FAILS}
     turned = deepcopy(measured["exact-checks"])
-    for values in turned["values"]:  # every difference is now large where it was rounding, and the other way round
+    for values in turned[
+        "values"
+    ].values():  # every difference is now large where it was rounding, and the other way round
         values |= {name: 0.0 if value > 1e-4 else 1.0 for name, value in values.items()}
     changed = verdicts("exact-checks", turned)
-    assert all(new.outcome != old.outcome for new, old in zip(changed[1:4], found[1:4], strict=True))
+    same = {n for n, (new, old) in enumerate(zip(changed, found, strict=True)) if new.outcome == old.outcome}
+    assert same == {7}  # at the same score, the closer vector would not be more compatible either
 
 
 def test_the_jacobian_of_the_softmax() -> None:

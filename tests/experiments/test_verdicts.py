@@ -21,6 +21,7 @@ from headway.experiments.verdicts import (
     holm,
     levels,
     mean_effect,
+    median_interval,
     planned_error,
     resampled_error,
     seed_effects,
@@ -140,6 +141,10 @@ class TestEffects:
         differences = np.random.default_rng(3).normal(0, 2, 1000)
         error = resampled_error(np.column_stack([differences, np.full(1000, 10.0)]), lambda sums: sums[0] / sums[1])
         assert error == pytest.approx(differences.std() / 10 / math.sqrt(1000), rel=0.1)
+
+    def test_the_interval_of_a_median_leaves_out_what_is_far_off(self) -> None:
+        # Of 25 values 12.5 are expected below the median, give or take 1.96 sqrt(25) / 2 = 4.9: the 8th to the 18th.
+        assert median_interval([*map(float, range(24)), 1e9]) == (7.0, 17.0)
 
     def test_shares_by_hand(self) -> None:
         # All 3 of 3 against 0 of 8: one of the 165 ways to choose 3 of 11.

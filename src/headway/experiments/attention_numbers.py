@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.attention import attention_weights, scaled_dot_product_attention
@@ -26,15 +26,7 @@ SINGLE_QUERY = torch.tensor([[0.1, 0.1, 0.8]], dtype=torch.float64)
 VECTOR_NAMES = ("x1", "x2", "x3")
 
 TITLE = "Attention in numbers"
-_SOURCE = "notebook, self attention"
-CLAIMS = (
-    Claim("With a single query, self-attention is an identity function.", _SOURCE),
-    Claim("A vector can have a larger dot product with another vector than with itself.", _SOURCE),
-    Claim("The result of the first query consists mostly of the first vector itself.", _SOURCE),
-    Claim("The result of the second query consists of the second vector to an even larger part.", _SOURCE),
-    Claim("The most compatible vectors become more similar.", _SOURCE),
-    Claim("The third vector, which is less compatible, is normalized.", _SOURCE),
-)
+CLAIMS = read_claims("attention-numbers")
 
 
 def measure(settings: Settings) -> Numbers:
@@ -128,6 +120,3 @@ def draw(numbers: Numbers) -> Figure:
     vectors.set(xlim=(-0.1, 1.25), ylim=(-0.2, 2.2))
     label(vectors, "Vectors, and arrows to their results", "first component (no unit)", "third component (no unit)")
     return picture
-
-
-EXPERIMENT = Experiment("attention-numbers", TITLE, __doc__, CLAIMS, measure, judge, draw)

@@ -21,11 +21,9 @@ contradicts it, and inside it there is no difference that matters.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
@@ -33,7 +31,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headway.experiments.corpus import MULTI30K, find_data
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
@@ -105,18 +103,14 @@ class ChoiceClaim:
         return (self.variant, self.baseline) if self.baseline else (self.variant,)
 
 
-def _read_claims() -> tuple[ChoiceClaim, ...]:
-    content = tomllib.loads(files("headway.experiments").joinpath("claims.toml").read_text(encoding="utf-8"))
-    claims = list[ChoiceClaim]()
-    for table in content["groups"]:
-        group = Group(table["name"], table["regime"], tuple(table["gate"]))
-        for variant, direction, statistic, baseline, source, literature, text in table["claims"]:
-            claim = Claim(text, source, literature=literature)
-            claims.append(ChoiceClaim(group, variant, direction, statistic, baseline, claim))
-    return tuple(claims)
-
-
-COMPARISONS = _read_claims()
+COMPARISONS = tuple(
+    ChoiceClaim(group, variant, direction, statistic, baseline, Claim(text, source, literature))
+    for table in read_declarations("claims.toml")["choices"]
+    for group in [Group(table["name"], table["regime"], tuple(table["gate"]))]
+    for variant, direction, statistic, baseline, source, literature, text in table["claims"]
+)
+TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in COMPARISONS)
+DATA_FILES, READS_POOL = MULTI30K, True
 _VARIANT = {variant.name: variant for variant in VARIANTS}
 
 
@@ -333,7 +327,7 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
 def draw(numbers: Numbers) -> Figure:
     """Draw how many runs of each variant are recorded, and the effects in units of the smallest difference."""
     names = list(_VARIANT)[::-1]
-    picture, (recorded, effects) = subplots("Which choices matter", ncols=2, size=(19.0, 22.0))
+    picture, (recorded, effects) = subplots(TITLE, ncols=2, size=(19.0, 22.0))
     counts = [sum(run["variant"] == name for run in numbers["runs"]) for name in names]
     recorded.barh(names, [_VARIANT[name].seeds for name in names], color="#DDDDDD", label="planned")
     recorded.barh(names, counts, color="C0", label="recorded")
@@ -366,17 +360,3 @@ def explain(numbers: Numbers) -> str:
     scores = [run["values"]["bleu"] for run in numbers["runs"] if run["variant"] == "baseline"]
     shown = f": {', '.join(f'{score:.1f}' for score in scores)} BLEU" if scores else ""
     return f"{len(scores)} of {_VARIANT['baseline'].seeds} runs of the baseline are recorded{shown}."
-
-
-EXPERIMENT = Experiment(
-    "choices",
-    "Which choices matter",
-    __doc__,
-    tuple(comparison.claim for comparison in COMPARISONS),
-    measure,
-    judge,
-    draw,
-    explain,
-    data_files=MULTI30K,
-    reads_pool=True,
-)

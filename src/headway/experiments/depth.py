@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import label, subplots
 from headway.experiments.verdicts import Regime, Tested, mean_effect
 from headway.models.transformer import Transformer, TransformerConfig
@@ -36,17 +36,7 @@ VOCAB_SIZE = 200  # vocabulary size of random sentences
 NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; they are cheap, so there are many
 
 TITLE = "Residual connections and the gradient"
-CLAIMS = (
-    Claim(
-        "Without residual connections, the gradient vanishes before it reaches the first layer.",
-        f"{OURS}: a usual explanation",
-    ),
-    Claim(
-        "Without residual connections and layer normalization, the gradient vanishes before it reaches the first "
-        "layer.",
-        f"{OURS}: He et al. 2016, 1, hold that normalization keeps gradients alive",
-    ),
-)
+CLAIMS = read_claims("depth")
 
 
 def measure(settings: Settings) -> Numbers:
@@ -118,6 +108,3 @@ def draw(numbers: Numbers) -> Figure:
     x, y = "layers in encoder and in decoder", "gradient norm, first encoder block"
     label(axes, "Gradient at the first layer", x, y, log="xy", xticks=numbers["depths"])
     return picture
-
-
-EXPERIMENT = Experiment("depth", TITLE, __doc__, CLAIMS, measure, judge, draw)

@@ -99,6 +99,15 @@ def plot_lines(
         axes.plot(x, values, **{"color": f"C{index}", "marker": MARKERS[index], "label": name, **style})
 
 
+def bars(axes: Axes, values: Mapping[str, float], *, texts: str = "%.3g", least: float = 0.0) -> None:
+    """Draw a horizontal bar with its value for each name. Values below ``least`` get bars of this length."""
+    drawn = axes.barh(list(values), [max(value, least) for value in values.values()], height=0.6)
+    axes.bar_label(drawn, [texts % value for value in values.values()], padding=4)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
 def heat_map(
     axes: Axes,
     values: Sequence[Sequence[float]],

@@ -27,7 +27,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.positions import sinusoids
@@ -38,11 +38,8 @@ SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 REPORTED_WIDTHS = (16, 128, 512)  # widths in the verdict's text and in the panel of wavelengths
 DRAWN_WIDTH_AND_SHIFT = (16, 3)  # width and shift of the matrix that is drawn
 
-CLAIMS = (
-    Claim.quote("for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5"),
-    Claim.quote("The wavelengths form a geometric progression", "paper, 3.5"),
-    Claim("The wavelengths go from 2π to 10000 · 2π.", "paper, 3.5"),
-)
+TITLE = "PE(pos+k) is a rotation of PE(pos)"
+CLAIMS = read_claims("linear-shift")
 
 
 def measure(settings: Settings) -> Numbers:
@@ -158,6 +155,3 @@ def draw(numbers: Numbers) -> Figure:
     waves.legend(loc="lower right")
     label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)", log="y")
     return picture
-
-
-EXPERIMENT = Experiment("linear-shift", "PE(pos+k) is a rotation of PE(pos)", __doc__, CLAIMS, measure, judge, draw)

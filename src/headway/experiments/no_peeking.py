@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
@@ -46,12 +46,8 @@ RECURRENT_VARIANTS = {
 }
 NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
 
-CLAIMS = (
-    Claim.quote(
-        "the predictions for position i can depend only on the known outputs at positions less than i", "paper, 3.1"
-    ),
-    Claim("Padding does not change any output.", f"{OURS}; required by every implementation that pads batches"),
-)
+TITLE = "No peeking, and padding changes nothing"
+CLAIMS = read_claims("no-peeking")
 
 
 class _NoCausalMask(Transformer):
@@ -187,6 +183,3 @@ def draw(numbers: Numbers) -> Figure:
     title = "Effect of more padding (left of the line: rounding)"
     label(bars, title, "largest change of a logit (nats)", "model", log="x")
     return picture
-
-
-EXPERIMENT = Experiment("no-peeking", "No peeking, and padding changes nothing", __doc__, CLAIMS, measure, judge, draw)

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import heat_map, label, plot_lines, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.dropout import Dropout
@@ -39,14 +39,7 @@ NEAR_DISTANCE = 5  # "nearly identified" means that the nearest encoding is at m
 INPUT_KINDS = ("encoding alone", "embedding + encoding")
 
 TITLE = "Positional encoding as a picture"
-CLAIMS = (
-    Claim("All positions have different encodings.", f"{OURS}; paper, 3.5, takes it for granted"),
-    Claim("The dot product of two encodings depends only on their distance.", f"{OURS}; follows from paper, 3.5"),
-    Claim(
-        "Dropout of 0.1 on the sum of embedding and encoding hides hardly any position.",
-        f"{OURS}; the paper, 5.4, applies dropout of 0.1 to the sum",
-    ),
-)
+CLAIMS = read_claims("position-picture")
 
 
 def measure(settings: Settings) -> Numbers:
@@ -153,6 +146,3 @@ def draw(numbers: Numbers) -> Figure:
     identified.set_ylim(-3, 103)
     label(identified, "Positions identified after dropout", "dropout (probability)", "nearest to its own encoding (%)")
     return picture
-
-
-EXPERIMENT = Experiment("position-picture", TITLE, __doc__, CLAIMS, measure, judge, draw)

@@ -34,7 +34,7 @@ from headway.data.labels import read_labeled_texts
 from headway.data.readers import Corpus
 from headway.experiments.comparison import column, format_mean_std
 from headway.experiments.corpus import AG_NEWS, VERBS, find_data, sample_text_pair, write_files
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import label, subplots
 from headway.experiments.training import TrainedRun, make_recipe, read_metrics, train_recipe
 from headway.experiments.verdicts import Effect, Regime, Tested, add_variance, difference
@@ -63,17 +63,8 @@ _QUICK_SIZE: dict[str, Any] = {"d_model": 32, "num_heads": 2, "d_ff": 64, "encod
 _PRETRAINING_RATE, _RATES = 5e-3, {PRETRAINED: 3e-3, SCRATCH: 1e-2}
 
 TITLE = "Pretraining and the number of labeled texts"
-CLAIMS = (
-    Claim.quote(
-        "with only 100 labeled examples, it matches the performance of training from scratch on 100x more data",
-        "Howard and Ruder 2018, abstract; with much more text for pretraining",
-    ),
-    Claim("With 100 labeled texts, pretraining raises the accuracy.", f"{OURS}; what pretraining is for"),
-    Claim(
-        "With all labeled texts, pretraining still raises the accuracy.", f"{OURS}; Devlin et al. 2019, 4, have more"
-    ),
-    Claim("The fewer labeled texts there are, the more pretraining helps.", OURS),
-)
+CLAIMS = read_claims("pretraining")
+DATA_FILES = AG_NEWS
 
 
 def measure(settings: Settings) -> Numbers:
@@ -247,6 +238,3 @@ def draw(numbers: Numbers) -> Figure:
     )
     accuracies.legend(loc="center right")
     return picture
-
-
-EXPERIMENT = Experiment("pretraining", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=AG_NEWS)

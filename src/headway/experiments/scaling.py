@@ -28,7 +28,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.inspection.picture_files import MARKERS
@@ -38,18 +38,8 @@ NUM_KEYS = 64  # number of keys per query
 SCALING_KINDS = ("without", "with")
 SCORE_FORMULAS = {"without": "q·k", "with": "q·k / √d_k"}
 
-CLAIMS = (
-    Claim(
-        "If the components of q and k have mean 0 and variance 1, q·k has mean 0 and variance d_k.",
-        "paper, 3.2.1, note 4",
-    ),
-    Claim.quote(
-        "for large values of d_k, the dot products grow large in magnitude, pushing the softmax function into regions "
-        "where it has extremely small gradients",
-        "paper, 3.2.1, as a suspicion",
-    ),
-    Claim("Dividing by √d_k counteracts this effect.", "paper, 3.2.1"),
-)
+TITLE = "Why divide by √d_k?"
+CLAIMS = read_claims("scaling")
 
 
 def measure(settings: Settings) -> Numbers:
@@ -166,6 +156,3 @@ def draw(numbers: Numbers) -> Figure:
         label(axes, title, "width d_k (units)", y, log=log, xticks=widths)
     shared_legend(picture, entropy)
     return picture
-
-
-EXPERIMENT = Experiment("scaling", "Why divide by √d_k?", __doc__, CLAIMS, measure, judge, draw)

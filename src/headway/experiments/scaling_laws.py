@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from headway.experiments.comparison import column, format_mean_std
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import label, subplots
 from headway.experiments.training import make_recipe, train_recipe
 from headway.experiments.verdicts import Effect, Regime, Tested, mean_effect
@@ -71,23 +71,8 @@ _TRAIN_CHARACTERS, _DEV_CHARACTERS = 30_000_000, 200_000
 _MAX_AT_END = 0.25  # share of the cases in which the best size may be the smallest or the largest
 
 TITLE = "Loss, compute and the size of language models"
-CLAIMS = (
-    Claim(
-        "The loss of the best model falls as a power of compute: in logarithmic scales, it is a straight line.",
-        "Kaplan et al. 2020, 1.1",
-    ),
-    Claim(
-        f"The exponent of the loss is {KAPLAN_LOSS:.3f}.", "Kaplan et al. 2020, 1.2; with other text and larger models"
-    ),
-    Claim(
-        f"The best size grows as compute to the power of {HOFFMANN_SIZE:.2f}: size and text grow equally.",
-        "Hoffmann et al. 2022, 3.4 and table 2",
-    ),
-    Claim(
-        f"The best size grows more slowly than as compute to the power of {KAPLAN_SIZE} (Kaplan et al. 2020, 1.2).",
-        "Hoffmann et al. 2022, 1",
-    ),
-)
+CLAIMS = read_claims("scaling-laws")
+DATA_FILES = BOOKS
 
 
 def measure(settings: Settings) -> Numbers:
@@ -267,6 +252,3 @@ def _draw_slopes(
     for style, (name, exponent) in zip(("--", ":"), published.items(), strict=False):
         values = np.exp(middle + exponent * (ends - ends.mean()))
         axes.plot(np.exp(ends), values, color="#777777", linestyle=style, label=name)
-
-
-EXPERIMENT = Experiment("scaling-laws", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=BOOKS)

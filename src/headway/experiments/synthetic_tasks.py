@@ -31,7 +31,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.experiments.code_hash import code_hash
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.synthetic_training import (
     ARCHITECTURES,
@@ -71,28 +71,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-# task | variant and length of test (or "speed" of learning) | > or = | the other side | source | its numbers | claim
-_TABLE = """
-reverse | sinusoidal 8 | > | none 8 | paper, 3.5 | | A model without positions is worse at reversing a sequence than one with sinusoids.
-copy | sinusoidal 8 | > | none 8 | paper, 3.5 | | A model without positions is worse at copying a sequence than one with sinusoids.
-sort | none 8 | = | sinusoidal 8 | ours | | A model sorts a sequence equally well without positions, because the result does not depend on its order.
-rewriting | learned 8 | = | sinusoidal 8 | paper, 3.5, table 3 (E) | BLEU 25.7 and 25.8 | Copying, reversing and sorting work equally well with learned positions and with sinusoids.
-rewriting | sinusoidal 16 | > | learned 16 | paper, 3.5, as a hope | | At twice the training length, they work better with sinusoids than with learned positions.
-rewriting | sinusoidal 16 | = | sinusoidal 8 | ours | | With sinusoids, they work equally well at the training length and at twice that length.
-look back | sinusoidal speed | > | learned speed | paper, 3.5, as a hypothesis | | Sinusoids make it easy to attend to the third position back: this takes fewer steps to learn than with learned positions.
-look back | rotary speed | > | sinusoidal speed | Su et al. 2021, 3.4 | | Attending to the third position back takes fewer steps to learn with rotary positions than with sinusoids.
-look back | sinusoidal 16 | > | none 16 | paper, 3.5 | | A single causal layer attends to the third position back less well without positions than with sinusoids.
-look back | sinusoidal 32 | > | learned 32 | paper, 3.5, as a hope | | Beyond the training length, attention to the third position back works better with sinusoids than with learned positions.
-look back | sinusoidal 32 | = | sinusoidal 16 | ours | | With sinusoids, it works equally well beyond the training length and within it.
-look back | rotary 32 | = | rotary 16 | Su et al. 2021, 3.3 | | With rotary positions, it works equally well beyond the training length and within it.
-two look-ups | 4 heads 8 | > | 1 heads 8 | paper, 3.2.2 | BLEU 24.9 (1 head) and 25.5 (4) | One head answers two questions at once less well than four heads, because it averages what they find.
-two look-ups | 4 heads 8 | > | 32 heads 8 | paper, table 3 (A) | BLEU 25.4 (32 heads) and 25.5 (4) | Too many heads, each too narrow to tell 64 keys apart, answer less well than four.
-recall | Transformer 32 | > | LSTM 32 | paper, 4 | | A short path is easier to learn: a Transformer recalls one of 32 pairs better than an LSTM.
-recall | LSTM with attention 32 | > | LSTM 32 | Bahdanau et al. 2015, 1 | | An LSTM with attention recalls one of 32 pairs better than one without.
-recall | convolutions 32 | > | LSTM 32 | paper, 4 | | Dilated convolutions, whose paths are shorter, recall one of 32 pairs better than an LSTM.
-recall | LSTM 4 | > | LSTM 32 | notebook, issue 2 | | The more pairs an LSTM has read, the less well it recalls one of them.
-recall | Transformer 4 | = | Transformer 32 | ours | | A Transformer recalls one of 32 pairs as well as one of 4.
-"""  # noqa: E501
+def _side(text: str) -> tuple[str, str]:
+    variant, _, length = text.rpartition(" ")
+    return variant, length
 
 
 @dataclass(frozen=True)
@@ -111,21 +92,19 @@ class TaskComparison:
     equal: bool
     claim: Claim
 
-    @classmethod
-    def of(cls, line: str) -> TaskComparison:
-        """Return the comparison that a line of the table declares."""
-        task, one, sign, other, source, literature, text = (cell.strip() for cell in line.split("|"))
-        (variant, length), (other_variant, other_length) = (side.rsplit(" ", 1) for side in (one, other))
-        sides = (variant, length), (other_variant, other_length)
-        return cls(task, sides, sign == "=", Claim(text, source, literature=literature))
-
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks whose mean is compared."""
         return tuple(ORDERS) if self.task == REWRITING else (self.task,)
 
 
-COMPARISONS = tuple(map(TaskComparison.of, _TABLE.strip().splitlines()))
+COMPARISONS = tuple(
+    TaskComparison(task, (_side(one), _side(other)), sign == "=", Claim(text, source, literature))
+    for task, one, sign, other, source, literature, text in read_declarations("claims.toml")["synthetic-tasks"][
+        "claims"
+    ]
+)
+TITLE, CLAIMS = "Made-up tasks: positions, heads, short paths", tuple(comparison.claim for comparison in COMPARISONS)
 
 
 def measure(settings: Settings) -> Numbers:
@@ -268,15 +247,3 @@ def explain(numbers: Numbers) -> str:
     """Name the chosen learning rates."""
     rates = ", ".join(f"{variant} {rate:g}" for variant, rate in numbers["rates"].items())
     return f"Learning rates of the recall task: {rates}; of all others {RATE:g}. Dotted lines: guessing."
-
-
-EXPERIMENT = Experiment(
-    "synthetic-tasks",
-    "Made-up tasks: positions, heads, short paths",
-    __doc__,
-    tuple(comparison.claim for comparison in COMPARISONS),
-    measure,
-    judge,
-    draw,
-    explain,
-)

@@ -266,6 +266,12 @@ def mean_effect(values: Sequence[float]) -> Effect:
     return Effect(fmean(values), math.sqrt(variance(values) / len(values)), len(values) - 1)
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the median's 95 % interval, which are two of the values. For times, which have outliers."""
+    ends = stats.quantile_test(values, p=0.5).confidence_interval(1 - LEVEL)
+    return float(ends.low), float(ends.high)
+
+
 def difference(values: Sequence[float], baseline: Sequence[float]) -> Effect:
     """Return the mean of ``values`` minus that of ``baseline``, which are independent, by Welch's t test."""
     return add_variance(mean_effect(values), mean_effect([-value for value in baseline]))
