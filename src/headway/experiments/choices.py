@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -36,7 +35,7 @@ from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet
+from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, rows_by_statistic
 from headway.experiments.verdicts import (
     LEVEL,
     Effect,
@@ -58,39 +57,28 @@ ASSUMED_SPREAD = 0.7  # between seeds, in smallest differences (0.35 BLEU), unti
 
 
 @dataclass(frozen=True)
-class Group:
-    """Claims that are corrected together; see ``claims.toml``.
-
-    Attributes:
-        name: The name.
-        regime: What is trained on what.
-        gate: Variant, statistic and limit that models must reach before anything is decided.
-    """
-
-    name: str
-    regime: str
-    gate: tuple[str, str, float]
-
-
-@dataclass(frozen=True)
 class ChoiceClaim:
     """A claim about a variant of the pool.
 
     Attributes:
-        group: Its group.
+        claim: The claim.
+        group: The name of the claims that are corrected together.
+        regime: What is trained on what.
+        gate: Variant, statistic and limit that models must reach before anything is decided.
         variant: The variant.
         direction: Whether the claim says that the variant is "better" than the baseline, "worse" or "equal".
         statistic: The name of the statistic.
         baseline: The variant that it is compared with. Empty: the statistic itself is a difference.
-        claim: The claim.
     """
 
-    group: Group
+    claim: Claim
+    group: str
+    regime: str
+    gate: tuple[str, str, float]
     variant: str
     direction: str
     statistic: str
     baseline: str
-    claim: Claim
 
     @property
     def key(self) -> str:
@@ -104,10 +92,9 @@ class ChoiceClaim:
 
 
 COMPARISONS = tuple(
-    ChoiceClaim(group, variant, direction, statistic, baseline, Claim(text, source, literature))
-    for table in read_declarations("claims.toml")["choices"]
-    for group in [Group(table["name"], table["regime"], tuple(table["gate"]))]
-    for variant, direction, statistic, baseline, source, literature, text in table["claims"]
+    ChoiceClaim(Claim(text, source, literature), group["name"], group["regime"], tuple(group["gate"]), *comparison)
+    for group in read_declarations("claims.toml")["choices"]
+    for *comparison, source, literature, text in group["claims"]
 )
 TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in COMPARISONS)
 DATA_FILES, READS_POOL = MULTI30K, True
@@ -126,38 +113,28 @@ def measure(settings: Settings) -> Numbers:
     else:  # losses are divided by its number of tokens
         records = {name: found if _VARIANT[name].classifies else [] for name, found in records.items()}
 
-    @cache
-    def rows_of(variant: str, statistic: str) -> dict[int, Array]:
-        """Return the rows of a statistic by seed."""
-        rows = {record["seed"]: STATISTICS[statistic].rows_of(record, test) for record in records[variant]}
-        return {seed: values for seed, values in rows.items() if values is not None}
-
-    wanted = {(name, claim.statistic) for claim in COMPARISONS for name in claim.sides}
-    wanted |= {(name, statistic) for name in _VARIANT for statistic in ("loss", "bleu")}
-    wanted |= {(claim.group.gate[0], claim.group.gate[1]) for claim in COMPARISONS}
+    rows = {(name, record["seed"]): rows_by_statistic(record, test) for name in _VARIANT for record in records[name]}
     runs = [
         {"variant": name, "seed": record["seed"], "rate": record["rate"], "engine": record["engine"][:12]}
         | {"diverged": record["diverged"], "processor": record["starts"][-1]["processor"]}
         | {"seconds_per_step": record["cpu_seconds_per_step"]}
         | {"int8_seconds": (record.get("measured", {}).get("int8") or {}).get("seconds")}
-        | {
-            "values": {
-                statistic: STATISTICS[statistic].value(rows_of(name, statistic)[record["seed"]].sum(0))
-                for variant, statistic in sorted(wanted)
-                if variant == name and record["seed"] in rows_of(name, statistic)
-            }
-        }
-        for name, found in records.items()
-        for record in found
+        | {"values": {key: STATISTICS[key].value(found.sum(0)) for key, found in rows[name, record["seed"]].items()}}
+        for name in _VARIANT
+        for record in records[name]
     ]
-    effects = {
-        claim.key: (
-            _seed_effect(claim, runs),
-            _sampling_error(claim, [rows_of(name, claim.statistic) for name in claim.sides]),
-        )
-        for claim in COMPARISONS
-        if all(rows_of(name, claim.statistic) for name in claim.sides)
-    }
+    effects = dict[str, Any]()
+    for claim in COMPARISONS:
+        sides = [
+            [
+                found[claim.statistic]
+                for (variant, _), found in rows.items()
+                if variant == name and claim.statistic in found
+            ]
+            for name in claim.sides
+        ]
+        if all(sides):
+            effects[claim.key] = _seed_effect(claim, runs), _sampling_error(claim, sides)
     table = [_row(name, [run for run in runs if run["variant"] == name]) for name in _VARIANT]
     caption = "Variants: recorded runs, and means of the test set"
     return {"runs": runs, "effects": effects, "tables": {caption: table}}
@@ -192,10 +169,10 @@ def _sharing(claim: ChoiceClaim) -> list[str]:
     return list(dict.fromkeys([claim.baseline, claim.variant, *others]))
 
 
-def _sampling_error(claim: ChoiceClaim, sides: Sequence[Mapping[int, Array]]) -> float:
+def _sampling_error(claim: ChoiceClaim, sides: Sequence[Sequence[Array]]) -> float:
     """Return the bootstrap error over the choice of the test items, which all seeds of both sides share."""
     value, num_seeds = STATISTICS[claim.statistic].value, len(sides[0])
-    rows = [rows for side in sides for rows in side.values()]
+    rows = [rows for side in sides for rows in side]
 
     def effect(sums: Array) -> float:
         values = list(map(value, sums.reshape(len(rows), -1)))
@@ -228,14 +205,14 @@ def judge(numbers: Numbers) -> tuple[Verdict | Tested, ...]:
 
 
 def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
-    regime, statistic = Regime(claim.group.regime), STATISTICS[claim.statistic]
+    regime, statistic = Regime(claim.regime), STATISTICS[claim.statistic]
     sides = [
         [run for run in numbers["runs"] if run["variant"] == name and _counts(run, claim.statistic)]
         for name in claim.sides
     ]
     planned = [_VARIANT[name].seeds for name in claim.sides]
     lacks = any(len(side) < seeds for side, seeds in zip(sides, planned, strict=True))
-    obstacle = _missing(claim, list(map(len, sides)), numbers) if lacks else _missed_gate(claim.group, numbers)
+    obstacle = _missing(claim, list(map(len, sides)), numbers) if lacks else _missed_gate(claim.gate, numbers)
     if obstacle:
         return Verdict("not decidable here", obstacle, regime=regime.conditions)
     diverged = [sum(run["diverged"] for run in side) for side in sides]
@@ -252,7 +229,7 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
         what += f", after {first / second:.2g} times the processor time"
     else:
         what = statistic.unit + (", sign reversed" if sign < 0 else "")
-    return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group.name)
+    return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group)
 
 
 def _counts(run: Mapping[str, Any], statistic: str) -> bool:
@@ -260,9 +237,9 @@ def _counts(run: Mapping[str, Any], statistic: str) -> bool:
     return run["diverged"] or statistic in run["values"]
 
 
-def _missed_gate(group: Group, numbers: Numbers) -> str:
+def _missed_gate(gate: tuple[str, str, float], numbers: Numbers) -> str:
     """Return why the models of a group are too weak for verdicts, or "" if they are not."""
-    name, key, limit = group.gate
+    name, key, limit = gate
     statistic = STATISTICS[key]
     values = [run["values"][key] for run in numbers["runs"] if run["variant"] == name and key in run["values"]]
     if not values:
@@ -276,7 +253,7 @@ def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequ
     """Judge by how many trainings diverged, if any did: Fisher's exact test, at the first of Holm's steps."""
     reason = f"{diverged[0]} of {planned[0]} trainings of {claim.variant} diverged"
     if not claim.baseline:
-        return Verdict("not decidable here", f"{reason}; it would take other rates", regime=claim.group.regime)
+        return Verdict("not decidable here", f"{reason}; it would take other rates", regime=claim.regime)
     reason += f", and {diverged[1]} of {planned[1]} of {claim.baseline}"
     is_certain = fisher_p_value(diverged, planned) <= LEVEL / _size(claim.group)
     is_worse = diverged[0] / planned[0] > diverged[1] / planned[1]
@@ -284,10 +261,10 @@ def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequ
     judged = decide(reason, supported=agrees, refuted=is_certain and not agrees, exact=False)
     if judged.outcome == "not decidable here":
         reason += "; more seeds would be needed, which it would take to be certain"
-    return Verdict(judged.outcome, reason, regime=claim.group.regime)
+    return Verdict(judged.outcome, reason, regime=claim.regime)
 
 
-def _size(group: Group) -> int:
+def _size(group: str) -> int:
     return sum(claim.group == group for claim in COMPARISONS)
 
 

@@ -28,7 +28,7 @@ from headway.data.readers import Corpus
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError
 from headway.evaluation.translation import find_metric
-from headway.experiments.corpus import AG_NEWS, TextPair
+from headway.experiments.corpus import AG_NEWS
 from headway.inspection.capture import attention_modules
 from headway.models.registry import architecture_of
 from headway.nn.attention import MultiHeadAttention, observe_attention
@@ -65,7 +65,7 @@ class TrainedModel:
     folder: Path
     corpus: Path
 
-    def pairs(self, name: str, most: int | None = None) -> list[TextPair]:
+    def pairs(self, name: str, most: int | None = None) -> list[tuple[str, str]]:
         """Return the sentence pairs of a part of Multi30k."""
         return read_pairs(self.corpus, name, most)
 
@@ -81,7 +81,7 @@ class TrainedModel:
         """The tokens of the test set."""
         return self.encode(self.pairs(TEST))
 
-    def encode(self, pairs: Sequence[TextPair]) -> list[EncodedPair]:
+    def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return the tokens of pairs, with the special tokens of both sides."""
         special = self.bundle.token_template.fill()
         sources, targets = zip(*pairs, strict=True)
@@ -99,7 +99,7 @@ class TrainedModel:
         return load_translator(self.folder / weights, device="cpu", precision=precision, avoid_flagged=False)
 
 
-def read_pairs(corpus: Path, name: str, most: int | None = None) -> list[TextPair]:
+def read_pairs(corpus: Path, name: str, most: int | None = None) -> list[tuple[str, str]]:
     """Return the sentence pairs of a part of Multi30k, such as "val"; at most the first ``most``."""
     sides = [(corpus / f"{name}.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en")]
     return list(islice(zip(*sides, strict=True), most))

@@ -294,7 +294,7 @@ def _now() -> str:
 
 
 def _last_step(run_folder: Path) -> int:
-    lines = read_metrics(run_folder, "train") if (run_folder / "metrics.jsonl").is_file() else []
+    lines = read_metrics(run_folder, "train")
     return lines[-1]["step"] if lines else 0
 
 

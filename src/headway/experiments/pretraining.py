@@ -32,13 +32,11 @@ from matplotlib.figure import Figure
 from headway.bundle import MaskedLanguageModelBundle
 from headway.data.labels import read_labeled_texts
 from headway.data.readers import Corpus
-from headway.experiments.comparison import column, format_mean_std
-from headway.experiments.corpus import AG_NEWS, VERBS, find_data, sample_text_pair, write_files
+from headway.experiments.corpus import AG_NEWS, VERBS, find_data, made_up_sentence, write_files
 from headway.experiments.experiment import Numbers, Settings, read_claims
-from headway.experiments.figures import label, subplots
-from headway.experiments.training import TrainedRun, make_recipe, read_metrics, train_recipe
+from headway.experiments.figures import label, plot_lines, subplots
+from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
 from headway.experiments.verdicts import Effect, Regime, Tested, add_variance, difference
-from headway.inspection.picture_files import MARKERS
 from headway.models.masked import MaskedTransformer
 
 LabeledText = tuple[str, str]
@@ -77,26 +75,17 @@ def measure(settings: Settings) -> Numbers:
         chosen = train if count is None else Random(seed).sample(train, count)
         folder = write_files({"train.tsv": _tsv(chosen), "test.tsv": _tsv(test)}, settings.work_folder, "labeled")
         for variant in VARIANTS:
-            trained = _train_classifier(settings, variant, seed, folder, pretrained.model_folder, (steps, rows))
-            accuracy = read_metrics(trained.run_folder, "dev")[-1]["accuracy"]
-            row = {"variant": variant, "seed": seed, "labeled": len(chosen), "steps": steps, "accuracy": accuracy}
-            runs.append({**row, "minutes": trained.training_seconds / 60})
+            trained = _train_classifier(settings, variant, seed, folder, pretrained["model"], (steps, rows))
+            row = {"variant": variant, "seed": seed, "labeled": len(chosen), "steps": steps}
+            runs.append(row | {key: trained[key] for key in ("accuracy", "minutes")})
     table = [
-        {
-            "labeled texts": count,
-            **{
-                f"{variant}: accuracy (%)": format_mean_std(runs, "accuracy", variant=variant, labeled=count)
-                for variant in VARIANTS
-            },
-            "minutes of fine-tuning": format_mean_std(runs, "minutes", variant=PRETRAINED, labeled=count),
-        }
+        {"labeled texts": count}
+        | {f"{name}: accuracy (%)": format_mean_std(runs, "accuracy", variant=name, labeled=count) for name in VARIANTS}
+        | {"minutes of fine-tuning": format_mean_std(runs, "minutes", variant=PRETRAINED, labeled=count)}
         for count in _counts(runs)
     ]
-    minutes = pretrained.training_seconds / 60
-    caption = f"Accuracy, means over seeds with standard deviations (pretraining: {minutes:.3g} minutes)"
-    return {"runs": runs, "pretraining_minutes": minutes, "classes": len({name for name, _ in train})} | {
-        "tables": {caption: table}
-    }
+    caption = f"Accuracy, means over seeds with standard deviations (pretraining: {pretrained['minutes']:.3g} minutes)"
+    return {"runs": runs, "classes": len({name for name, _ in train}), "tables": {caption: table}}
 
 
 def _counts(runs: Iterable[dict[str, Any]]) -> list[int]:
@@ -111,7 +100,7 @@ def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
     """
     if settings.quick:
         random = Random(1)
-        sentences = [sample_text_pair(random)[0] for _ in range(400)]
+        sentences = [made_up_sentence(random) for _ in range(400)]
         made_up = [(next(word for word in sentence.split() if word in VERBS), sentence) for sentence in sentences]
         return made_up[:300], made_up[300:]
     folder = find_data(settings, AG_NEWS, "AG News")
@@ -124,7 +113,7 @@ def _tsv(texts: Iterable[LabeledText]) -> str:
     return "".join(f"{name}\t{text}\n" for name, text in texts)
 
 
-def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
+def _pretrain(settings: Settings, folder: Path) -> Numbers:
     steps = 60 if settings.quick else 1800
     sections: dict[str, dict[str, Any]] = {
         "task": {"kind": "masked_language_model"},
@@ -141,11 +130,13 @@ def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
 
 
 def _train_classifier(
-    settings: Settings, variant: str, seed: int, data: Path, pretrained: Path, length: tuple[int, int]
-) -> TrainedRun:
+    settings: Settings, variant: str, seed: int, data: Path, pretrained: str, length: tuple[int, int]
+) -> Numbers:
     """Train a classifier from pretrained or random weights. ``length``: number of steps, and of texts per step."""
     steps, rows = length
-    start = pretrained if variant == PRETRAINED else _random_weights(settings, pretrained, seed)
+    start = settings.work_folder / pretrained
+    if variant == SCRATCH:
+        start = _random_weights(start, seed)
     sections: dict[str, dict[str, Any]] = {
         "task": {"kind": "classification"},
         "data": {
@@ -161,9 +152,9 @@ def _train_classifier(
     return train_recipe(settings, recipe, f"{variant.replace(' ', '-')}-{steps}-seed{seed}")
 
 
-def _random_weights(settings: Settings, pretrained: Path, seed: int) -> Path:
+def _random_weights(pretrained: Path, seed: int) -> Path:
     """Return the folder of a model like ``pretrained``, with its vocabulary but random weights."""
-    folder = settings.work_folder / "runs" / f"random-{pretrained.parent.name}-seed{seed}"
+    folder = pretrained.parent / f"random-seed{seed}"
     if not folder.is_dir():
         bundle = MaskedLanguageModelBundle.load(pretrained)
         with torch.random.fork_rng(devices=[]):
@@ -180,23 +171,21 @@ def _schedule(rate: float, steps: int) -> dict[str, Any]:
 
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge by the differences of accuracies with the fewest, 100 times as many, and all labeled texts."""
-    few, _, many, every = _counts(numbers["runs"])
-    accuracy = {
-        (variant, count): column(numbers["runs"], "accuracy", variant=variant, labeled=count)
-        for variant in VARIANTS
-        for count in (few, many, every)
-    }
+    runs = numbers["runs"]
+    few, _, many, every = _counts(runs)
 
     def gap(count: int, against: int) -> Effect:
         """Return the gain, with the chance of seeds and that of the test texts."""
-        sides = accuracy[PRETRAINED, count], accuracy[SCRATCH, against]
+        sides = [
+            column(runs, "accuracy", variant=name, labeled=labeled)
+            for name, labeled in ((PRETRAINED, count), (SCRATCH, against))
+        ]
         shares = [fmean(values) / 100 for values in sides]
         sampling = 100 * math.sqrt(sum(share * (1 - share) for share in shares) / NUM_TEST_TEXTS)
         return add_variance(difference(*sides), Effect(0.0, sampling, NUM_TEST_TEXTS - 1))
 
-    losses = gap(every, every)
-    fewer = add_variance(gap(few, few), Effect(-losses.value, losses.error, losses.freedom))
-    error = 100 - fmean(accuracy[PRETRAINED, every])
+    fewer = add_variance(gap(few, few), gap(every, every).negative())
+    error = 100 - fmean(column(runs, "accuracy", variant=PRETRAINED, labeled=every))
     missed = f"the error with all labels is {error:.3g} %, more than {MAX_ERROR:g} %" if error > MAX_ERROR else ""
     regime = Regime("3.3 million weights, pretrained on 1.3 million words of the task", missed)
     small = Regime(regime.conditions, "1.3 million words cannot test it: the claim's pretraining text has 103 million")
@@ -214,11 +203,8 @@ def draw(numbers: Numbers) -> Figure:
     picture, (accuracies, gains) = subplots(TITLE, ncols=2, size=(15.0, 5.5))
     runs, counts = numbers["runs"], _counts(numbers["runs"])
     values = {name: [column(runs, "accuracy", variant=name, labeled=count) for count in counts] for name in VARIANTS}
-    for number, variant in enumerate(VARIANTS):
-        seen = values[variant]
-        accuracies.plot(
-            counts, [fmean(per_seed) for per_seed in seen], color=f"C{number}", marker=MARKERS[number], label=variant
-        )
+    plot_lines(accuracies, counts, {name: [fmean(seeds) for seeds in seen] for name, seen in values.items()})
+    for number, seen in enumerate(values.values()):
         accuracies.plot(counts, seen, f"C{number}o", alpha=0.35, markersize=4)
     chance = 100 / numbers["classes"]
     accuracies.axhline(chance, color="#777777", linestyle=":")
@@ -227,14 +213,8 @@ def draw(numbers: Numbers) -> Figure:
     reach = [gain.value - gain.low if math.isfinite(gain.low) else 0.0 for gain in intervals]
     gains.errorbar(counts, [gain.value for gain in intervals], yerr=reach, color="C2", marker="o", capsize=5)
     gains.axhline(0, color="#777777", linestyle=":")
-    label(accuracies, "Accuracy (small dots: seeds)", "labeled texts", "accuracy (%)", log="x", xticks=counts)
-    label(
-        gains,
-        "What pretraining gains (bars: 95 %, seeds alone)",
-        "labeled texts",
-        "points of accuracy",
-        log="x",
-        xticks=counts,
-    )
+    x: Any = {"log": "x", "xticks": counts}
+    label(accuracies, "Accuracy (small dots: seeds)", "labeled texts", "accuracy (%)", **x)
+    label(gains, "What pretraining gains (bars: 95 %, seeds alone)", "labeled texts", "points of accuracy", **x)
     accuracies.legend(loc="center right")
     return picture

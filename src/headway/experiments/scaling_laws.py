@@ -46,12 +46,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from headway.experiments.comparison import column, format_mean_std
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
 from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import label, subplots
-from headway.experiments.training import make_recipe, train_recipe
-from headway.experiments.verdicts import Effect, Regime, Tested, mean_effect
+from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
+from headway.experiments.verdicts import Regime, Tested, mean_effect
 from headway.inspection.picture_files import MARKERS
 from headway.models.registry import build_model
 from headway.text.base import NUM_SPECIAL
@@ -90,8 +89,8 @@ def measure(settings: Settings) -> Numbers:
             continue
         recipe = _recipe(settings, folder, seed, size, max(round(text / batch), 1), batch)
         trained = train_recipe(settings, recipe, f"width{size[0]}-compute{compute:.3g}-seed{seed}")
-        row = {"seed": seed, "compute": compute, "weights": count, "text": text, "loss": trained.dev_loss}
-        runs.append({**row, "minutes": trained.training_seconds / 60})
+        row = {"seed": seed, "compute": compute, "weights": count, "text": text}
+        runs.append(row | {key: trained[key] for key in ("loss", "minutes")})
     fits = [{"seed": seed, **fit_power_laws([row for row in runs if row["seed"] == seed])} for seed in settings.seeds]
     groups = sorted({(row["compute"], row["weights"], row["text"]) for row in runs})
     table = [
@@ -193,19 +192,13 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     sizes = Regime(regime.conditions, note if sum(at_end) > _MAX_AT_END * len(at_end) else "")
     quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
     bend = mean_effect([fit["bend"] for fit in fits])
-    below = Effect(KAPLAN_SIZE - size.value, size.error, size.freedom)
+    equal, below = size.minus(HOFFMANN_SIZE), size.minus(KAPLAN_SIZE).negative()
     ends = "exponent of the loss with the most compute minus that with the least"
     published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
         Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True),
         Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, regime, published, equal=True),
-        Tested(
-            size.minus(HOFFMANN_SIZE),
-            MAX_SIZE_EXPONENT_GAP,
-            sizes,
-            quantity.format(f"minus {HOFFMANN_SIZE}"),
-            equal=True,
-        ),
+        Tested(equal, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"minus {HOFFMANN_SIZE}"), equal=True),
         Tested(below, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"below {KAPLAN_SIZE}")),
     )
 

@@ -71,6 +71,10 @@ class Effect:
         low, high = self.value - reach, self.value + reach
         return Interval(self.value, low, high, self.value - inner, self.value + inner)
 
+    def negative(self) -> Effect:
+        """Return the opposite difference."""
+        return Effect(-self.value, self.error, self.freedom)
+
     def minus(self, constant: float) -> Effect:
         """Return the effect above ``constant``."""
         return Effect(self.value - constant, self.error, self.freedom)
@@ -274,7 +278,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 def difference(values: Sequence[float], baseline: Sequence[float]) -> Effect:
     """Return the mean of ``values`` minus that of ``baseline``, which are independent, by Welch's t test."""
-    return add_variance(mean_effect(values), mean_effect([-value for value in baseline]))
+    return add_variance(mean_effect(values), mean_effect(baseline).negative())
 
 
 def add_variance(one: Effect, other: Effect) -> Effect:
