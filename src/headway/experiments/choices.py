@@ -21,8 +21,9 @@ contradicts it, and inside it there is no difference that matters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -113,31 +114,43 @@ def measure(settings: Settings) -> Numbers:
     else:  # losses are divided by its number of tokens
         records = {name: found if _VARIANT[name].classifies else [] for name, found in records.items()}
 
-    rows = {(name, record["seed"]): rows_by_statistic(record, test) for name in _VARIANT for record in records[name]}
+    rows = {name: [rows_by_statistic(record, test) for record in found] for name, found in records.items()}
     runs = [
         {"variant": name, "seed": record["seed"], "rate": record["rate"], "engine": record["engine"][:12]}
         | {"diverged": record["diverged"], "processor": record["starts"][-1]["processor"]}
         | {"seconds_per_step": record["cpu_seconds_per_step"]}
         | {"int8_seconds": (record.get("measured", {}).get("int8") or {}).get("seconds")}
-        | {"values": {key: STATISTICS[key].value(found.sum(0)) for key, found in rows[name, record["seed"]].items()}}
+        | {"values": {key: STATISTICS[key].value(values.sum(0)) for key, values in found.items()}}
         for name in _VARIANT
-        for record in records[name]
+        for record, found in zip(records[name], rows[name], strict=True)
     ]
     effects = dict[str, Any]()
     for claim in COMPARISONS:
-        sides = [
-            [
-                found[claim.statistic]
-                for (variant, _), found in rows.items()
-                if variant == name and claim.statistic in found
-            ]
-            for name in claim.sides
-        ]
+        key = claim.statistic
+        sides = [[found[key] for found in rows[name] if key in found] for name in claim.sides]
         if all(sides):
-            effects[claim.key] = _seed_effect(claim, runs), _sampling_error(claim, sides)
-    table = [_row(name, [run for run in runs if run["variant"] == name]) for name in _VARIANT]
-    caption = "Variants: recorded runs, and means of the test set"
-    return {"runs": runs, "effects": effects, "tables": {caption: table}}
+            effects[claim.key] = astuple(_seed_effect(claim, runs)), _sampling_error(claim, sides)
+    table = [
+        {"variant": name, "recorded": len(records[name]), "planned": variant.seeds}
+        | {
+            caption: fmean(values) if (values := _values(runs, name, key)) else None
+            for key, caption in (
+                ("loss", "loss (nats per token)"),
+                ("bleu", "BLEU"),
+                ("error", "error (%)"),
+                ("seconds_per_step", "core seconds per step"),
+                ("int8_seconds", "core seconds to translate the test set (int8, beam 4)"),
+            )
+        }
+        for name, variant in _VARIANT.items()
+    ]
+    return {"runs": runs, "effects": effects, "tables": {"Variants: recorded runs, and means of the test set": table}}
+
+
+def _values(runs: Sequence[Mapping[str, Any]], variant: str, key: str) -> list[float]:
+    """Return the values of a statistic, or of another key, in the runs of a variant that have it."""
+    found = [{**run, **run["values"]}.get(key) for run in runs if run["variant"] == variant]
+    return [value for value in found if value is not None]
 
 
 def _records(folder: PoolFolder, variant: str) -> list[PoolRecord]:
@@ -146,20 +159,17 @@ def _records(folder: PoolFolder, variant: str) -> list[PoolRecord]:
     return [record for run in runs if (record := folder.record_of(run)) is not None]
 
 
-def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return value, error and degrees of freedom of variant minus baseline; all that share the baseline are pooled."""
-    has_value = [run for run in runs if claim.statistic in run["values"]]
+def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> Effect:
+    """Return variant minus baseline; the residuals of all that share the baseline are pooled."""
     if not claim.baseline:
-        effect = mean_effect([run["values"][claim.statistic] for run in has_value if run["variant"] == claim.variant])
-        return effect.value, effect.error, effect.freedom
+        return mean_effect(_values(runs, claim.variant, claim.statistic))
     names = _sharing(claim)
-    rows = [run for run in has_value if run["variant"] in names]
-    seen = sorted({names.index(run["variant"]) for run in rows})
-    numbers, seeds = [seen.index(names.index(run["variant"])) for run in rows], [run["seed"] for run in rows]
-    if len(rows) < len(seen) + len(set(seeds)):
-        return float(np.nan), float("inf"), 0.0
-    effect = seed_effects(numbers, seeds, np.array([[run["values"][claim.statistic] for run in rows]])).effect(0)
-    return effect.value, effect.error, effect.freedom
+    rows = [run for run in runs if claim.statistic in run["values"] and run["variant"] in names]
+    numbers, seeds = [names.index(run["variant"]) for run in rows], [run["seed"] for run in rows]
+    if len(rows) < len(set(numbers)) + len(set(seeds)):
+        return Effect(math.nan, math.inf, 0)
+    effects = seed_effects(numbers, seeds, np.array([[run["values"][claim.statistic] for run in rows]]))
+    return Effect(*(float(part[0, 0]) for part in effects))
 
 
 def _sharing(claim: ChoiceClaim) -> list[str]:
@@ -179,24 +189,6 @@ def _sampling_error(claim: ChoiceClaim, sides: Sequence[Sequence[Array]]) -> flo
         return fmean(values[:num_seeds]) - (fmean(values[num_seeds:]) if claim.baseline else 0.0)
 
     return resampled_error(np.hstack(rows), effect)
-
-
-def _row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return fmean(known) if known else None
-
-    values = {key: mean([row["values"].get(key) for row in rows]) for key in ("loss", "bleu", "error")}
-    return {
-        "variant": name,
-        "recorded": len(rows),
-        "planned": _VARIANT[name].seeds,
-        "loss (nats per token)": values["loss"],
-        "BLEU": values["bleu"],
-        "error (%)": values["error"],
-        "core seconds per step": mean([row["seconds_per_step"] for row in rows]),
-        "core seconds to translate the test set (int8, beam 4)": mean([row["int8_seconds"] for row in rows]),
-    }
 
 
 def judge(numbers: Numbers) -> tuple[Verdict | Tested, ...]:
@@ -241,7 +233,7 @@ def _missed_gate(gate: tuple[str, str, float], numbers: Numbers) -> str:
     """Return why the models of a group are too weak for verdicts, or "" if they are not."""
     name, key, limit = gate
     statistic = STATISTICS[key]
-    values = [run["values"][key] for run in numbers["runs"] if run["variant"] == name and key in run["values"]]
+    values = _values(numbers["runs"], name, key)
     if not values:
         return f"the gate, {limit:g} {statistic.unit} of {name}, would take the runs of {name}"
     if statistic.sign * (fmean(values) - limit) >= 0:
@@ -278,18 +270,18 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         missing += [PoolRun(variant, 0, rate) for rate in variant.rates if name not in trained]
         missing += [PoolRun(variant, seed) for seed in range(count, variant.seeds)]
     trials = sum(run.rate is not None for run in missing)
-    names = _sharing(claim) if claim.baseline else [claim.variant]
-    plan = [(index, seed) for index, name in enumerate(names) for seed in range(_VARIANT[name].seeds)]
     seeds = _VARIANT[claim.variant].seeds
-    alone = (seeds**-0.5, seeds - 1)
-    error, freedom = planned_error(*map(list, zip(*plan, strict=True))) if claim.baseline else alone
+    error, freedom = seeds**-0.5, seeds - 1
+    if claim.baseline:
+        plan = [(n, seed) for n, name in enumerate(_sharing(claim)) for seed in range(_VARIANT[name].seeds)]
+        error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
     statistic, size = STATISTICS[claim.statistic], _size(claim.group)
     spread, unit = ASSUMED_SPREAD * statistic.smallest, statistic.unit.partition(",")[0]
     finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
         chance = equality_power(statistic.smallest, spread * error, freedom, LEVEL / size)
-        least = f"{statistic.smallest:g} {unit}"
-        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
+        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {statistic.smallest:g} {unit}, "
+        finds += "if nothing does,"
     hours = sum(core_hours(run, speeds) for run in missing)
     counts = " against ".join(
         f"{count} of {_VARIANT[name].seeds} seeds" for name, count in zip(claim.sides, recorded, strict=True)
@@ -334,6 +326,6 @@ def draw(numbers: Numbers) -> Figure:
 
 def explain(numbers: Numbers) -> str:
     """Say how far the baseline is."""
-    scores = [run["values"]["bleu"] for run in numbers["runs"] if run["variant"] == "baseline"]
+    scores = _values(numbers["runs"], "baseline", "bleu")
     shown = f": {', '.join(f'{score:.1f}' for score in scores)} BLEU" if scores else ""
     return f"{len(scores)} of {_VARIANT['baseline'].seeds} runs of the baseline are recorded{shown}."

@@ -148,13 +148,14 @@ def verdict(
         equal: Whether the claim says that there is no difference. Every certain difference then contradicts it.
     """
     text = f"{what}: {interval}" if what else str(interval)
+    cost = f"; it would take {regime.cost}" if regime.cost else ""
 
     def found(outcome: Outcome, reason: str) -> Verdict:
         return Verdict(outcome, f"{text}; {reason}", str(interval), regime.conditions)
 
     certain = interval.low > 0 or interval.high < 0
     if regime.obstacle:
-        return found("not decidable here", _with_cost(regime.obstacle, regime))
+        return found("not decidable here", regime.obstacle + cost)
     if -smallest < interval.inner_low and interval.inner_high < smallest:
         sure = "a difference is certain, but it is" if certain else "the difference is"
         return found("no difference above", f"{sure} smaller than {smallest:g}")
@@ -164,11 +165,7 @@ def verdict(
         side = "above" if interval.low > 0 else "below"
         return found("opposite here", f"the whole interval is {side} 0")
     size = f"only a difference of {detectable:.2g} would be detected" if math.isfinite(detectable) else "too few runs"
-    return found("not decidable here", _with_cost(size, regime))
-
-
-def _with_cost(reason: str, regime: Regime) -> str:
-    return f"{reason}; it would take {regime.cost}" if regime.cost else reason
+    return found("not decidable here", size + cost)
 
 
 def decide(reason: str, *, supported: bool, refuted: bool | None = None, exact: bool = True) -> Verdict:
@@ -290,30 +287,6 @@ def add_variance(one: Effect, other: Effect) -> Effect:
     return Effect(value, math.sqrt(total), total**2 / sum(parts))
 
 
-@dataclass(frozen=True)
-class SeedEffects:
-    """Differences between variants and the baseline, for any number of experiments (axis 0) with the same runs.
-
-    Attributes:
-        values: The differences (experiments x variants).
-        errors: Their standard errors.
-        freedom: Degrees of freedom of the errors.
-    """
-
-    values: Array
-    errors: Array
-    freedom: Array
-
-    def effect(self, variant: int, experiment: int = 0) -> Effect:
-        """Return the effect of a variant, by its number."""
-        index = experiment, variant
-        return Effect(float(self.values[index]), float(self.errors[index]), float(self.freedom[index]))
-
-    def p_values(self) -> Array:
-        """Return two-sided p values (experiments x variants)."""
-        return np.asarray(2 * stats.t.sf(np.abs(self.values) / self.errors, self.freedom))
-
-
 def _design(variants: Sequence[int], seeds: Sequence[int]) -> tuple[NDArray[np.intp], Array]:
     """Return the number of each run's variant, and the design: a column for each variant and for each further seed."""
     kinds, of_variant = np.unique(variants, return_inverse=True)
@@ -333,16 +306,16 @@ def planned_error(variants: Sequence[int], seeds: Sequence[int]) -> tuple[float,
     return float(np.linalg.norm(solve[1] - solve[0])), len(variants) - int(np.linalg.matrix_rank(design))
 
 
-def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -> SeedEffects:
-    """Estimate the difference between each variant and variant 0 from runs with several seeds.
+def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -> tuple[Array, Array, Array]:
+    """Estimate the difference between each variant and the baseline from runs with several seeds.
 
     Args:
-        variants: The variant of each run, counted from 0, which is the baseline.
+        variants: A number for the variant of each run; the baseline has the smallest.
         seeds: The seed of each run.
         values: What was measured (experiments x runs).
 
     Returns:
-        The effects of variants 1, 2 and so on.
+        The differences, their standard errors and degrees of freedom (experiments x variants without the baseline).
     """
     of_variant, design = _design(variants, seeds)
     num_variants, solve = int(of_variant.max()) + 1, np.linalg.pinv(design)
@@ -362,7 +335,8 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
         total = parts[:, 1:] + parts[:, :1]
         welch = total**2 / (parts[:, 1:] ** 2 / others + parts[:, :1] ** 2 / (counts[0] - 1))
     instead = (means[:, 1:] - means[:, :1], np.sqrt(total), welch)
-    return SeedEffects(*(np.where(unequal, new, old) for new, old in zip(instead, result, strict=True)))
+    values, errors, freedoms = (np.where(unequal, new, old) for new, old in zip(instead, result, strict=True))
+    return values, errors, freedoms
 
 
 def _by_variant(of_variant: NDArray[np.intp], values: Array) -> tuple[Array, Array, Array]:
