@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
-from headway.experiments.figures import label, subplots
+from headway.experiments.figures import bars, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
@@ -26,8 +26,7 @@ from headway.nn.loss import label_smoothed_cross_entropy
 EXACT = 1e-5  # a difference in float32 that is rounding
 LAYERS = 24  # layers of attention without anything else
 _WORDS = 40  # vocabulary
-_SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
-_STACK = {**_SIZES, "encoder_layers": 2, "decoder_layers": 2}
+_STACK = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
 
 TITLE = "What a computation decides"
 _CHECKS = read_declarations("claims.toml")["exact-checks"]["claims"]
@@ -107,13 +106,9 @@ def _closeness() -> Values:
     return values | {"excess": values["far"] - values["near"]}
 
 
-def _transformer(**keys: object) -> Transformer:
-    config = TransformerConfig.parse({**_STACK, **keys}, "exact-checks")
-    return Transformer(config, _WORDS, _WORDS).eval()
-
-
 def _order() -> Values:
-    model, source = _transformer(positions="none"), torch.randint(4, _WORDS, (1, 9))
+    config = TransformerConfig.parse({**_STACK, "positions": "none"}, "exact-checks")
+    model, source = Transformer(config, _WORDS, _WORDS).eval(), torch.randint(4, _WORDS, (1, 9))
     mask, order = torch.ones(1, 1, 9, dtype=torch.bool), torch.randperm(9)
     encoded, shuffled = model.encode(source, mask), model.encode(source[:, order], mask)
     target = torch.randint(4, _WORDS, (1, 9))
@@ -231,10 +226,8 @@ def draw(numbers: Numbers) -> Figure:
     changes = {
         names[key]: value for values in numbers["values"].values() for key, value in values.items() if key in names
     }
-    bars = axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
-    axes.bar_label(bars, [f"{value:.1g}" for value in changes.values()], padding=4)
+    bars(axes, changes, texts="%.1g", least=1e-9)
     axes.axvline(EXACT, color="#777777", linestyle=":")
     axes.set_xlim(1e-9, 10)
-    axes.invert_yaxis()
     label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")
     return picture

@@ -123,11 +123,9 @@ class PoolFolder:
 
     def lacking(self, run: PoolRun, record: PoolRecord) -> list[str]:
         """Return the measurements that a record lacks, if its weights are still there."""
-        measured = record.get("measured", {})
-        lacking = (
-            [] if not run.seed or record["diverged"] else [key for key in run.variant.measured if key not in measured]
-        )
-        return lacking if lacking and (self.run_folder(run.name, record) / "last").is_dir() else []
+        lacking = [key for key in run.variant.measured if key not in record.get("measured", {})]
+        is_measurable = run.seed and not record["diverged"] and (self.run_folder(run.name, record) / "last").is_dir()
+        return lacking if is_measurable else []
 
 
 @cache
@@ -226,10 +224,11 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     run_folder = folder.run_folder(run.name, record)
     for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
         shutil.rmtree(run_folder / name, ignore_errors=True)
-    model = TrainedModel(run_folder, _corpus(run.variant, settings))
+    corpus, data = _data(run, folder, settings)
     lacking = folder.lacking(run, record)
-    if lacking and record["data"] != _data_hashes(run, folder, settings):
-        raise DataError(f"{model.corpus}: not what {run.name} was trained on; restore it to measure {lacking}")
+    if lacking and record["data"] != data:
+        raise DataError(f"{corpus}: not what {run.name} was trained on; restore it to measure {lacking}")
+    model = TrainedModel(run_folder, corpus)
     for key in lacking:
         settings.say(f"measuring {key} of {run.name}")
         by = {"engine": engine_hash(), "date": _now()}
@@ -245,7 +244,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     sections = recipe_sections(run.variant, run.seed, rate)
     precision = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     sections["training"] = {"precision": precision, **sections["training"]}
-    corpus, data = _corpus(run.variant, settings), _data_hashes(run, folder, settings)
+    corpus, data = _data(run, folder, settings)
     record: PoolRecord = {"variant": run.variant.name, "seed": run.seed, "rate": rate, "recipe": sections, "data": data}
     run_folder = folder.run_folder(run.name, record)
     sections = {**sections, "data": {**sections["data"], **_corpora(corpus, run.variant, folder.work)}}
@@ -276,17 +275,11 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     return record
 
 
-def _files(variant: Variant) -> tuple[str, ...]:
-    return AG_NEWS if variant.classifies else MULTI30K
-
-
-def _corpus(variant: Variant, settings: Settings) -> Path:
-    return find_data(settings, _files(variant), "AG News" if variant.classifies else "Multi30k")
-
-
-def _data_hashes(run: PoolRun, folder: PoolFolder, settings: Settings) -> dict[str, str]:
-    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
-    return {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
+def _data(run: PoolRun, folder: PoolFolder, settings: Settings) -> tuple[Path, dict[str, str]]:
+    """Return the folder of a run's corpus, and the hashes of its files."""
+    files, name = (AG_NEWS, "AG News") if run.variant.classifies else (MULTI30K, "Multi30k")
+    corpus, hashes = find_data(settings, files, name), ContentHashes(folder.work / "inputs.json")
+    return corpus, {file: hashes.hash_file(corpus.parent / file) for file in files}
 
 
 def _now() -> str:
