@@ -10,13 +10,13 @@ from headway.experiments.model_measurements import (
     read_targets,
     removed_head,
 )
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, Record, rows_by_statistic
+from headway.experiments.statistics_of_runs import STATISTICS, Record, rows_by_statistic
 from headway.experiments.verdicts import resampled_error
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention
 from headway.text.base import BOS, EOS
 
-TEST = EvaluationSet(["a b"] * BLOCKS, np.full(BLOCKS, 2.0))
+TEST = ["a b"] * BLOCKS, np.full(BLOCKS, 2.0)  # references, and their numbers of tokens
 
 
 def small_model() -> Transformer:
@@ -101,11 +101,11 @@ def record(**parts: object) -> Record:
     ],
 )
 def test_statistics_by_hand(statistic: str, measured: dict[str, object], value: float) -> None:
-    rows = rows_by_statistic(record(measured=measured), TEST)[statistic]
+    rows = rows_by_statistic(record(measured=measured), *TEST)[statistic]
     assert STATISTICS[statistic].value(rows.sum(0)) == pytest.approx(value, abs=1e-9)
     assert resampled_error(rows, STATISTICS[statistic].value) < 1e-9 or statistic in ("error", "calibration")
 
 
 def test_a_run_that_diverged_or_lacks_a_measurement_has_no_value() -> None:
-    assert rows_by_statistic({**record(), "diverged": True}, TEST) == {}
-    assert "alignment" not in rows_by_statistic(record(measured={}), TEST)
+    assert rows_by_statistic({**record(), "diverged": True}, *TEST) == {}
+    assert "alignment" not in rows_by_statistic(record(measured={}), *TEST)

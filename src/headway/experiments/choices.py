@@ -36,7 +36,7 @@ from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, rows_by_statistic
+from headway.experiments.statistics_of_runs import STATISTICS, rows_by_statistic
 from headway.experiments.verdicts import (
     LEVEL,
     Effect,
@@ -106,15 +106,13 @@ def measure(settings: Settings) -> Numbers:
     """Read the records, and estimate the effect of each comparison that has some."""
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder)
     records = {name: _records(folder, name) for name in _VARIANT}
-    test = EvaluationSet([], np.ones(0))
+    references, tokens = list[str](), np.ones(0)
     if records["baseline"]:
-        pairs = read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)
+        references = [target for _, target in read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)]
         tokens = np.array(records["baseline"][0]["num_tokens"], dtype=float)
-        test = EvaluationSet([target for _, target in pairs], tokens)
     else:  # losses are divided by its number of tokens
         records = {name: found if _VARIANT[name].classifies else [] for name, found in records.items()}
-
-    rows = {name: [rows_by_statistic(record, test) for record in found] for name, found in records.items()}
+    rows = {name: [rows_by_statistic(one, references, tokens) for one in found] for name, found in records.items()}
     runs = [
         {"variant": name, "seed": record["seed"], "rate": record["rate"], "engine": record["engine"][:12]}
         | {"diverged": record["diverged"], "processor": record["starts"][-1]["processor"]}
