@@ -80,7 +80,7 @@ def _errors(kind: str) -> Callable[[Any], None]:
 
 
 def _waves(values: list[float]) -> Callable[[Any], None]:
-    return _set("wavelengths", {"8": [2 * math.pi * value for value in values]})
+    return _set("wavelengths", {"8": values})
 
 
 def _told(*shares: float) -> Callable[[Any], None]:

@@ -11,10 +11,11 @@ query. On the right of the figure, arrows lead from each vector to the result of
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch.nn import functional as F
 
 from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import heat_map, label, subplots
@@ -52,64 +53,51 @@ def measure(settings: Settings) -> Numbers:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge the claims by the numbers of the example, and by the error with one key."""
-    error, scores, weights = numbers["single_key_error"], numbers["scores"], numbers["weights"]
-    before, after = ([torch.tensor(row) for row in numbers[name]] for name in ("vectors", "results"))
+    error, scores = numbers["single_key_error"], numbers["scores"]
+    before, after = (torch.tensor(numbers[name]) for name in ("vectors", "results"))
     distances = [float((vectors[0] - vectors[1]).norm()) for vectors in (before, after)]
-    angles = [math.degrees(math.acos(min(_cosine(vectors[0], vectors[1]), 1.0))) for vectors in (before, after)]
+    cosines = [float(F.cosine_similarity(vectors[0], vectors[1], dim=0)) for vectors in (before, after)]
+    angles = [math.degrees(math.acos(min(cosine, 1.0))) for cosine in cosines]
     lengths = [float(vectors[2].norm()) for vectors in (before, after)]
-    identity = (
-        f"the result differs from the query by at most {error:.2g}, for (0.1, 0.1, 0.8) and 200 random queries: the "
-        "softmax of a single number is 1. With two or more keys, the result differs"
-    )
-    normalized = (
-        f"its length changes from {lengths[0]:g} to {lengths[1]:.3f}. The weights add up to 1, but vectors are not "
-        "normalized"
-    )
     return (
-        decide(identity, supported=error < 1e-12),
+        decide(
+            f"the result differs from the query by at most {error:.2g}, for (0.1, 0.1, 0.8) and 200 random queries: "
+            "the softmax of a single number is 1. With two or more keys, the result differs",
+            supported=error < 1e-12,
+        ),
         decide(
             f"the dot product of x1 with x2 is {scores[0][1]:g}, and with itself {scores[0][0]:g}",
             supported=scores[0][1] > scores[0][0],
         ),
-        *(_judge_own_weight(weights, index) for index in (0, 1)),
+        *(_judge_own_weight(row, index) for index, row in enumerate(numbers["weights"][:2])),
         decide(
             f"the distance between x1 and x2 changes from {distances[0]:.3g} to {distances[1]:.3g}, and their angle "
             f"from {angles[0]:.2g} to {angles[1]:.2g} degrees",
             supported=distances[1] < distances[0],
         ),
-        decide(normalized, supported=abs(lengths[1] - 1) < 1e-6),
+        decide(
+            f"its length changes from {lengths[0]:g} to {lengths[1]:.3f}. The weights add up to 1, but vectors are not "
+            "normalized",
+            supported=abs(lengths[1] - 1) < 1e-6,
+        ),
     )
 
 
-def _cosine(one: Tensor, other: Tensor) -> float:
-    return float(one @ other / (one.norm() * other.norm()))
-
-
-def _judge_own_weight(weights: list[list[float]], index: int) -> Verdict:
-    own_weight = weights[index][index]
-    others = [weight for place, weight in enumerate(weights[index]) if place != index]
-    shares = f"its own weight is {own_weight:.4f}, the others are {' and '.join(f'{weight:.4f}' for weight in others)}"
-    words = "half or more comes from the others"
-    if own_weight < max(others):
-        words = f"another vector has the largest weight, and {1 - own_weight:.0%} comes from the others"
-    return decide(shares if own_weight > 0.5 else f"{shares}: {words}", supported=own_weight > 0.5)
+def _judge_own_weight(weights: list[float], index: int) -> Verdict:
+    own, others = weights[index], weights[:index] + weights[index + 1 :]
+    reason = f"its own weight is {own:.4f}, the others are {' and '.join(f'{weight:.4f}' for weight in others)}"
+    if own <= 0.5:
+        largest = "another vector has the largest weight, and " * (own < max(others))
+        reason += f": {largest}{1 - own:.0%} comes from the others"
+    return decide(reason, supported=own > 0.5)
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, and its vectors before and after attention."""
     picture, (weights, vectors) = subplots(TITLE, 1, 2, size=(13, 6))
     texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
-    heat_map(
-        weights,
-        numbers["weights"],
-        texts,
-        row_labels=VECTOR_NAMES,
-        column_labels=VECTOR_NAMES,
-        dark_above=0.6,
-        text_style=lambda *_: {"fontsize": 15},
-        vmin=0,
-        vmax=1,
-    )
+    style: Any = {"dark_above": 0.6, "text_style": lambda *_: {"fontsize": 15}, "vmin": 0, "vmax": 1}
+    heat_map(weights, numbers["weights"], texts, row_labels=VECTOR_NAMES, column_labels=VECTOR_NAMES, **style)
     label(weights, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
     pairs = zip(VECTOR_NAMES, numbers["vectors"], numbers["results"], strict=True)
     for index, (name, (x, _, z), (new_x, _, new_z)) in enumerate(pairs):

@@ -48,10 +48,10 @@ def measure(settings: Settings) -> Numbers:
         for seed, norm, residual in product(range(3 if settings.quick else NUM_UNTRAINED), NORMS, (True, False))
     ]
     table = [
-        {"norm": row["norm"], "residual": row["residual"], "seed": row["seed"]}
-        | {f"depth {depth}": size for depth, size in zip(depths, row["sizes"], strict=True)}
-        for row in gradients
+        row | {f"depth {depth}": size for depth, size in zip(depths, row["sizes"], strict=True)} for row in gradients
     ]
+    for row in table:
+        del row["sizes"]
     return {"depths": depths, "gradients": gradients, "tables": {"Gradient norm of the first encoder block": table}}
 
 
@@ -73,21 +73,12 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     deepest = numbers["depths"][-1]
     lost = f"powers of ten, above {MIN_DECADES_LOST:g}, that the first block's gradient loses from depth 1 to {deepest}"
     regime = Regime(f"untrained models of width 64, {len(numbers['gradients']) // 6} seeds")
-    return tuple(
-        Tested(
-            mean_effect(_decades_lost(numbers, norm)).minus(MIN_DECADES_LOST),
-            SMALLEST,
-            regime,
-            f"{lost} without residual connections, {words}",
-        )
-        for norm, words in (("post", "post-norm"), ("none", "without norm"))
-    )
-
-
-def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
-    """Return log10 of the ratio of first to last depth's gradient, without residual connections, for each seed."""
-    sizes = _log_gradients(numbers, norm, residual=False)
-    return [float(lost) for lost in sizes[:, 0] - sizes[:, -1]]
+    verdicts = list[Tested]()
+    for norm, words in (("post", "post-norm"), ("none", "without norm")):
+        sizes = _log_gradients(numbers, norm, residual=False)
+        above = mean_effect((sizes[:, 0] - sizes[:, -1]).tolist()).minus(MIN_DECADES_LOST)
+        verdicts.append(Tested(above, SMALLEST, regime, f"{lost} without residual connections, {words}"))
+    return tuple(verdicts)
 
 
 def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np.float64]:

@@ -44,7 +44,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
 from headway.experiments.experiment import Numbers, Settings, read_claims
@@ -207,41 +206,36 @@ def draw(numbers: Numbers) -> Figure:
     """Draw a valley for each compute, and the best loss and size over compute with fits and published slopes."""
     picture, (valleys, losses, sizes) = subplots(TITLE, ncols=3, size=(21.0, 6.5))
     runs, fits = numbers["runs"], numbers["fits"]
-    for number, compute in enumerate(sorted({row["compute"] for row in runs})):
-        amounts = sorted({row["weights"] for row in runs if row["compute"] == compute})
-        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for weights in amounts]
-        name = f"{compute:.2g} operations"
-        valleys.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
-        ends = [point for fit in fits for point in fit["best"] if point["compute"] == compute]
-        minima = [point["weights"] for point in ends], [point["loss"] for point in ends]
-        valleys.plot(*minima, f"C{number}*", markersize=14)
-    best = [point for fit in fits for point in fit["best"]]
-    sizes.plot([point["compute"] for point in best], [point["weights"] for point in best], "C0o", label="best size")
-    losses.plot([point["compute"] for point in best], [point["loss"] for point in best], "C0o", label="best loss")
-    loss, size = (np.mean([fit[key] for fit in fits], axis=0) for key in ("loss", "size"))
-    _draw_slopes(losses, best, loss, {f"Kaplan et al. 2020: {-KAPLAN_LOSS:.3f}": -KAPLAN_LOSS})
-    published = {
-        f"Kaplan et al. 2020: {KAPLAN_SIZE:.2f}": KAPLAN_SIZE,
-        f"Hoffmann et al. 2022: {HOFFMANN_SIZE:.2f}": HOFFMANN_SIZE,
-    }
-    _draw_slopes(sizes, best, size, published)
-    axis = "training compute (floating-point operations)"
-    unit = "loss (nats per character)"
-    label(valleys, "One valley for each compute (stars: minima, by seed)", "weights", unit, log="xy")
-    label(losses, "Loss of the best size (dots: seeds)", axis, unit, log="xy")
-    label(sizes, "Best size for the compute (dots: seeds)", axis, "weights", log="xy")
-    for axes in (valleys, losses, sizes):
+    for number, operations in enumerate(sorted({row["compute"] for row in runs})):
+        amounts = sorted({row["weights"] for row in runs if row["compute"] == operations})
+        means = [fmean(column(runs, "loss", weights=weights, compute=operations)) for weights in amounts]
+        style: Any = {"color": f"C{number}", "marker": MARKERS[number], "label": f"{operations:.2g} operations"}
+        valleys.plot(amounts, means, **style)
+        ends = [point for fit in fits for point in fit["best"] if point["compute"] == operations]
+        valleys.plot(column(ends, "weights"), column(ends, "loss"), f"C{number}*", markersize=14)
+    kaplan, hoffmann = "Kaplan et al. 2020", "Hoffmann et al. 2022"
+    _draw_slopes(losses, fits, "loss", "loss", {kaplan: -KAPLAN_LOSS})
+    _draw_slopes(sizes, fits, "weights", "size", {kaplan: KAPLAN_SIZE, hoffmann: HOFFMANN_SIZE})
+    compute, unit = "training compute (floating-point operations)", "loss (nats per character)"
+    for axes, title, x, y in (
+        (valleys, "One valley for each compute (stars: minima, by seed)", "weights", unit),
+        (losses, "Loss of the best size (dots: seeds)", compute, unit),
+        (sizes, "Best size for the compute (dots: seeds)", compute, "weights"),
+    ):
+        label(axes, title, x, y, log="xy")
         axes.legend(fontsize=11)
     return picture
 
 
 def _draw_slopes(
-    axes: Axes, best: Sequence[Mapping[str, Any]], line: NDArray[np.float64], published: Mapping[str, float]
+    axes: Axes, fits: Sequence[Mapping[str, Any]], value: str, line: str, published: Mapping[str, float]
 ) -> None:
-    """Draw the fitted line, and lines with published exponents through its middle."""
-    ends = np.log([min(point["compute"] for point in best), max(point["compute"] for point in best)])
-    slope, middle = float(line[0]), float(np.polyval(line, ends.mean()))
-    axes.plot(np.exp(ends), np.exp(np.polyval(line, ends)), color="black", label=f"fitted exponent: {slope:.3f}")
+    """Draw the best values of all seeds, the fitted line, and lines with published exponents through its middle."""
+    best = [point for fit in fits for point in fit["best"]]
+    axes.plot(column(best, "compute"), column(best, value), "C0o", label="best size")
+    ends = np.log([min(column(best, "compute")), max(column(best, "compute"))])
+    fitted = np.mean([fit[line] for fit in fits], axis=0)
+    axes.plot(np.exp(ends), np.exp(np.polyval(fitted, ends)), color="black", label=f"fitted exponent: {fitted[0]:.3f}")
     for style, (name, exponent) in zip(("--", ":"), published.items(), strict=False):
-        values = np.exp(middle + exponent * (ends - ends.mean()))
-        axes.plot(np.exp(ends), values, color="#777777", linestyle=style, label=name)
+        values = np.exp(np.polyval(fitted, ends.mean()) + exponent * (ends - ends.mean()))
+        axes.plot(np.exp(ends), values, color="#777777", linestyle=style, label=f"{name}: {exponent:.2f}")
