@@ -34,7 +34,7 @@ from headway.experiments.corpus import MULTI30K, find_data
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
-from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
+from headway.experiments.pool import VARIANTS, PoolRun, all_runs, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
 from headway.experiments.statistics_of_runs import STATISTICS, rows_by_statistic
 from headway.experiments.verdicts import (
@@ -105,7 +105,10 @@ _VARIANT = {variant.name: variant for variant in VARIANTS}
 def measure(settings: Settings) -> Numbers:
     """Read the records, and estimate the effect of each comparison that has some."""
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder)
-    records = {name: _records(folder, name) for name in _VARIANT}
+    records: dict[str, list[PoolRecord]] = {name: [] for name in _VARIANT}
+    for run in all_runs():
+        if run.seed and (record := folder.record_of(run)) is not None:
+            records[run.variant.name].append(record)
     references, tokens = list[str](), np.ones(0)
     if records["baseline"]:
         references = [target for _, target in read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)]
@@ -149,12 +152,6 @@ def _values(runs: Sequence[Mapping[str, Any]], variant: str, key: str) -> list[f
     """Return the values of a statistic, or of another key, in the runs of a variant that have it."""
     found = [{**run, **run["values"]}.get(key) for run in runs if run["variant"] == variant]
     return [value for value in found if value is not None]
-
-
-def _records(folder: PoolFolder, variant: str) -> list[PoolRecord]:
-    """Return the records of a variant, without trials, by seed."""
-    runs = [PoolRun(_VARIANT[variant], seed) for seed in range(1, _VARIANT[variant].seeds + 1)]
-    return [record for run in runs if (record := folder.record_of(run)) is not None]
 
 
 def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> Effect:

@@ -271,15 +271,12 @@ def draw(numbers: Numbers) -> Figure:
     heat_map(table, [[0.0] * 3] * len(rows), list(rows.values()), row_labels=[name.replace(" ", "\n") for name in rows])
     table.set_xticks(range(3), ["multiplications", "sequential steps", "longest path"])
     label(table, "Table 1: formula and measured value", "cost of a layer", "layer")
-    kilobytes = {
-        kind: {n: value / 1024 for n, value in by_length.items()} for kind, by_length in numbers["kept"].items()
-    }
-    for axes, values, title, unit in (
-        (path, numbers["paths"], "Longest path", "layers (recurrent: steps)"),
-        (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
+    for axes, key, divisor, title, unit in (
+        (path, "paths", 1, "Longest path", "layers (recurrent: steps)"),
+        (memory, "kept", 1024, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
-        lengths = [int(n) for n in values[RECURRENT]]
-        curves = {kind: list(by_length.values()) for kind, by_length in values.items()}
+        lengths = [int(n) for n in numbers[key][RECURRENT]]
+        curves = {kind: [value / divisor for value in by_n.values()] for kind, by_n in numbers[key].items()}
         plot_lines(axes, lengths, curves, order=(*LAYER_KINDS, FUSED, DILATED))
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
     bars(times, {name: median(rounds) for name, rounds in numbers["milliseconds"].items()})

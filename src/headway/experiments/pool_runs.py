@@ -38,7 +38,7 @@ from headway.experiments.changed_transformer import register_changes
 from headway.experiments.code_hash import engine_hash
 from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel
+from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel, read_pairs
 from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, recipe_sections, speeds_of
 from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
@@ -312,7 +312,7 @@ def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
 def _examine(trained: TrainedModel) -> PoolRecord:
     """Score and translate the test set with the last weights, in float32, and score it with the averaged weights."""
     model = trained.translator()
-    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
+    sources, references = (list(side) for side in zip(*read_pairs(trained.corpus, TEST), strict=True))
     scores, num_tokens = _reference_scores(model, sources, references)
     translations = {
         str(beam): [result.text for result in model.translate(sources, DecodingOptions(beam_size=beam))]

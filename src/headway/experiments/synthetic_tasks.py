@@ -71,26 +71,21 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _side(text: str) -> tuple[str, str]:
-    variant, _, length = text.rpartition(" ")
-    return variant, length
-
-
 @dataclass(frozen=True)
 class TaskComparison:
     """A claim that one side surpasses the other, or equals it.
 
     Attributes:
+        claim: The claim.
         task: The task, or "rewriting" for the mean of copying, reversing and sorting.
         sides: A variant and "speed" or the length of a test, for both sides.
         equal: Whether the claim says that there is no difference.
-        claim: The claim.
     """
 
-    task: str
-    sides: tuple[tuple[str, str], tuple[str, str]]
-    equal: bool
     claim: Claim
+    task: str
+    sides: Sequence[Sequence[str]]
+    equal: bool
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -99,7 +94,7 @@ class TaskComparison:
 
 
 COMPARISONS = tuple(
-    TaskComparison(task, (_side(one), _side(other)), sign == "=", Claim(text, source, literature))
+    TaskComparison(Claim(text, source, literature), task, [one.rsplit(" ", 1), other.rsplit(" ", 1)], sign == "=")
     for task, one, sign, other, source, literature, text in read_declarations("claims.toml")["synthetic-tasks"][
         "claims"
     ]
@@ -168,12 +163,13 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 
 
 def _judge(comparison: TaskComparison, runs: Sequence[Numbers]) -> Tested:
-    values = []
-    for variant, length in comparison.sides:
-        if length == "speed":
-            values.append([-math.log2(steps) for steps in _steps(runs, comparison.task, variant)])
-        else:
-            values.append(_shares(runs, comparison.tasks, variant, int(length)))
+    is_speed = comparison.sides[0][1] == "speed"
+    values = [
+        [-math.log2(steps) for steps in _steps(runs, comparison.task, variant)]
+        if is_speed
+        else _shares(runs, comparison.tasks, variant, int(length))
+        for variant, length in comparison.sides
+    ]
     reference, num_seeds = REFERENCES[comparison.task], len(values[0])
     setup = make_setup(comparison.tasks[0], reference)
     reached = fmean(_shares(runs, comparison.tasks, reference, max(setup.lengths)))
@@ -185,8 +181,7 @@ def _judge(comparison: TaskComparison, runs: Sequence[Numbers]) -> Tested:
     cost = f"{wanted} seeds and {wanted * hours:.1f} hours of a core{' to detect half of that' if not obstacle else ''}"
     regime = Regime(f"width {WIDTH}, {setup.steps:,} steps, {num_seeds} seeds", obstacle, cost)
     effect = add_variance(difference(*values), Effect(0.0, SAMPLING_ERROR, 1000))
-    names = [f"{variant}{'' if length == 'speed' else f', length {length}'}" for variant, length in comparison.sides]
-    is_speed = comparison.sides[0][1] == "speed"
+    names = [variant if is_speed else f"{variant}, length {length}" for variant, length in comparison.sides]
     unit, smallest = ("doublings of speed", SMALLEST_SPEED) if is_speed else ("share of right answers", SMALLEST_SHARE)
     return Tested(effect, smallest, regime, f"{unit}, {names[0]} minus {names[1]}", comparison.equal, comparison.task)
 
@@ -199,20 +194,22 @@ def draw(numbers: Numbers) -> Figure:
     for axes, length, words in ((near, 8, "8 symbols, as in training"), (far, 16, "16 symbols, not trained")):
         for index, variant in enumerate(POSITIONS):
             shares = [_shares(runs, (order,), variant, length) for order in ORDERS]
-            _draw_means(axes, [place + 0.12 * (index - 1.5) for place in range(3)], shares, variant, index, "none")
+            places_of_dots = [place + 0.12 * (index - 1.5) for place in range(3)]
+            _draw_means(axes, places_of_dots, shares, index, label=variant, linestyle="none")
         axes.set_xticks(range(3), list(ORDERS))
         label(axes, f"Rewriting {words}", "task", right)
     for index, variant in enumerate(POSITIONS):
         curves = _column(runs, LOOK_BACK_TASK, variant, "curve")
         steps = [STRIDE * (number + 0.5) for number in range(len(curves[0]))]
-        _draw_means(learning, steps, list(zip(*curves, strict=True)), variant, index, dots=False)
+        _draw_means(learning, steps, list(zip(*curves, strict=True)), index, dots=False, label=variant)
         by_place = [row["32"][LOOK_BACK:] for row in _column(runs, LOOK_BACK_TASK, variant, "right")]
-        _draw_means(places, range(LOOK_BACK, 32), list(zip(*by_place, strict=True)), variant, index, dots=False)
+        _draw_means(places, range(LOOK_BACK, 32), list(zip(*by_place, strict=True)), index, dots=False)
     places.axvspan(15.5, 31.5, color="#000000", alpha=0.06, linewidth=0)
-    _draw_means(heads, HEADS, [_shares(runs, (LOOK_UPS,), f"{count} heads", 8) for count in HEADS], "", 0)
+    _draw_means(heads, HEADS, [_shares(runs, (LOOK_UPS,), f"{count} heads", 8) for count in HEADS], 0)
     for index, variant in enumerate(ARCHITECTURES):
         shares = [_shares(runs, (RECALL,), variant, pairs) for pairs in PAIRS]
-        _draw_means(recall, PAIRS, shares, variant, index, "--" if index == 1 else "-")  # it may cover the first line
+        line = "--" if index == 1 else "-"  # it may cover the first line
+        _draw_means(recall, PAIRS, shares, index, label=variant, linestyle=line)
     label(heads, f"Two look-ups at once, width {WIDTH}", "heads (below: BLEU of the paper's models)", right, log="x")
     heads.set_xticks(HEADS, [f"{count}\n{PAPERS_BLEU.get(count, '–')}" for count in HEADS])
     label(learning, f"Learning to look {LOOK_BACK} back", "steps of training", right)
@@ -226,19 +223,10 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def _draw_means(
-    axes: Axes,
-    x: Sequence[float],
-    shares: Sequence[Sequence[float]],
-    name: str,
-    index: int,
-    line: str = "-",
-    *,
-    dots: bool = True,
-) -> None:
+def _draw_means(axes: Axes, x: Sequence[float], shares: Any, index: int, *, dots: bool = True, **style: str) -> None:
     """Draw the mean of each place as a line or marker in percent, and its values as dots."""
-    style: Any = {"color": f"C{index}", "marker": MARKERS[index] if dots else ""}
-    axes.plot(x, [100 * fmean(values) for values in shares], linestyle=line, label=name, **style)
+    means: Any = {"color": f"C{index}", "marker": MARKERS[index] if dots else "", **style}
+    axes.plot(x, [100 * fmean(values) for values in shares], **means)
     for place, values in zip(x, shares, strict=True) if dots else ():
         axes.plot([place] * len(values), [100 * value for value in values], ".", color=f"C{index}", alpha=0.5)
 

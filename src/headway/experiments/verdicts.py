@@ -327,7 +327,10 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.sqrt(left.sum(1) / freedom)[:, None] * np.sqrt(spread)
         result = [fitted[:, :num_variants] @ contrasts.T, errors, np.full(errors.shape, float(freedom))]
-        means, variances, counts = _by_variant(of_variant, values)
+        one_hot = np.eye(num_variants)[of_variant]
+        counts = one_hot.sum(0)
+        means = values @ one_hot / counts
+        variances = np.square(values - means[:, of_variant]) @ one_hot / (counts - 1)
         ratios, others = variances[:, 1:] / variances[:, :1], counts[1:] - 1
         tails = stats.f.cdf(ratios, others, counts[0] - 1)
         unequal = 2 * np.minimum(tails, 1 - tails) < _UNEQUAL
@@ -337,16 +340,6 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
     instead = (means[:, 1:] - means[:, :1], np.sqrt(total), welch)
     values, errors, freedoms = (np.where(unequal, new, old) for new, old in zip(instead, result, strict=True))
     return values, errors, freedoms
-
-
-def _by_variant(of_variant: NDArray[np.intp], values: Array) -> tuple[Array, Array, Array]:
-    """Return mean and variance (experiments x variants) and number of runs of each variant."""
-    one_hot = np.eye(of_variant.max() + 1)[of_variant]
-    counts = one_hot.sum(0)
-    means = values @ one_hot / counts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variances = np.square(values - means[:, of_variant]) @ one_hot / (counts - 1)
-    return means, variances, counts
 
 
 def resampled_error(rows: Array, value: Callable[[Array], float]) -> float:
