@@ -287,7 +287,7 @@ class TestNames:
     def test_an_unknown_one(self) -> None:
         with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
             load_experiment("scalin")
-        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, attention-numbers, .*scaling-laws"):
+        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, choices, .*scaling-laws"):
             load_experiment("zzz")
 
 

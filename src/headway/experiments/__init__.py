@@ -16,7 +16,6 @@ __all__ = ["EXPERIMENT_NAMES", "load_experiment"]
 
 EXPERIMENT_NAMES = (
     "exact-checks",
-    "attention-numbers",
     "scaling",
     "linear-shift",
     "position-picture",

@@ -194,8 +194,12 @@ def judge(numbers: Numbers) -> tuple[Verdict | Tested, ...]:
 def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     regime, statistic = Regime(claim.regime), STATISTICS[claim.statistic]
     sides = [
-        [run for run in numbers["runs"] if run["variant"] == name and _counts(run, claim.statistic)]
-        for name in claim.sides
+        [
+            run
+            for run in numbers["runs"]
+            if run["variant"] == name and (run["diverged"] or claim.statistic in run["values"])
+        ]
+        for name in claim.sides  # a training that diverges is a result, too
     ]
     planned = [_VARIANT[name].seeds for name in claim.sides]
     lacks = any(len(side) < seeds for side, seeds in zip(sides, planned, strict=True))
@@ -217,11 +221,6 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     else:
         what = statistic.unit + (", sign reversed" if sign < 0 else "")
     return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group)
-
-
-def _counts(run: Mapping[str, Any], statistic: str) -> bool:
-    """Return whether a run counts as recorded for a statistic. A training that diverges is a result, too."""
-    return run["diverged"] or statistic in run["values"]
 
 
 def _missed_gate(gate: tuple[str, str, float], numbers: Numbers) -> str:

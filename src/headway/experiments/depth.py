@@ -48,10 +48,10 @@ def measure(settings: Settings) -> Numbers:
         for seed, norm, residual in product(range(3 if settings.quick else NUM_UNTRAINED), NORMS, (True, False))
     ]
     table = [
-        row | {f"depth {depth}": size for depth, size in zip(depths, row["sizes"], strict=True)} for row in gradients
+        {key: row[key] for key in ("norm", "residual", "seed")}
+        | {f"depth {depth}": size for depth, size in zip(depths, row["sizes"], strict=True)}
+        for row in gradients
     ]
-    for row in table:
-        del row["sizes"]
     return {"depths": depths, "gradients": gradients, "tables": {"Gradient norm of the first encoder block": table}}
 
 

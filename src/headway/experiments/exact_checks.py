@@ -3,11 +3,20 @@
 Each statement is tested by a computation with random weights and small sizes, which needs no training. Differences of
 about 1e-6 are rounding errors of float32. The statements are from the paper or from texts that explain it. Some of them
 are wrong, and a few are right only under a condition, which the verdict names.
+
+The first six are about an example of a notebook, which applies self-attention without projections,
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V,  Q = K = V = X        (Vaswani et al. 2017, equation 1)
+
+to x1 = (0, 0, 1), x2 = (0, 0, 2) and x3 = (1, 0, 0), and prints the weights .2992, .5329, .1679 of the first query,
+.2228, .7070, .0702 of the second and .2645, .2645, .4711 of the third. On the right of the figure, arrows lead from
+each of these vectors to the result of its query.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -15,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
-from headway.experiments.figures import bars, label, subplots
+from headway.experiments.figures import bars, heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
@@ -29,14 +38,38 @@ _WORDS = 40  # vocabulary
 _STACK = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
 
 TITLE = "What a computation decides"
-_CHECKS = read_declarations("claims.toml")["exact-checks"]["claims"]
-CLAIMS = tuple(Claim(text, source) for *_, text, source, _ in _CHECKS)
+CHECKS = read_declarations("claims.toml")["exact-checks"]["claims"]
+CLAIMS = tuple(Claim(text, source) for *_, text, source, _ in CHECKS)
+
+EXAMPLE = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+VECTOR_NAMES = ("x1", "x2", "x3")
 
 Values = dict[str, float]
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
+
+
+def _single_query() -> Values:
+    sizes = torch.logspace(-3, 6, 200, dtype=torch.float64)[:, None]
+    queries = torch.cat([torch.tensor([[0.1, 0.1, 0.8]]).double(), sizes * torch.randn(200, 3, dtype=torch.float64)])
+    one_by_one = queries[:, None]
+    return {"gap": _gap(scaled_dot_product_attention(one_by_one, one_by_one, one_by_one), one_by_one)}
+
+
+def _three_vectors() -> Values:
+    weights, results = attention_weights(EXAMPLE, EXAMPLE), scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
+    values = {f"w{query + 1}{key + 1}": float(weights[query, key]) for query in (0, 1) for key in range(3)}
+    for name, (first, second, third) in (("before", EXAMPLE), ("after", results)):
+        cosine = float(F.cosine_similarity(first, second, dim=0))
+        values |= {f"distance_{name}": float((first - second).norm()), f"length_{name}": float(third.norm())}
+        values |= {f"angle_{name}": math.degrees(math.acos(min(cosine, 1.0)))}
+    values |= {"own": float(EXAMPLE[0] @ EXAMPLE[0]), "other": float(EXAMPLE[0] @ EXAMPLE[1])}
+    values |= {"own_minus_other": values["own"] - values["other"]}
+    values |= {"others_1": 1 - values["w11"], "others_2": 1 - values["w22"]}
+    values |= {"moved": values["distance_after"] - values["distance_before"]}
+    return values | {"off": abs(values["length_after"] - 1)}
 
 
 def _cross_attention() -> Values:
@@ -170,6 +203,8 @@ def _dropout() -> Values:
 
 
 COMPUTATIONS = (
+    _single_query,
+    _three_vectors,
     _cross_attention,
     _convolution,
     _three_projections,
@@ -199,7 +234,12 @@ def measure(settings: Settings) -> Numbers:
         for name, computed in values.items()
         for key, value in computed.items()
     ]
-    return {"values": values, "tables": {"All computed values": rows}}
+    x = EXAMPLE
+    columns = (VECTOR_NAMES, x, x @ x.T, attention_weights(x, x), scaled_dot_product_attention(x, x, x))
+    names = ("vector", "x", "scores", "weights", "result")
+    steps = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    caption = "The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)"
+    return {"values": values, "example": steps, "tables": {caption: steps, "All computed values": rows}}
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -207,13 +247,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     values = numbers["values"]
     return tuple(
         decide(words.format(**values[name]), supported=values[name][key] < limit)
-        for name, key, limit, _, _, words in _CHECKS
+        for name, key, limit, _, _, words in CHECKS
     )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the differences that decide, on both sides of rounding."""
-    picture, (axes,) = subplots(TITLE, size=(12.0, 6.5))
+    """Draw the differences that decide, on both sides of rounding, and the example's weights and vectors."""
+    picture, (axes, weights, vectors) = subplots(TITLE, 1, 3, size=(24.0, 6.5))
     names = {
         "masked": "padding, with a mask",
         "encoder": "encoder without positions: order",
@@ -230,4 +270,17 @@ def draw(numbers: Numbers) -> Figure:
     axes.axvline(EXACT, color="#777777", linestyle=":")
     axes.set_xlim(1e-9, 10)
     label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")
+    table = [row["weights"] for row in numbers["example"]]
+    style: Any = {"dark_above": 0.6, "text_style": lambda *_: {"fontsize": 15}, "vmin": 0, "vmax": 1}
+    texts = [[f"{weight:.4f}" for weight in row] for row in table]
+    heat_map(weights, table, texts, row_labels=VECTOR_NAMES, column_labels=VECTOR_NAMES, **style)
+    label(weights, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
+    for index, row in enumerate(numbers["example"]):
+        (x, _, z), (new_x, _, new_z) = row["x"], row["result"]
+        vectors.plot([x], [z], f"C{index}o", markersize=10)
+        vectors.annotate(row["vector"], (x, z), xytext=(14, -14), textcoords="offset points")
+        arrow = {"arrowstyle": "->", "color": f"C{index}", "linewidth": 2}
+        vectors.annotate("", (new_x, new_z), (x, z), arrowprops=arrow)
+    vectors.set(xlim=(-0.1, 1.25), ylim=(-0.2, 2.2))
+    label(vectors, "Vectors, and arrows to their results", "first component (no unit)", "third component (no unit)")
     return picture

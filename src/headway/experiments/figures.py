@@ -56,13 +56,8 @@ def subplots(title: str, nrows: int = 1, ncols: int = 1, *, size: tuple[Number, 
 def label(axes: Axes, title: str, xlabel: str, ylabel: str, *, log: str = "", xticks: Sequence[Number] = ()) -> None:
     """Set the title and the axis labels (with units) of a panel. Call it after plotting.
 
-    Args:
-        axes: The panel.
-        title: The title of the panel.
-        xlabel: The label of the x axis.
-        ylabel: The label of the y axis.
-        log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100, 10⁻⁸ or 2·10⁶.
-        xticks: The only x values to mark, as plain numbers.
+    ``log`` names the logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100, 10⁻⁸ or 2·10⁶.
+    ``xticks`` are the only x values to mark, as plain numbers.
     """
     axes.set_title(title)
     axes.set_xlabel(xlabel)
@@ -124,9 +119,9 @@ def heat_map(
     Args:
         axes: The panel.
         values: The values of the cells, row by row.
-        cell_texts: The text of each cell.
+        cell_texts: Their texts.
         row_labels: Labels of the rows (default: their numbers, counted from 0).
-        column_labels: Labels of the columns (default: their numbers, counted from 0).
+        column_labels: Labels of the columns, likewise.
         dark_above: A text is white if the absolute value of its cell is above this limit, otherwise black.
         text_style: Function that returns further properties of a cell's text from its row and column.
         image: Arguments of ``imshow``, such as the color scale and its limits.

@@ -203,7 +203,9 @@ def _range(values: list[float]) -> str:
 
 def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     below, above = [[row for row in times if row["n < d"] is side] for side in (True, False)]
-    (core, beyond), whole = ([_faster(rows, kind) for rows in (below, above)] for kind in (CORE, WHOLE))
+    (core, beyond), whole = (
+        [fmean(row[kind] < row[RECURRENT] for row in rows) for rows in (below, above)] for kind in (CORE, WHOLE)
+    )
     longest, ratios = max(row["n"] for row in times), [row[RECURRENT] / row[CORE] for row in below]
     reason = (
         f"the layer of table 1 is faster in {core:.0%} of the measured pairs with n < d (by a factor of "
@@ -213,11 +215,6 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     if core >= 0.95 and beyond > 0.5:
         reason += ". So n = d is not the length at which recurrence becomes faster"
     return decide(reason, supported=core >= 0.95, refuted=core < 0.5, exact=False)
-
-
-def _faster(rows: list[dict[str, Any]], kind: str) -> float:
-    """Return the share of rows in which the layer takes less time than the recurrent layer."""
-    return fmean(row[kind] < row[RECURRENT] for row in rows)
 
 
 def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[str, float]]) -> Verdict:

@@ -18,6 +18,7 @@ known about the embeddings; a trained model may do better. The same is done with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 import torch
@@ -47,7 +48,7 @@ def measure(settings: Settings) -> Numbers:
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
     identified = {
-        kind: {str(rate): [_identified(table, size, rate, seed) for seed in settings.seeds] for rate in DROPOUT_RATES}
+        kind: {str(rate): _identified(table, size, rate, settings.seeds) for rate in DROPOUT_RATES}
         for kind, size in zip(INPUT_KINDS, (0.0, 1.0), strict=True)  # the embeddings' standard deviation
     }
     torch.manual_seed(settings.seeds[0])
@@ -59,8 +60,8 @@ def measure(settings: Settings) -> Numbers:
         {
             "input of dropout": kind,
             "dropout": float(rate),
-            "positions identified (%)": 100 * _mean(shares, "right"),
-            f"within {NEAR_DISTANCE} positions (%)": 100 * _mean(shares, "near"),
+            "positions identified (%)": 100 * fmean(shares["right"]),
+            f"within {NEAR_DISTANCE} positions (%)": 100 * fmean(shares["near"]),
         }
         for kind, by_rate in identified.items()
         for rate, shares in by_rate.items()
@@ -77,16 +78,16 @@ def measure(settings: Settings) -> Numbers:
     }
 
 
-def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
+def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Return the share of positions identified, exactly or nearly, if embeddings have standard deviation ``size``."""
-    torch.manual_seed(seed)  # use the same embeddings at every rate
-    dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
-    off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
-    return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR_DISTANCE).float().mean())}
-
-
-def _mean(shares: list[dict[str, float]], what: str) -> float:
-    return fmean(share[what] for share in shares)
+    shares: dict[str, list[float]] = {"right": [], "near": []}
+    for seed in seeds:
+        torch.manual_seed(seed)  # use the same embeddings at every rate
+        dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
+        off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
+        for name, most in (("right", 0), ("near", NEAR_DISTANCE)):
+            shares[name].append(float((off <= most).float().mean()))
+    return shares
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -101,10 +102,10 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         f"(it is {numbers['likeness'][0]:.0f} at distance 0)"
     )
     whole, dropped = (numbers["told"][INPUT_KINDS[1]][str(rate)] for rate in (0.0, PAPER_DROPOUT))
-    lost = [before["right"] - after["right"] for before, after in zip(whole, dropped, strict=True)]
+    lost = [before - after for before, after in zip(whole["right"], dropped["right"], strict=True)]
     reason = (
-        f"{_mean(whole, 'right'):.1%} of {positions} positions can be identified from the sum without dropout, and "
-        f"{_mean(dropped, 'right'):.1%} with dropout of {PAPER_DROPOUT} ({_mean(dropped, 'near'):.1%} within "
+        f"{fmean(whole['right']):.1%} of {positions} positions can be identified from the sum without dropout, and "
+        f"{fmean(dropped['right']):.1%} with dropout of {PAPER_DROPOUT} ({fmean(dropped['near']):.1%} within "
         f"{NEAR_DISTANCE} positions). The loss is {fmean(lost):.1%}, and at most {max(lost):.1%} in any seed "
         f"({MAX_LOST_SHARE:.0%} would be large). Guessing identifies {1 / positions:.2%}"
     )
@@ -138,7 +139,7 @@ def draw(numbers: Numbers) -> Figure:
     label(likeness, "Similarity of two positions", "distance (positions)", "dot product (no unit)")
     likeness.set_ylim(bottom=0)
     by_kind = numbers["told"]
-    means = {kind: [100 * _mean(shares, "right") for shares in by_rate.values()] for kind, by_rate in by_kind.items()}
+    means = {kind: [100 * fmean(shares["right"]) for shares in by_rate.values()] for kind, by_rate in by_kind.items()}
     plot_lines(identified, [float(rate) for rate in by_kind[INPUT_KINDS[0]]], means)
     identified.legend(loc="lower left", bbox_to_anchor=(0.16, 0.1))
     identified.axvline(PAPER_DROPOUT, color="#777777", linestyle=":")

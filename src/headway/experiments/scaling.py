@@ -49,7 +49,11 @@ def measure(settings: Settings) -> Numbers:
     for seed in settings.seeds:
         generator = torch.Generator().manual_seed(seed)
         for width in WIDTHS:
-            scores = torch.cat([_scores(width, min(200, queries), generator) for _ in range(-(-queries // 200))])
+            parts = []
+            for _ in range(queries // 200):  # each query has random keys of its own
+                query = torch.randn(200, 1, width, generator=generator)
+                parts.append(query @ torch.randn(200, width, NUM_KEYS, generator=generator))
+            scores = torch.cat(parts).squeeze(1).double()
             for kind in SCALING_KINDS:
                 for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
                     quantities[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
@@ -67,12 +71,6 @@ def measure(settings: Settings) -> Numbers:
     ]
     tables = {f"{NUM_KEYS} keys, mean over seeds": rows}
     return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **quantities, "tables": tables}
-
-
-def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
-    """Return the scores of each query with its own random keys."""
-    query = torch.randn(queries, 1, width, generator=generator)
-    return (query @ torch.randn(queries, width, NUM_KEYS, generator=generator)).squeeze(1).double()
 
 
 def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:

@@ -100,15 +100,6 @@ def _calibration_error(sums: Array) -> float:
     return float(100 * np.abs(right - confidence).sum() / sums[-1])
 
 
-def _overfitting(run: Run, fit: Any) -> Array:
-    return _columns(-run["log_probs"] - fit["training_loss"] * run["num_tokens"], run["num_tokens"])
-
-
-def _ema(run: Run, average: Any) -> Array:
-    gain = average["log_probs"] - _blocks(run["log_probs"])
-    return _columns(gain, _blocks(run["tokens"]))
-
-
 def _beams(one: tuple[int, float], other: tuple[int, float]) -> Callable[[Run, Any], Array]:
     return lambda _, counts: np.hstack([counts[BEAMS.index(setting)] for setting in (one, other)])
 
@@ -134,11 +125,17 @@ _FUNCTIONS: dict[str, tuple[Callable[[Run, Any], Array], Callable[[Array], float
     "loss": (lambda run, scores: _columns(-scores, run["tokens"]), _ratio),
     "bleu": (lambda run, _: run["bleu"]["4"], _bleu),
     "accuracy": (lambda run, fit: _columns(fit["correct"], _blocks(run["num_tokens"])), _percent),
-    "overfitting": (_overfitting, _ratio),
+    "overfitting": (
+        lambda run, fit: _columns(-run["log_probs"] - fit["training_loss"] * run["num_tokens"], run["num_tokens"]),
+        _ratio,
+    ),
     "error": (lambda _, labels: _columns(np.subtract(1, labels["right"]), np.ones(len(labels["right"]))), _percent),
     "calibration": (_binned, _calibration_error),
     "average": (lambda run, scores: _columns(run["log_probs_of_average"] - scores, run["tokens"]), _ratio),
-    "ema": (_ema, _ratio),
+    "ema": (
+        lambda run, mean: _columns(mean["log_probs"] - _blocks(run["log_probs"]), _blocks(run["tokens"])),
+        _ratio,
+    ),
     "beam": (lambda run, _: np.hstack([run["bleu"][beam] for beam in ("4", "1")]), _bleu_gain),
     "wide-beam": (_beams((16, 0.6), (4, 0.6)), _bleu_gain),
     "length-penalty": (_beams((4, 0.6), (4, 0.0)), _bleu_gain),
