@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from headway.errors import ConfigError
-from headway.experiments.corpus import MULTI30K, VERBS, find_data, made_up_sentence, write_files
+from headway.experiments.corpus import MULTI30K, VERBS, find_data, made_up_text, write_files
 from headway.experiments.experiment import Settings
 
 
@@ -15,8 +15,8 @@ def settings(work: Path, *, quick: bool = True, data: Path | None = None) -> Set
 
 
 def test_a_sentence_has_one_verb_and_ends_in_stop() -> None:
-    for seed in range(50):
-        words = made_up_sentence(Random(seed)).split()
+    for sentence in made_up_text(50, Random(1)).splitlines():
+        words = sentence.split()
         assert sum(word in VERBS for word in words) == 1
         assert words[-1] == "stop"
         assert 4 <= len(words) <= 6

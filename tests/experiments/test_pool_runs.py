@@ -16,14 +16,14 @@ import pytest
 from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.evaluation import bleu
 from headway.experiments import pool_runs
-from headway.experiments.changed_transformer import register_changes
+from headway.experiments.changed_transformer import ARCHITECTURE
 from headway.experiments.choices import COMPARISONS
 from headway.experiments.corpus import made_up_text
 from headway.experiments.experiment import Settings
 from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
 from headway.jobs.named_leases import NamedLeases
-from headway.models.registry import ARCHITECTURES
+from headway.models.registry import ARCHITECTURES, register
 from headway.tasks import parse_recipe
 from headway.training.recipe import Recipe
 
@@ -58,7 +58,7 @@ def settings(tmp_path: Path) -> Settings:
 def own_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests of this process must not see the architecture that the pool registers."""
     monkeypatch.setattr(ARCHITECTURES, "_entries", dict(ARCHITECTURES._entries))
-    register_changes()
+    register(ARCHITECTURE)
 
 
 def trial(loss: float, *, diverged: bool = False) -> dict[str, Any]:

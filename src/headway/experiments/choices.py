@@ -305,8 +305,7 @@ def draw(numbers: Numbers) -> Figure:
     for row, (_, found, smallest) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
         color = "C0" if low > 0 else "C1" if high < 0 else "#777777"
-        effects.plot([low, high], [row, row], color=color)
-        effects.plot(middle, row, "o", color=color)
+        effects.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=color)
     effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, _, _ in known], fontsize=10)
     if not known:
         effects.set_xlim(-3, 3)

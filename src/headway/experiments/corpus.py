@@ -39,19 +39,15 @@ def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
     return folder
 
 
-def made_up_sentence(random: Random) -> str:
-    """Draw a sentence like "big dog sees cat stop"; each of the two nouns may have an adjective."""
+def made_up_text(num_sentences: int, random: Random) -> str:
+    """Draw sentences like "big dog sees cat stop", one per line; each of the two nouns may have an adjective."""
 
     def noun_phrase() -> str:
         noun = random.choice(_NOUNS)
         return noun if random.random() < 0.3 else f"{random.choice(_ADJECTIVES)} {noun}"
 
-    return f"{noun_phrase()} {random.choice(VERBS)} {noun_phrase()} stop"
-
-
-def made_up_text(num_sentences: int, random: Random) -> str:
-    """Draw made-up sentences, one per line."""
-    return "".join(f"{made_up_sentence(random)}\n" for _ in range(num_sentences))
+    sentences = (f"{noun_phrase()} {random.choice(VERBS)} {noun_phrase()} stop" for _ in range(num_sentences))
+    return "".join(f"{sentence}\n" for sentence in sentences)
 
 
 def write_files(files: Mapping[str, str], work: Path, kind: str) -> Path:

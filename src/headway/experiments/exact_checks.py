@@ -82,11 +82,8 @@ def _cross_attention() -> Values:
 
 def _convolution() -> Values:
     layer, x = FeedForward(8, 32), torch.randn(2, 7, 8)
-    by_convolution = x.transpose(1, 2)
-    for linear in (layer.inner, layer.outer):
-        by_convolution = F.conv1d(by_convolution, linear.weight[:, :, None], linear.bias)
-        by_convolution = by_convolution.relu() if linear is layer.inner else by_convolution
-    return {"gap": _gap(layer(x), by_convolution.transpose(1, 2))}
+    hidden = F.conv1d(x.mT, layer.inner.weight[:, :, None], layer.inner.bias).relu()
+    return {"gap": _gap(layer(x), F.conv1d(hidden, layer.outer.weight[:, :, None], layer.outer.bias).mT)}
 
 
 def _three_projections() -> Values:

@@ -86,11 +86,9 @@ def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
 
     The table of encodings is computed in float64 or, for float32, as models compute it.
     """
-    if kind == "float32":
-        table = sinusoids(positions + shift, width)
-    else:
-        angles = torch.arange(positions + shift, dtype=torch.float64)[:, None] * _frequencies(width)
-        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    angles = torch.arange(positions + shift, dtype=torch.float64)[:, None] * _frequencies(width)
+    exact = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    table = sinusoids(positions + shift, width) if kind == "float32" else exact
     rotated = table[:positions] @ rotation(width, shift).T.to(table.dtype)
     return float((rotated - table[shift:]).abs().max())
 

@@ -34,7 +34,7 @@ import torch
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions
 from headway.errors import CheckpointError, DataError, DivergenceError
-from headway.experiments.changed_transformer import register_changes
+from headway.experiments.changed_transformer import ARCHITECTURE
 from headway.experiments.code_hash import engine_hash
 from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
 from headway.experiments.experiment import Settings
@@ -43,6 +43,7 @@ from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, rec
 from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
 from headway.jobs.named_leases import NamedLeases
+from headway.models.registry import register
 from headway.predict import Translator
 from headway.storage import atomic_write
 from headway.tasks import parse_recipe, train
@@ -156,7 +157,7 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
         KeyboardInterrupt: The training was interrupted. A later call resumes it.
     """
     torch.set_num_threads(1)
-    register_changes()
+    register(ARCHITECTURE)
     runs, num_done, refusals = all_runs(), 0, Counter[str]()
     leases = NamedLeases(folder.work, [run.name for run in runs])
     while num_done != max_runs:

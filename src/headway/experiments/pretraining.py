@@ -32,16 +32,14 @@ from matplotlib.figure import Figure
 from headway.bundle import MaskedLanguageModelBundle
 from headway.data.labels import read_labeled_texts
 from headway.data.readers import Corpus
-from headway.experiments.corpus import AG_NEWS, VERBS, find_data, made_up_sentence, write_files
+from headway.experiments.corpus import AG_NEWS, VERBS, find_data, made_up_text, write_files
 from headway.experiments.experiment import Numbers, Settings, read_claims
 from headway.experiments.figures import label, plot_lines, subplots
 from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
 from headway.experiments.verdicts import Effect, Regime, Tested, add_variance, difference
 from headway.models.masked import MaskedTransformer
 
-LabeledText = tuple[str, str]
-"""A label and a text."""
-
+LabeledText = tuple[str, str]  # a label and a text
 PRETRAINED, SCRATCH = "pretrained", "from random weights"
 VARIANTS = (PRETRAINED, SCRATCH)
 MIN_GAIN = 0.5  # points of accuracy; smaller gains do not count
@@ -99,8 +97,7 @@ def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
     In the quick version, the label is the verb of a sentence of the made-up language.
     """
     if settings.quick:
-        random = Random(1)
-        sentences = [made_up_sentence(random) for _ in range(400)]
+        sentences = made_up_text(400, Random(1)).splitlines()
         made_up = [(next(word for word in sentence.split() if word in VERBS), sentence) for sentence in sentences]
         return made_up[:300], made_up[300:]
     folder = find_data(settings, AG_NEWS, "AG News")

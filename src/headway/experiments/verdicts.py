@@ -226,9 +226,11 @@ def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, 
         for claim in claims:
             if isinstance(claim, Tested) and not claim.regime.obstacle:
                 groups.setdefault((number, claim.group), []).append(claim)
-    levels_of_groups = levels([[claim.p_value for claim in group] for group in groups.values()])
-    tested = [claim for group in groups.values() for claim in group]
-    level = dict(zip(map(id, tested), (value for group in levels_of_groups for value in group), strict=True))
+    level = dict[int, float]()
+    for group, found in zip(
+        groups.values(), levels([[claim.p_value for claim in group] for group in groups.values()]), strict=True
+    ):
+        level |= zip(map(id, group), found, strict=True)
     return [
         tuple(claim.verdict(level.get(id(claim), LEVEL)) if isinstance(claim, Tested) else claim for claim in claims)
         for claims in judged
