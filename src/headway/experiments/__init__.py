@@ -33,11 +33,12 @@ EXPERIMENT_NAMES = (
 def load_experiment(name: str) -> Experiment:
     """Return the experiment ``name``, or raise :class:`ConfigError` if there is none.
 
-    It is the module of this name: its docstring, ``TITLE``, ``CLAIMS``, ``measure``, ``judge`` and ``draw``.
+    It is the module of this name: its docstring, ``TITLE``, ``measure``, ``judge`` and ``draw``; its claims are in
+    ``claims.toml``, or in ``CLAIMS`` where their rows have another form.
     """
     from headway.config import spelling_hint  # imported here so that importing EXPERIMENT_NAMES stays fast
     from headway.errors import ConfigError
-    from headway.experiments.experiment import Experiment
+    from headway.experiments.experiment import Experiment, read_claims
 
     if name not in EXPERIMENT_NAMES:
         raise ConfigError(
@@ -47,5 +48,6 @@ def load_experiment(name: str) -> Experiment:
     optional = {
         key.lower(): getattr(module, key) for key in ("explain", "DATA_FILES", "READS_POOL") if key in dir(module)
     }
+    claims = module.CLAIMS if hasattr(module, "CLAIMS") else read_claims(name)
     steps = module.measure, module.judge, module.draw
-    return Experiment(name, module.TITLE, str(module.__doc__), module.CLAIMS, *steps, **optional)
+    return Experiment(name, module.TITLE, str(module.__doc__), claims, *steps, **optional)

@@ -22,6 +22,7 @@ contradicts it, and inside it there is no difference that matters.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import fmean
@@ -100,6 +101,7 @@ COMPARISONS = tuple(
 TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in COMPARISONS)
 DATA_FILES, READS_POOL = MULTI30K, True
 _VARIANT = {variant.name: variant for variant in VARIANTS}
+_GROUP_SIZES = Counter(claim.group for claim in COMPARISONS)
 
 
 def measure(settings: Settings) -> Numbers:
@@ -241,17 +243,13 @@ def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequ
     if not claim.baseline:
         return Verdict("not decidable here", f"{reason}; it would take other rates", regime=claim.regime)
     reason += f", and {diverged[1]} of {planned[1]} of {claim.baseline}"
-    is_certain = fisher_p_value(diverged, planned) <= LEVEL / _size(claim.group)
+    is_certain = fisher_p_value(diverged, planned) <= LEVEL / _GROUP_SIZES[claim.group]
     is_worse = diverged[0] / planned[0] > diverged[1] / planned[1]
     agrees = is_certain and claim.direction != "equal" and is_worse == (claim.direction == "worse")
     judged = decide(reason, supported=agrees, refuted=is_certain and not agrees, exact=False)
     if judged.outcome == "not decidable here":
         reason += "; more seeds would be needed, which it would take to be certain"
     return Verdict(judged.outcome, reason, regime=claim.regime)
-
-
-def _size(group: str) -> int:
-    return sum(claim.group == group for claim in COMPARISONS)
 
 
 def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> str:
@@ -269,7 +267,7 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     if claim.baseline:
         plan = [(n, seed) for n, name in enumerate(_sharing(claim)) for seed in range(_VARIANT[name].seeds)]
         error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
-    statistic, size = STATISTICS[claim.statistic], _size(claim.group)
+    statistic, size = STATISTICS[claim.statistic], _GROUP_SIZES[claim.group]
     spread, unit = ASSUMED_SPREAD * statistic.smallest, statistic.unit.partition(",")[0]
     finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":

@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, subplots
 from headway.experiments.verdicts import Regime, Tested, mean_effect
 from headway.models.transformer import Transformer, TransformerConfig
@@ -36,7 +36,6 @@ VOCAB_SIZE = 200  # vocabulary size of random sentences
 NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; they are cheap, so there are many
 
 TITLE = "Residual connections and the gradient"
-CLAIMS = read_claims("depth")
 
 
 def measure(settings: Settings) -> Numbers:

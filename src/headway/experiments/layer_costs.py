@@ -44,7 +44,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import bars, heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
     KERNEL_SIZE,
@@ -86,7 +86,6 @@ MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
 
 TITLE = "What a layer costs"
-CLAIMS = read_claims("layer-costs")
 
 
 def measure(settings: Settings) -> Numbers:

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.positions import sinusoids
@@ -37,7 +37,6 @@ REPORTED_WIDTHS = (16, 128, 512)  # widths in the verdict's text and in the pane
 DRAWN_WIDTH_AND_SHIFT = (16, 3)  # width and shift of the matrix that is drawn
 
 TITLE = "PE(pos+k) is a rotation of PE(pos)"
-CLAIMS = read_claims("linear-shift")
 
 
 def measure(settings: Settings) -> Numbers:

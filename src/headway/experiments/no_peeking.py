@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import bars, heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
@@ -37,7 +37,6 @@ LOGIT_TOLERANCE = 1e-4  # larger than rounding errors (logits are about 1), smal
 NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
 
 TITLE = "No peeking, and padding changes nothing"
-CLAIMS = read_claims("no-peeking")
 
 
 class _NoCausalMask(Transformer):
@@ -87,8 +86,6 @@ def measure(settings: Settings) -> Numbers:
         torch.manual_seed(seed)
         source, target = _batch()
         for name in MODELS:
-            if settings.quick and name.startswith("Transformer, "):
-                continue
             model = _make(name)
             influence = _influence(model, source, target)
             result = results.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})

@@ -60,8 +60,7 @@ class Variant:
     @property
     def steps(self) -> int:
         """Number of steps of a run."""
-        steps: int = recipe_sections(self, 0, None)["training"]["steps"]
-        return steps
+        return int(recipe_sections(self, 0, None)["training"]["steps"])
 
 
 @dataclass(frozen=True)

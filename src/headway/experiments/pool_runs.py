@@ -140,8 +140,7 @@ def _read(path: Path, changed: int) -> PoolRecord:
 
 
 def _own_rate(variant: Variant) -> float:
-    rate: float = recipe_sections(variant, 0, None)["optimizer"]["learning_rate"]
-    return rate
+    return float(recipe_sections(variant, 0, None)["optimizer"]["learning_rate"])
 
 
 def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None = None) -> None:

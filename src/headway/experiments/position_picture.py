@@ -26,7 +26,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import heat_map, label, plot_lines, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.dropout import Dropout
@@ -40,7 +40,6 @@ NEAR_DISTANCE = 5  # "nearly identified" means that the nearest encoding is at m
 INPUT_KINDS = ("encoding alone", "embedding + encoding")
 
 TITLE = "Positional encoding as a picture"
-CLAIMS = read_claims("position-picture")
 
 
 def measure(settings: Settings) -> Numbers:

@@ -18,7 +18,6 @@ pretrained models. The full version has one pretraining run of 25 minutes and 24
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -33,7 +32,7 @@ from headway.bundle import MaskedLanguageModelBundle
 from headway.data.labels import read_labeled_texts
 from headway.data.readers import Corpus
 from headway.experiments.corpus import AG_NEWS, VERBS, find_data, made_up_text, write_files
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, plot_lines, subplots
 from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
 from headway.experiments.verdicts import Effect, Regime, Tested, add_variance, difference
@@ -59,7 +58,6 @@ _QUICK_SIZE: dict[str, Any] = {"d_model": 32, "num_heads": 2, "d_ff": 64, "encod
 _PRETRAINING_RATE, _RATES = 5e-3, {PRETRAINED: 3e-3, SCRATCH: 1e-2}
 
 TITLE = "Pretraining and the number of labeled texts"
-CLAIMS = read_claims("pretraining")
 DATA_FILES = AG_NEWS
 
 
@@ -68,10 +66,12 @@ def measure(settings: Settings) -> Numbers:
     train, test = _read(settings)
     texts = write_files({"texts.txt": "".join(f"{text}\n" for _, text in train)}, settings.work_folder, "unlabeled")
     pretrained = _pretrain(settings, texts)
-    runs = []
+    runs = list[Numbers]()
     for seed, (count, steps, rows) in product(settings.seeds, _QUICK if settings.quick else _FULL):
         chosen = train if count is None else Random(seed).sample(train, count)
-        folder = write_files({"train.tsv": _tsv(chosen), "test.tsv": _tsv(test)}, settings.work_folder, "labeled")
+        parts = {"train.tsv": chosen, "test.tsv": test}
+        files = {file: "".join(f"{name}\t{text}\n" for name, text in part) for file, part in parts.items()}
+        folder = write_files(files, settings.work_folder, "labeled")
         for variant in VARIANTS:
             trained = _train_classifier(settings, variant, seed, folder, pretrained["model"], (steps, rows))
             row = {"variant": variant, "seed": seed, "labeled": len(chosen), "steps": steps}
@@ -80,22 +80,14 @@ def measure(settings: Settings) -> Numbers:
         {"labeled texts": count}
         | {f"{name}: accuracy (%)": format_mean_std(runs, "accuracy", variant=name, labeled=count) for name in VARIANTS}
         | {"minutes of fine-tuning": format_mean_std(runs, "minutes", variant=PRETRAINED, labeled=count)}
-        for count in _counts(runs)
+        for count in sorted({row["labeled"] for row in runs})
     ]
     caption = f"Accuracy, means over seeds with standard deviations (pretraining: {pretrained['minutes']:.3g} minutes)"
     return {"runs": runs, "classes": len({name for name, _ in train}), "tables": {caption: table}}
 
 
-def _counts(runs: Iterable[dict[str, Any]]) -> list[int]:
-    """Return the numbers of labeled texts in ascending order."""
-    return sorted({row["labeled"] for row in runs})
-
-
 def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
-    """Return the labeled texts for training and for the test.
-
-    In the quick version, the label is the verb of a sentence of the made-up language.
-    """
+    """Return the labeled texts for training and for the test; in the quick version, the verb is the label."""
     if settings.quick:
         sentences = made_up_text(400, Random(1)).splitlines()
         made_up = [(next(word for word in sentence.split() if word in VERBS), sentence) for sentence in sentences]
@@ -104,10 +96,6 @@ def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
     corpora = (Corpus(files=(Path(name).name,)) for name in AG_NEWS)
     train, test = ([(name, text) for text, name in read_labeled_texts(corpus, folder)] for corpus in corpora)
     return train, test
-
-
-def _tsv(texts: Iterable[LabeledText]) -> str:
-    return "".join(f"{name}\t{text}\n" for name, text in texts)
 
 
 def _pretrain(settings: Settings, folder: Path) -> Numbers:
@@ -169,7 +157,7 @@ def _schedule(rate: float, steps: int) -> dict[str, Any]:
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge by the differences of accuracies with the fewest, 100 times as many, and all labeled texts."""
     runs = numbers["runs"]
-    few, _, many, every = _counts(runs)
+    few, _, many, every = sorted({row["labeled"] for row in runs})
 
     def gap(count: int, against: int) -> Effect:
         """Return the gain, with the chance of seeds and that of the test texts."""
@@ -198,7 +186,7 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 def draw(numbers: Numbers) -> Figure:
     """Draw the accuracy of both classifiers, and what pretraining gains, over the number of labeled texts."""
     picture, (accuracies, gains) = subplots(TITLE, ncols=2, size=(15.0, 5.5))
-    runs, counts = numbers["runs"], _counts(numbers["runs"])
+    runs, counts = numbers["runs"], sorted({row["labeled"] for row in numbers["runs"]})
     values = {name: [column(runs, "accuracy", variant=name, labeled=count) for count in counts] for name in VARIANTS}
     plot_lines(accuracies, counts, {name: [fmean(seeds) for seeds in seen] for name, seen in values.items()})
     for number, seen in enumerate(values.values()):

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.inspection.picture_files import MARKERS
@@ -39,7 +39,6 @@ SCALING_KINDS = ("without", "with")
 SCORE_FORMULAS = {"without": "q·k", "with": "q·k / √d_k"}
 
 TITLE = "Why divide by √d_k?"
-CLAIMS = read_claims("scaling")
 
 
 def measure(settings: Settings) -> Numbers:
@@ -57,15 +56,11 @@ def measure(settings: Settings) -> Numbers:
             for kind in SCALING_KINDS:
                 for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
                     quantities[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
+    captions = {"variance": "variance", "entropy": "entropy (nats)", "gradient": "gradient, median"}
+    captions |= {"vanished": "share of queries with a gradient below 0.001"}
     rows = [
-        {
-            "d_k": width,
-            "softmax of": SCORE_FORMULAS[kind],
-            "variance": fmean(quantities[kind]["variance"][str(width)]),
-            "entropy (nats)": fmean(quantities[kind]["entropy"][str(width)]),
-            "gradient, median": fmean(quantities[kind]["gradient"][str(width)]),
-            "queries with a gradient below 0.001 (%)": 100 * fmean(quantities[kind]["vanished"][str(width)]),
-        }
+        {"d_k": width, "softmax of": SCORE_FORMULAS[kind]}
+        | {caption: fmean(quantities[kind][name][str(width)]) for name, caption in captions.items()}
         for width in WIDTHS
         for kind in SCALING_KINDS
     ]

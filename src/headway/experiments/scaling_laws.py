@@ -46,7 +46,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
-from headway.experiments.experiment import Numbers, Settings, read_claims
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, subplots
 from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
 from headway.experiments.verdicts import Regime, Tested, mean_effect
@@ -69,7 +69,6 @@ _TRAIN_CHARACTERS, _DEV_CHARACTERS = 30_000_000, 200_000
 _MAX_AT_END = 0.25  # share of the cases in which the best size may be the smallest or the largest
 
 TITLE = "Loss, compute and the size of language models"
-CLAIMS = read_claims("scaling-laws")
 DATA_FILES = BOOKS
 
 
@@ -156,14 +155,10 @@ def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         at_end = weights in (points[0][0], points[-1][0])
         best.append({"compute": compute, "weights": weights, "loss": loss, "at_end": at_end})
     logs = {key: np.log([point[key] for point in best]) for key in ("compute", "weights", "loss")}
-    size, loss_line = (np.polyfit(logs["compute"], logs[key], 1) for key in ("weights", "loss"))
+    keys = {"loss": "loss", "size": "weights"}
+    lines = {name: np.polyfit(logs["compute"], logs[key], 1).tolist() for name, key in keys.items()}
     exponents = -np.diff(logs["loss"]) / np.diff(logs["compute"])
-    return {
-        "best": best,
-        "loss": loss_line.tolist(),
-        "size": size.tolist(),
-        "bend": float(exponents[-1] - exponents[0]),
-    }
+    return {"best": best, **lines, "bend": float(exponents[-1] - exponents[0])}
 
 
 def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -81,12 +81,9 @@ def _percent(sums: Array) -> float:
     return 100 * _ratio(sums)
 
 
-def _bleu(sums: Array) -> float:
-    return find_metric("bleu").value(sums)
-
-
 def _bleu_gain(sums: Array) -> float:
-    return _bleu(sums[: len(sums) // 2]) - _bleu(sums[len(sums) // 2 :])
+    value, half = find_metric("bleu").value, len(sums) // 2
+    return value(sums[:half]) - value(sums[half:])
 
 
 def _binned(_: Run, labels: Any) -> Array:
@@ -123,7 +120,7 @@ def _cross_heads(sums: Array) -> float:
 
 _FUNCTIONS: dict[str, tuple[Callable[[Run, Any], Array], Callable[[Array], float]]] = {
     "loss": (lambda run, scores: _columns(-scores, run["tokens"]), _ratio),
-    "bleu": (lambda run, _: run["bleu"]["4"], _bleu),
+    "bleu": (lambda run, _: run["bleu"]["4"], lambda sums: find_metric("bleu").value(sums)),
     "accuracy": (lambda run, fit: _columns(fit["correct"], _blocks(run["num_tokens"])), _percent),
     "overfitting": (
         lambda run, fit: _columns(-run["log_probs"] - fit["training_loss"] * run["num_tokens"], run["num_tokens"]),
