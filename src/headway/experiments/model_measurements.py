@@ -80,14 +80,12 @@ class TrainedModel:
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return the tokens of pairs, with the special tokens of both sides."""
         special = self.bundle.token_template.fill()
-        sources, targets = zip(*pairs, strict=True)
+        tokenizers = self.bundle.source_tokenizer, self.bundle.target_tokenizer
+        texts = zip(tokenizers, zip(*pairs, strict=True), strict=True)
+        sources, targets = (tokenizer.encode_batch(list(side)) for tokenizer, side in texts)
         return [
             (special.add_to_source(source), [*special.target_prefix, *target, EOS])
-            for source, target in zip(
-                self.bundle.source_tokenizer.encode_batch(list(sources)),
-                self.bundle.target_tokenizer.encode_batch(list(targets)),
-                strict=True,
-            )
+            for source, target in zip(sources, targets, strict=True)
         ]
 
     def translator(self, weights: str = "last", precision: Any = "float32") -> Translator:
@@ -240,16 +238,14 @@ def measure_length(trained: TrainedModel) -> list[Any]:
     """
     pairs, translator = read_pairs(trained.corpus, TEST), trained.translator()
     last = range(max(SENTENCES_BEFORE), len(pairs), _EVERY)
-    columns = list[Sequence[float]]()
+    scored = list[list[list[float]]]()  # log-probabilities of the tokens
     for before in SENTENCES_BEFORE:
         texts = [[" ".join(side) for side in zip(*pairs[at - before : at + 1], strict=True)] for at in last]
-        scored = translator.score(*(list(side) for side in zip(*texts, strict=True)))
-        lengths = [len(target.token_log_probabilities) for target in scored] if not before else columns[0]
-        columns = columns or [lengths]
-        columns.append(
-            [sum(target.token_log_probabilities[-int(n) :]) for target, n in zip(scored, lengths, strict=True)]
-        )
-    return in_blocks(np.array(columns).T)
+        results = translator.score(*(list(side) for side in zip(*texts, strict=True)))
+        scored.append([list(result.token_log_probabilities) for result in results])
+    lengths = [len(tokens) for tokens in scored[0]]
+    columns = [[sum(tokens[-n:]) for tokens, n in zip(of_texts, lengths, strict=True)] for of_texts in scored]
+    return in_blocks(np.array([lengths, *columns]).T)
 
 
 @torch.inference_mode()

@@ -129,26 +129,23 @@ def _influence(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge whether all logits of sound models stay unchanged and logits of the broken models change."""
-    models = numbers["models"]
-    return (
-        _judge_leak(models, "earlier", NO_CAUSAL, "a later token changes an earlier logit by"),
-        _judge_leak(models, "padding", NO_PADDING, "more padding changes a logit by"),
-    )
-
-
-def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
-    sound = {name: max(result[what]) for name, result in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
-    worst = max(sound, key=sound.__getitem__)
-    caught = min(models[broken][what])
-    reason = (
-        f"{words} at most {sound[worst]:.2g} in {len(sound)} models (the largest change: {worst}), and by at least "
-        f"{caught:.2g} in the control, a {broken}"
-    )
-    wrong = sound[worst] > LOGIT_TOLERANCE
-    blind = min(caught, *(min(result["later"]) for result in models.values())) < 10 * LOGIT_TOLERANCE
-    if blind and not wrong:
-        reason += ": the measurement would not detect errors"
-    return decide(reason, supported=not wrong and not blind, refuted=wrong)
+    models, verdicts = numbers["models"], list[Verdict]()
+    later = min(min(result["later"]) for result in models.values())
+    for what, broken, words in (
+        ("earlier", NO_CAUSAL, "a later token changes an earlier logit by"),
+        ("padding", NO_PADDING, "more padding changes a logit by"),
+    ):
+        sound = {name: max(result[what]) for name, result in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
+        worst, caught = max(sound, key=sound.__getitem__), min(models[broken][what])
+        reason = (
+            f"{words} at most {sound[worst]:.2g} in {len(sound)} models (the largest change: {worst}), and by at least "
+            f"{caught:.2g} in the control, a {broken}"
+        )
+        wrong, blind = sound[worst] > LOGIT_TOLERANCE, min(caught, later) < 10 * LOGIT_TOLERANCE
+        if blind and not wrong:
+            reason += ": the measurement would not detect errors"
+        verdicts.append(decide(reason, supported=not wrong and not blind, refuted=wrong))
+    return tuple(verdicts)
 
 
 def draw(numbers: Numbers) -> Figure:

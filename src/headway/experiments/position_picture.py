@@ -92,26 +92,28 @@ def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seeds: Se
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
     nearest, spread, positions = numbers["nearest"], numbers["likeness_spread"], numbers["positions"]
-    distinct = (
-        f"the distance between the two closest of {positions} encodings is {nearest:.3f} (each has a length of "
-        f"{(WIDTH / 2) ** 0.5:.0f})"
-    )
-    alike = (
-        f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
-        f"(it is {numbers['likeness'][0]:.0f} at distance 0)"
-    )
     whole, dropped = (numbers["told"][INPUT_KINDS[1]][str(rate)] for rate in (0.0, PAPER_DROPOUT))
     lost = [before - after for before, after in zip(whole["right"], dropped["right"], strict=True)]
-    reason = (
-        f"{fmean(whole['right']):.1%} of {positions} positions can be identified from the sum without dropout, and "
-        f"{fmean(dropped['right']):.1%} with dropout of {PAPER_DROPOUT} ({fmean(dropped['near']):.1%} within "
-        f"{NEAR_DISTANCE} positions). The loss is {fmean(lost):.1%}, and at most {max(lost):.1%} in any seed "
-        f"({MAX_LOST_SHARE:.0%} would be large). Guessing identifies {1 / positions:.2%}"
-    )
     return (
-        decide(distinct, supported=nearest > 0.01),
-        decide(alike, supported=spread < 1e-3),
-        decide(reason, supported=max(lost) < MAX_LOST_SHARE, refuted=min(lost) > MAX_LOST_SHARE, exact=False),
+        decide(
+            f"the distance between the two closest of {positions} encodings is {nearest:.3f} (each has a length of "
+            f"{(WIDTH / 2) ** 0.5:.0f})",
+            supported=nearest > 0.01,
+        ),
+        decide(
+            f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
+            f"(it is {numbers['likeness'][0]:.0f} at distance 0)",
+            supported=spread < 1e-3,
+        ),
+        decide(
+            f"{fmean(whole['right']):.1%} of {positions} positions can be identified from the sum without dropout, and "
+            f"{fmean(dropped['right']):.1%} with dropout of {PAPER_DROPOUT} ({fmean(dropped['near']):.1%} within "
+            f"{NEAR_DISTANCE} positions). The loss is {fmean(lost):.1%}, and at most {max(lost):.1%} in any seed "
+            f"({MAX_LOST_SHARE:.0%} would be large). Guessing identifies {1 / positions:.2%}",
+            supported=max(lost) < MAX_LOST_SHARE,
+            refuted=min(lost) > MAX_LOST_SHARE,
+            exact=False,
+        ),
     )
 
 
