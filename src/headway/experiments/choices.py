@@ -55,6 +55,7 @@ from headway.experiments.verdicts import (
     seed_effects,
 )
 
+GATE = "baseline", "bleu", 35
 ASSUMED_SPREAD = 0.7  # between seeds, in smallest differences (0.35 BLEU), until the baseline's seeds have shown it
 
 
@@ -94,7 +95,9 @@ class ChoiceClaim:
 
 
 COMPARISONS = tuple(
-    ChoiceClaim(Claim(text, source, literature), group["name"], group["regime"], tuple(group["gate"]), *comparison)
+    ChoiceClaim(
+        Claim(text, source, literature), group["name"], group["regime"], tuple(group.get("gate", GATE)), *comparison
+    )
     for group in read_declarations("claims.toml")["choices"]
     for *comparison, source, literature, text in group["claims"]
 )

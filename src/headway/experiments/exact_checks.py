@@ -38,7 +38,7 @@ _WORDS = 40  # vocabulary
 _STACK = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
 
 TITLE = "What a computation decides"
-CHECKS = read_declarations("claims.toml")["exact-checks"]["claims"]
+CHECKS = read_declarations("claims.toml")["exact-checks"]
 CLAIMS = tuple(Claim(text, source) for *_, text, source, _ in CHECKS)
 
 EXAMPLE = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]], dtype=torch.float64)

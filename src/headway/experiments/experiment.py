@@ -68,7 +68,7 @@ def read_declarations(name: str) -> dict[str, Any]:
 
 def read_claims(name: str) -> tuple[Claim, ...]:
     """Return the claims of an experiment, in ``claims.toml``."""
-    return tuple(Claim(*row) for row in read_declarations("claims.toml")[name]["claims"])
+    return tuple(Claim(*row) for row in read_declarations("claims.toml")[name])
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,7 @@ class TaskComparison:
 
 COMPARISONS = tuple(
     TaskComparison(Claim(text, source, literature), task, [one.rsplit(" ", 1), other.rsplit(" ", 1)], sign == "=")
-    for task, one, sign, other, source, literature, text in read_declarations("claims.toml")["synthetic-tasks"][
-        "claims"
-    ]
+    for task, one, sign, other, source, literature, text in read_declarations("claims.toml")["synthetic-tasks"]
 )
 TITLE, CLAIMS = "Made-up tasks: positions, heads, short paths", tuple(comparison.claim for comparison in COMPARISONS)
 
