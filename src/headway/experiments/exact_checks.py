@@ -101,7 +101,8 @@ def _any_length() -> Values:
     joined = torch.cat([short, long], 1)
     mask = torch.arange(53) < 3
     alone, within = layer(short), layer(joined, mask=mask.expand(1, 53, 53))[:, :3]
-    return {"gap": _gap(alone, within), "rows": layer(long).size(1)}
+    values = {"gap": _gap(alone, within), "rows": float(layer(long).size(1))}
+    return values | {"differs": max(values["gap"], abs(values["rows"] - 50))}
 
 
 def _unmasked_padding() -> Values:
