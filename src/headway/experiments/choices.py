@@ -275,12 +275,11 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
         chance = equality_power(statistic.smallest, spread * error, freedom, LEVEL / size)
-        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {statistic.smallest:g} {unit}, "
-        finds += "if nothing does,"
+        least = f"{statistic.smallest:g} {unit}"
+        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
     hours = sum(core_hours(run, speeds) for run in missing)
-    counts = " against ".join(
-        f"{count} of {_VARIANT[name].seeds} seeds" for name, count in zip(claim.sides, recorded, strict=True)
-    )
+    pairs = zip(recorded, claim.sides, strict=True)
+    counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
         f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, after "

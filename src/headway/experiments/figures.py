@@ -40,9 +40,7 @@ _STYLE: dict[str, Any] = {
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """Return a context manager in which matplotlib uses the experiments' style. ``Experiment.draw`` is called inside
-    it.
-    """
+    """Return a context manager with the experiments' style of matplotlib, in which ``Experiment.draw`` is called."""
     return picture_files.figure_style(_STYLE)
 
 

@@ -231,7 +231,7 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     model = TrainedModel(run_folder, corpus)
     for key in lacking:
         settings.say(f"measuring {key} of {run.name}")
-        by = {"engine": engine_hash(), "date": _now()}
+        by = {"engine": engine_hash(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
         for part, value in (("measured", MEASUREMENTS[key](model)), ("measured_by", by)):
             record = {**record, part: {**record.get(part, {}), key: value}}
         write_record(folder.path(run.name), record)
@@ -265,7 +265,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
         "cpu_seconds_per_step": round(seconds / steps, 4) if steps else None,
         "engine": engine_hash(),
         "starts": json.loads((run_folder / "environment.json").read_text(encoding="utf-8")),
-        "date": _now(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if not diverged and not (run_folder / "last").is_dir():
         average_checkpoints(run_folder, 1, run_folder / "last")
@@ -280,10 +280,6 @@ def _data(run: PoolRun, folder: PoolFolder, settings: Settings) -> tuple[Path, d
     files, name = (AG_NEWS, "AG News") if run.variant.classifies else (MULTI30K, "Multi30k")
     corpus, hashes = find_data(settings, files, name), ContentHashes(folder.work / "inputs.json")
     return corpus, {file: hashes.hash_file(corpus.parent / file) for file in files}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _last_step(run_folder: Path) -> int:

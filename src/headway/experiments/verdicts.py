@@ -293,9 +293,7 @@ def _design(variants: Sequence[int], seeds: Sequence[int]) -> tuple[NDArray[np.i
     """Return the number of each run's variant, and the design: a column for each variant and for each further seed."""
     kinds, of_variant = np.unique(variants, return_inverse=True)
     _, of_seed = np.unique(seeds, return_inverse=True)
-    return of_variant, np.concatenate(
-        [np.eye(len(kinds))[of_variant], np.eye(of_seed.max() + 1)[of_seed][:, 1:]], axis=1
-    )
+    return of_variant, np.hstack([np.eye(len(kinds))[of_variant], np.eye(of_seed.max() + 1)[of_seed][:, 1:]])
 
 
 def planned_error(variants: Sequence[int], seeds: Sequence[int]) -> tuple[float, int]:
@@ -363,13 +361,12 @@ def holm(p_values: Array, level: float | Array = LEVEL) -> Array:
         p_values: p values of the claims of one experiment (last axis), for any number of experiments.
         level: The level of each experiment.
     """
-    order = np.argsort(p_values, axis=-1, kind="stable")
-    steps = np.asarray(level)[..., None] / np.arange(p_values.shape[-1], 0, -1)
+    order, count = np.argsort(p_values, axis=-1, kind="stable"), p_values.shape[-1]
+    steps = np.asarray(level)[..., None] / np.arange(count, 0, -1)
     passed = np.take_along_axis(p_values, order, -1) <= steps
-    first = np.where(passed.all(-1), p_values.shape[-1] - 1, passed.argmin(-1))[..., None]  # the step that fails
-    sorted_levels = np.take_along_axis(
-        np.broadcast_to(steps, p_values.shape), np.minimum(np.arange(p_values.shape[-1]), first), -1
-    )
+    first = np.where(passed.all(-1), count - 1, passed.argmin(-1))[..., None]  # the step that fails
+    reached = np.minimum(np.arange(count), first)
+    sorted_levels = np.take_along_axis(np.broadcast_to(steps, p_values.shape), reached, -1)
     result = np.empty_like(sorted_levels)
     np.put_along_axis(result, order, sorted_levels, -1)
     return result
