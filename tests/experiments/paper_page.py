@@ -51,7 +51,7 @@ def decision(by: str, words: str = "") -> tuple[str, str]:
     kind, _, what = by.partition(" ")
     if kind == "experiment":
         claim, verdict = claim_of(by, words)
-        text = f"“{claim['text']}”." if claim["quoted"] else claim["text"]
+        text = f"{claim['text']}{'.' * claim['text'].endswith('”')}"
         return verdict["outcome"], f"[{what}](experiments/{what}.png): {text} {_sentence(verdict['reason'])}"
     if kind == "test":
         file, _, name = what.partition("::")

@@ -106,6 +106,17 @@ def _leak(model: str, what: str, size: float) -> Callable[[Any], None]:
     return change
 
 
+def _scores(ms: float, mib: float) -> Callable[[Any], None]:
+    """The additive score takes these multiples of the time and the memory of the paper's."""
+
+    def change(numbers: Any) -> None:
+        rounds = [2.0 + number / 100 for number in range(15)]
+        numbers["milliseconds"] |= {layer_costs.PAPER: rounds, layer_costs.ADDITIVE: [ms * time for time in rounds]}
+        numbers["mebibytes"] |= {layer_costs.PAPER: 4.0, layer_costs.ADDITIVE: 4.0 * mib}
+
+    return change
+
+
 def _growth(restricted: float, whole: float) -> Callable[[Any], None]:
     """Time and memory grow with these powers of n."""
 
@@ -136,6 +147,10 @@ def _growth(restricted: float, whole: float) -> Callable[[Any], None]:
         ("layer-costs", 5, _growth(1.0, 1.0), OPEN),
         ("layer-costs", 6, _memory(2, 2), HOLDS),
         ("layer-costs", 6, _memory(2, 1), FAILS),
+        ("layer-costs", 7, _scores(3.0, 2.0), "reproduced"),
+        ("layer-costs", 7, _scores(1.9, 2.0), OPEN),
+        ("layer-costs", 7, _scores(0.9, 2.0), "opposite here"),
+        ("layer-costs", 7, _scores(3.0, 0.9), "opposite here"),
         ("no-peeking", 0, _leak("Transformer", "earlier", 0.01), FAILS),
         ("no-peeking", 0, _leak(no_peeking.NO_CAUSAL, "earlier", 0.0), OPEN),
         ("no-peeking", 0, _leak("Transformer", "later", 0.0), OPEN),

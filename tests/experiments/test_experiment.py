@@ -20,13 +20,13 @@ from headway.errors import ConfigError, DataError
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 from headway.experiments.code_hash import code_hash, tokens_of
 from headway.experiments.experiment import (
-    OURS,
     Claim,
     Experiment,
     ExperimentRecord,
     Numbers,
     Settings,
-    run_experiment,
+    measure_experiment,
+    publish,
     to_json_values,
 )
 from headway.experiments.figures import figure_style, label, shared_legend, subplots
@@ -44,6 +44,11 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
+def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> ExperimentRecord:
+    measure_experiment(experiment, settings, folder, command=command)
+    return publish([experiment], folder)[0]
+
+
 class Stub:
     """An experiment that counts its measurements."""
 
@@ -53,7 +58,7 @@ class Stub:
             name,
             f"Title {NASTY}",
             f"First paragraph {NASTY}\nof two lines\n\n    x = y\n",
-            (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("Claim two", "paper, 1", quoted=True)),
+            (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("“Claim two”", "paper, 1")),
             self.measure,
             lambda numbers: (
                 Verdict("holds exactly", f"because {NASTY}"),
@@ -87,7 +92,7 @@ class TestRunning:
         record = run_experiment(Stub().experiment, settings, tmp_path, command="headway experiment stub")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["stub.json", "stub.png", "stub.svg"]
         found = json.loads((tmp_path / "stub.json").read_text(encoding="utf-8"))
-        assert found["claims"][1] == {"text": "Claim two", "source": "paper, 1", "quoted": True, "literature": ""}
+        assert found["claims"][1] == {"text": "“Claim two”", "source": "paper, 1", "literature": ""}
         assert [each["outcome"] for each in found["verdicts"]] == ["holds exactly", "does not hold"]
         assert found["numbers"]["values"] == [1.5, None]
         code = found["how"].pop("code")
@@ -276,13 +281,13 @@ class TestNames:
         assert "`" not in experiment.description  # shown in the report unchanged
         for claim in experiment.claims:
             assert claim.source
-            assert claim.quoted or claim.text.endswith((".", "?"))
-            assert not (claim.quoted and claim.source.startswith(OURS))
+            assert claim.text.endswith((".", "?", "”"))
+            assert not (claim.text.startswith("“") and claim.source.startswith("ours"))
 
     def test_an_unknown_one(self) -> None:
         with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
             load_experiment("scalin")
-        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, attention-numbers, .*scaling-laws"):
+        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, choices, .*scaling-laws"):
             load_experiment("zzz")
 
 

@@ -9,7 +9,7 @@ import pytest
 from headway.experiments import training
 from headway.experiments.corpus import made_up_text, write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.training import make_recipe, merge_sections, train_recipe
+from headway.experiments.training import column, format_mean_std, make_recipe, merge_sections, train_recipe
 from headway.training.loop import Result
 from headway.training.recipe import Recipe
 
@@ -34,10 +34,10 @@ def recipe(settings: Settings, seed: int = 1, text_seed: int = 1) -> Recipe:
 
 def test_a_model_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train_recipe(quick, recipe(quick), "model")
-    assert (first.model_folder / "config.json").is_file()
-    assert first.dev_loss > 0
-    assert first.training_seconds > 0
-    assert train_recipe(quick, recipe(quick, seed=2), "model").run_folder != first.run_folder
+    assert (quick.work_folder / first["model"] / "config.json").is_file()
+    assert first["loss"] > 0
+    assert first["minutes"] > 0
+    assert train_recipe(quick, recipe(quick, seed=2), "model")["model"] != first["model"]
     monkeypatch.delattr(training, "train")  # trained models need none
     assert train_recipe(quick, recipe(quick), "model") == first
     with pytest.raises(NameError):
@@ -49,8 +49,15 @@ def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypat
     with pytest.raises(KeyboardInterrupt):
         train_recipe(quick, recipe(quick), "model")
     monkeypatch.undo()
-    assert train_recipe(quick, recipe(quick), "model").dev_loss > 0  # nothing was recorded as done
+    assert train_recipe(quick, recipe(quick), "model")["loss"] > 0  # nothing was recorded as done
 
 
 def test_later_sections_replace_earlier_keys() -> None:
     assert merge_sections({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}, "b": {}}) == {"a": {"x": 3, "y": 2}, "b": {}}
+
+
+def test_columns_and_means() -> None:
+    runs = [{"variant": "a", "bleu": 1}, {"variant": "b", "bleu": 2.5}, {"variant": "a", "bleu": 3}]
+    assert column(runs, "bleu", variant="a") == [1, 3]
+    assert format_mean_std(runs, "bleu", variant="a") == "2 ± 1.4"  # the standard deviation is sqrt(2)
+    assert format_mean_std(runs, "bleu", variant="b") == "2.5"

@@ -82,8 +82,8 @@ def test_a_missing_corpus_is_named(name: str, tmp_path: Path) -> None:
 def test_random_weights_are_a_start_with_the_same_vocabulary(tmp_path: Path) -> None:
     settings = Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
     texts = write_files({"texts.txt": "one two three\n" * 200}, tmp_path, "unlabeled")
-    pretrained = pretraining._pretrain(settings, texts).model_folder
-    first, other = (pretraining._random_weights(settings, pretrained, seed) for seed in (1, 2))
+    pretrained = tmp_path / pretraining._pretrain(settings, texts)["model"]
+    first, other = (pretraining._random_weights(pretrained, seed) for seed in (1, 2))
     assert (first / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
     weights = [(folder / "model.safetensors").read_bytes() for folder in (first, other, pretrained)]
     assert len(set(weights)) == 3

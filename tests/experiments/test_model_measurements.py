@@ -10,13 +10,13 @@ from headway.experiments.model_measurements import (
     read_targets,
     removed_head,
 )
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet, Record
+from headway.experiments.statistics_of_runs import STATISTICS, Record, rows_by_statistic
 from headway.experiments.verdicts import resampled_error
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention
 from headway.text.base import BOS, EOS
 
-TEST = EvaluationSet(["a b"] * BLOCKS, np.full(BLOCKS, 2.0))
+TEST = ["a b"] * BLOCKS, np.full(BLOCKS, 2.0)  # references, and their numbers of tokens
 
 
 def small_model() -> Transformer:
@@ -58,6 +58,7 @@ def test_blocks_add_up() -> None:
 def record(**parts: object) -> Record:
     """Return the record of a model whose tokenizer makes twice as many tokens as the baseline's."""
     scores = {"log_probs": [-2.0] * BLOCKS, "log_probs_of_average": [-1.0] * BLOCKS, "num_tokens": [4] * BLOCKS}
+    scores |= {"translations": {beam: ["a b"] * BLOCKS for beam in ("1", "4")}}
     return {"diverged": False, **scores, **parts}
 
 
@@ -66,11 +67,11 @@ def record(**parts: object) -> Record:
     [
         ("loss", {}, 1.0),  # 2 nats a sentence of 2 tokens
         ("average", {}, 0.5),
-        ("overfitting", {"fit": {"training_loss": 0.375}}, 0.125),  # both per token of its own
-        ("accuracy", {"fit": {"correct": [1] * BLOCKS}}, 25.0),
+        ("overfitting", {"fit": {"training_loss": 0.375, "correct": [1] * BLOCKS}}, 0.125),  # per token of its own
+        ("accuracy", {"fit": {"training_loss": 0.375, "correct": [1] * BLOCKS}}, 25.0),
         # Ten texts, 9 of them right, with a confidence of 0.95: in the bin of 0.9 to 1, 0.9 - 0.95.
         ("calibration", {"labels": {"right": [1] * 9 + [0], "confidence": [0.95] * 10}}, 5.0),
-        ("error", {"labels": {"right": [1, 1, 1, 0]}}, 25.0),
+        ("error", {"labels": {"right": [1, 1, 1, 0], "confidence": [0.5] * 4}}, 25.0),
         # Of 4 heads, the one over the source costs 0.2 nats per token, the others 0, 0.01 and 0.1: half are cheap.
         (
             "cheap-heads",
@@ -100,12 +101,11 @@ def record(**parts: object) -> Record:
     ],
 )
 def test_statistics_by_hand(statistic: str, measured: dict[str, object], value: float) -> None:
-    rows = STATISTICS[statistic].rows_of(record(measured=measured), TEST)
-    assert rows is not None
+    rows = rows_by_statistic(record(measured=measured), *TEST)[statistic]
     assert STATISTICS[statistic].value(rows.sum(0)) == pytest.approx(value, abs=1e-9)
     assert resampled_error(rows, STATISTICS[statistic].value) < 1e-9 or statistic in ("error", "calibration")
 
 
 def test_a_run_that_diverged_or_lacks_a_measurement_has_no_value() -> None:
-    assert STATISTICS["loss"].rows_of({**record(), "diverged": True}, TEST) is None
-    assert STATISTICS["alignment"].rows_of(record(measured={}), TEST) is None
+    assert rows_by_statistic({**record(), "diverged": True}, *TEST) == {}
+    assert "alignment" not in rows_by_statistic(record(measured={}), *TEST)

@@ -16,14 +16,14 @@ import pytest
 from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.evaluation import bleu
 from headway.experiments import pool_runs
-from headway.experiments.changed_transformer import register_changes
+from headway.experiments.changed_transformer import ARCHITECTURE
 from headway.experiments.choices import COMPARISONS
-from headway.experiments.corpus import sample_text_pair
+from headway.experiments.corpus import made_up_text
 from headway.experiments.experiment import Settings
 from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
 from headway.jobs.named_leases import NamedLeases
-from headway.models.registry import ARCHITECTURES
+from headway.models.registry import ARCHITECTURES, register
 from headway.tasks import parse_recipe
 from headway.training.recipe import Recipe
 
@@ -42,14 +42,15 @@ def settings(tmp_path: Path) -> Settings:
     data, random = tmp_path / "data", Random(1)
     (data / "multi30k").mkdir(parents=True)
     for name, count in (("train", 40), ("val", 4), ("test_2016_flickr", 6)):
-        for language, side in zip(
-            ("de", "en"), zip(*(sample_text_pair(random) for _ in range(count)), strict=True), strict=True
-        ):
-            (data / "multi30k" / f"{name}.{language}").write_text("\n".join(side) + "\n")
+        text = made_up_text(count, random)
+        (data / "multi30k" / f"{name}.de").write_text(text.upper())
+        (data / "multi30k" / f"{name}.en").write_text(text)
     (data / "ag-news").mkdir()
     for name, count in (("train", 24), ("dev", 6)):
-        texts = "".join(f"{'ab'[number % 2]}\t{sample_text_pair(random)[0]}\n" for number in range(count))
-        (data / "ag-news" / f"{name}.tsv").write_text(texts)
+        texts = made_up_text(count, random).splitlines()
+        (data / "ag-news" / f"{name}.tsv").write_text(
+            "".join(f"{'ab'[number % 2]}\t{text}\n" for number, text in enumerate(texts))
+        )
     return Settings(quick=False, seeds=(), data_folder=data, work_folder=tmp_path / "work", say=lambda _: None)
 
 
@@ -57,7 +58,7 @@ def settings(tmp_path: Path) -> Settings:
 def own_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests of this process must not see the architecture that the pool registers."""
     monkeypatch.setattr(ARCHITECTURES, "_entries", dict(ARCHITECTURES._entries))
-    register_changes()
+    register(ARCHITECTURE)
 
 
 def trial(loss: float, *, diverged: bool = False) -> dict[str, Any]:

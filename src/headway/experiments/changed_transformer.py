@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.models.registry import Architecture, register
+from headway.models.registry import Architecture
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import DecoderBlock, NoNorm, xavier_linear
@@ -99,8 +99,3 @@ class ChangedTransformer(Transformer):
 
 
 ARCHITECTURE = Architecture(ChangedTransformerConfig, ChangedTransformer, "translates")
-
-
-def register_changes() -> None:
-    """Let recipes and model folders have ``model.kind = "changed_transformer"``."""
-    register(ARCHITECTURE)

@@ -21,11 +21,10 @@ contradicts it, and inside it there is no difference that matters.
 
 from __future__ import annotations
 
-import tomllib
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from dataclasses import astuple, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -33,12 +32,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headway.experiments.corpus import MULTI30K, find_data
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
-from headway.experiments.pool import VARIANTS, PoolRun, core_hours, speeds_of
+from headway.experiments.pool import VARIANTS, PoolRun, all_runs, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
-from headway.experiments.statistics_of_runs import STATISTICS, EvaluationSet
+from headway.experiments.statistics_of_runs import STATISTICS, rows_by_statistic
 from headway.experiments.verdicts import (
     LEVEL,
     Effect,
@@ -56,22 +55,8 @@ from headway.experiments.verdicts import (
     seed_effects,
 )
 
+GATE = "baseline", "bleu", 35
 ASSUMED_SPREAD = 0.7  # between seeds, in smallest differences (0.35 BLEU), until the baseline's seeds have shown it
-
-
-@dataclass(frozen=True)
-class Group:
-    """Claims that are corrected together; see ``claims.toml``.
-
-    Attributes:
-        name: The name.
-        regime: What is trained on what.
-        gate: Variant, statistic and limit that models must reach before anything is decided.
-    """
-
-    name: str
-    regime: str
-    gate: tuple[str, str, float]
 
 
 @dataclass(frozen=True)
@@ -79,20 +64,24 @@ class ChoiceClaim:
     """A claim about a variant of the pool.
 
     Attributes:
-        group: Its group.
+        claim: The claim.
+        group: The name of the claims that are corrected together.
+        regime: What is trained on what.
+        gate: Variant, statistic and limit that models must reach before anything is decided.
         variant: The variant.
         direction: Whether the claim says that the variant is "better" than the baseline, "worse" or "equal".
         statistic: The name of the statistic.
         baseline: The variant that it is compared with. Empty: the statistic itself is a difference.
-        claim: The claim.
     """
 
-    group: Group
+    claim: Claim
+    group: str
+    regime: str
+    gate: tuple[str, str, float]
     variant: str
     direction: str
     statistic: str
     baseline: str
-    claim: Claim
 
     @property
     def key(self) -> str:
@@ -105,90 +94,82 @@ class ChoiceClaim:
         return (self.variant, self.baseline) if self.baseline else (self.variant,)
 
 
-def _read_claims() -> tuple[ChoiceClaim, ...]:
-    content = tomllib.loads(files("headway.experiments").joinpath("claims.toml").read_text(encoding="utf-8"))
-    claims = list[ChoiceClaim]()
-    for table in content["groups"]:
-        group = Group(table["name"], table["regime"], tuple(table["gate"]))
-        for variant, direction, statistic, baseline, source, literature, text in table["claims"]:
-            claim = Claim(text, source, literature=literature)
-            claims.append(ChoiceClaim(group, variant, direction, statistic, baseline, claim))
-    return tuple(claims)
-
-
-COMPARISONS = _read_claims()
+COMPARISONS = tuple(
+    ChoiceClaim(
+        Claim(text, source, literature), group["name"], group["regime"], tuple(group.get("gate", GATE)), *comparison
+    )
+    for group in read_declarations("claims.toml")["choices"]
+    for *comparison, source, literature, text in group["claims"]
+)
+TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in COMPARISONS)
+DATA_FILES, READS_POOL = MULTI30K, True
 _VARIANT = {variant.name: variant for variant in VARIANTS}
+_GROUP_SIZES = Counter(claim.group for claim in COMPARISONS)
 
 
 def measure(settings: Settings) -> Numbers:
     """Read the records, and estimate the effect of each comparison that has some."""
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder)
-    records = {name: _records(folder, name) for name in _VARIANT}
-    test = EvaluationSet([], np.ones(0))
+    records: dict[str, list[PoolRecord]] = {name: [] for name in _VARIANT}
+    for run in all_runs():
+        if run.seed and (record := folder.record_of(run)) is not None:
+            records[run.variant.name].append(record)
+    references, tokens = list[str](), np.ones(0)
     if records["baseline"]:
-        pairs = read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)
+        references = [target for _, target in read_pairs(find_data(settings, MULTI30K, "Multi30k"), TEST)]
         tokens = np.array(records["baseline"][0]["num_tokens"], dtype=float)
-        test = EvaluationSet([target for _, target in pairs], tokens)
     else:  # losses are divided by its number of tokens
         records = {name: found if _VARIANT[name].classifies else [] for name, found in records.items()}
-
-    @cache
-    def rows_of(variant: str, statistic: str) -> dict[int, Array]:
-        """Return the rows of a statistic by seed."""
-        rows = {record["seed"]: STATISTICS[statistic].rows_of(record, test) for record in records[variant]}
-        return {seed: values for seed, values in rows.items() if values is not None}
-
-    wanted = {(name, claim.statistic) for claim in COMPARISONS for name in claim.sides}
-    wanted |= {(name, statistic) for name in _VARIANT for statistic in ("loss", "bleu")}
-    wanted |= {(claim.group.gate[0], claim.group.gate[1]) for claim in COMPARISONS}
+    rows = {name: [rows_by_statistic(one, references, tokens) for one in found] for name, found in records.items()}
     runs = [
         {"variant": name, "seed": record["seed"], "rate": record["rate"], "engine": record["engine"][:12]}
         | {"diverged": record["diverged"], "processor": record["starts"][-1]["processor"]}
         | {"seconds_per_step": record["cpu_seconds_per_step"]}
         | {"int8_seconds": (record.get("measured", {}).get("int8") or {}).get("seconds")}
-        | {
-            "values": {
-                statistic: STATISTICS[statistic].value(rows_of(name, statistic)[record["seed"]].sum(0))
-                for variant, statistic in sorted(wanted)
-                if variant == name and record["seed"] in rows_of(name, statistic)
-            }
-        }
-        for name, found in records.items()
-        for record in found
+        | {"values": {key: STATISTICS[key].value(values.sum(0)) for key, values in found.items()}}
+        for name in _VARIANT
+        for record, found in zip(records[name], rows[name], strict=True)
     ]
-    effects = {
-        claim.key: (
-            _seed_effect(claim, runs),
-            _sampling_error(claim, [rows_of(name, claim.statistic) for name in claim.sides]),
-        )
-        for claim in COMPARISONS
-        if all(rows_of(name, claim.statistic) for name in claim.sides)
-    }
-    table = [_row(name, [run for run in runs if run["variant"] == name]) for name in _VARIANT]
-    caption = "Variants: recorded runs, and means of the test set"
-    return {"runs": runs, "effects": effects, "tables": {caption: table}}
+    effects = dict[str, Any]()
+    for claim in COMPARISONS:
+        key = claim.statistic
+        sides = [[found[key] for found in rows[name] if key in found] for name in claim.sides]
+        if all(sides):
+            effects[claim.key] = astuple(_seed_effect(claim, runs)), _sampling_error(claim, sides)
+    table = [
+        {"variant": name, "recorded": len(records[name]), "planned": variant.seeds}
+        | {
+            caption: fmean(values) if (values := _values(runs, name, key)) else None
+            for key, caption in (
+                ("loss", "loss (nats per token)"),
+                ("bleu", "BLEU"),
+                ("error", "error (%)"),
+                ("seconds_per_step", "core seconds per step"),
+                ("int8_seconds", "core seconds to translate the test set (int8, beam 4)"),
+            )
+        }
+        for name, variant in _VARIANT.items()
+    ]
+    return {"runs": runs, "effects": effects, "tables": {"Variants: recorded runs, and means of the test set": table}}
 
 
-def _records(folder: PoolFolder, variant: str) -> list[PoolRecord]:
-    """Return the records of a variant, without trials, by seed."""
-    runs = [PoolRun(_VARIANT[variant], seed) for seed in range(1, _VARIANT[variant].seeds + 1)]
-    return [record for run in runs if (record := folder.record_of(run)) is not None]
+def _values(runs: Sequence[Mapping[str, Any]], variant: str, key: str) -> list[float]:
+    """Return the values of a statistic, or of another key, in the runs of a variant that have it."""
+    found = [{**run, **run["values"]}.get(key) for run in runs if run["variant"] == variant]
+    return [value for value in found if value is not None]
 
 
-def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return value, error and degrees of freedom of variant minus baseline; all that share the baseline are pooled."""
-    has_value = [run for run in runs if claim.statistic in run["values"]]
+def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> Effect:
+    """Return variant minus baseline; the residuals of all that share the baseline are pooled."""
     if not claim.baseline:
-        effect = mean_effect([run["values"][claim.statistic] for run in has_value if run["variant"] == claim.variant])
-        return effect.value, effect.error, effect.freedom
+        return mean_effect(_values(runs, claim.variant, claim.statistic))
     names = _sharing(claim)
-    rows = [run for run in has_value if run["variant"] in names]
-    seen = sorted({names.index(run["variant"]) for run in rows})
-    numbers, seeds = [seen.index(names.index(run["variant"])) for run in rows], [run["seed"] for run in rows]
-    if len(rows) < len(seen) + len(set(seeds)):
-        return float(np.nan), float("inf"), 0.0
-    effect = seed_effects(numbers, seeds, np.array([[run["values"][claim.statistic] for run in rows]])).effect(0)
-    return effect.value, effect.error, effect.freedom
+    rows = [run for run in runs if claim.statistic in run["values"] and run["variant"] in names]
+    numbers, seeds = [names.index(run["variant"]) for run in rows], [run["seed"] for run in rows]
+    if len(rows) < len(set(numbers)) + len(set(seeds)):
+        return Effect(math.nan, math.inf, 0)
+    effects = seed_effects(numbers, seeds, np.array([[run["values"][claim.statistic] for run in rows]]))
+    return Effect(*(float(part[0, 0]) for part in effects))
 
 
 def _sharing(claim: ChoiceClaim) -> list[str]:
@@ -198,10 +179,10 @@ def _sharing(claim: ChoiceClaim) -> list[str]:
     return list(dict.fromkeys([claim.baseline, claim.variant, *others]))
 
 
-def _sampling_error(claim: ChoiceClaim, sides: Sequence[Mapping[int, Array]]) -> float:
+def _sampling_error(claim: ChoiceClaim, sides: Sequence[Sequence[Array]]) -> float:
     """Return the bootstrap error over the choice of the test items, which all seeds of both sides share."""
     value, num_seeds = STATISTICS[claim.statistic].value, len(sides[0])
-    rows = [rows for side in sides for rows in side.values()]
+    rows = [rows for side in sides for rows in side]
 
     def effect(sums: Array) -> float:
         values = list(map(value, sums.reshape(len(rows), -1)))
@@ -210,38 +191,24 @@ def _sampling_error(claim: ChoiceClaim, sides: Sequence[Mapping[int, Array]]) ->
     return resampled_error(np.hstack(rows), effect)
 
 
-def _row(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return fmean(known) if known else None
-
-    values = {key: mean([row["values"].get(key) for row in rows]) for key in ("loss", "bleu", "error")}
-    return {
-        "variant": name,
-        "recorded": len(rows),
-        "planned": _VARIANT[name].seeds,
-        "loss (nats per token)": values["loss"],
-        "BLEU": values["bleu"],
-        "error (%)": values["error"],
-        "core seconds per step": mean([row["seconds_per_step"] for row in rows]),
-        "core seconds to translate the test set (int8, beam 4)": mean([row["int8_seconds"] for row in rows]),
-    }
-
-
 def judge(numbers: Numbers) -> tuple[Verdict | Tested, ...]:
     """Judge each claim whose runs are complete, if the models of its group pass the gate."""
     return tuple(_judge(claim, numbers) for claim in COMPARISONS)
 
 
 def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
-    regime, statistic = Regime(claim.group.regime), STATISTICS[claim.statistic]
+    regime, statistic = Regime(claim.regime), STATISTICS[claim.statistic]
     sides = [
-        [run for run in numbers["runs"] if run["variant"] == name and _counts(run, claim.statistic)]
-        for name in claim.sides
+        [
+            run
+            for run in numbers["runs"]
+            if run["variant"] == name and (run["diverged"] or claim.statistic in run["values"])
+        ]
+        for name in claim.sides  # a training that diverges is a result, too
     ]
     planned = [_VARIANT[name].seeds for name in claim.sides]
     lacks = any(len(side) < seeds for side, seeds in zip(sides, planned, strict=True))
-    obstacle = _missing(claim, list(map(len, sides)), numbers) if lacks else _missed_gate(claim.group, numbers)
+    obstacle = _missing(claim, list(map(len, sides)), numbers) if lacks else _missed_gate(claim.gate, numbers)
     if obstacle:
         return Verdict("not decidable here", obstacle, regime=regime.conditions)
     diverged = [sum(run["diverged"] for run in side) for side in sides]
@@ -258,19 +225,14 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
         what += f", after {first / second:.2g} times the processor time"
     else:
         what = statistic.unit + (", sign reversed" if sign < 0 else "")
-    return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group.name)
+    return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group)
 
 
-def _counts(run: Mapping[str, Any], statistic: str) -> bool:
-    """Return whether a run counts as recorded for a statistic. A training that diverges is a result, too."""
-    return run["diverged"] or statistic in run["values"]
-
-
-def _missed_gate(group: Group, numbers: Numbers) -> str:
+def _missed_gate(gate: tuple[str, str, float], numbers: Numbers) -> str:
     """Return why the models of a group are too weak for verdicts, or "" if they are not."""
-    name, key, limit = group.gate
+    name, key, limit = gate
     statistic = STATISTICS[key]
-    values = [run["values"][key] for run in numbers["runs"] if run["variant"] == name and key in run["values"]]
+    values = _values(numbers["runs"], name, key)
     if not values:
         return f"the gate, {limit:g} {statistic.unit} of {name}, would take the runs of {name}"
     if statistic.sign * (fmean(values) - limit) >= 0:
@@ -282,19 +244,15 @@ def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequ
     """Judge by how many trainings diverged, if any did: Fisher's exact test, at the first of Holm's steps."""
     reason = f"{diverged[0]} of {planned[0]} trainings of {claim.variant} diverged"
     if not claim.baseline:
-        return Verdict("not decidable here", f"{reason}; it would take other rates", regime=claim.group.regime)
+        return Verdict("not decidable here", f"{reason}; it would take other rates", regime=claim.regime)
     reason += f", and {diverged[1]} of {planned[1]} of {claim.baseline}"
-    is_certain = fisher_p_value(diverged, planned) <= LEVEL / _size(claim.group)
+    is_certain = fisher_p_value(diverged, planned) <= LEVEL / _GROUP_SIZES[claim.group]
     is_worse = diverged[0] / planned[0] > diverged[1] / planned[1]
     agrees = is_certain and claim.direction != "equal" and is_worse == (claim.direction == "worse")
     judged = decide(reason, supported=agrees, refuted=is_certain and not agrees, exact=False)
     if judged.outcome == "not decidable here":
         reason += "; more seeds would be needed, which it would take to be certain"
-    return Verdict(judged.outcome, reason, regime=claim.group.regime)
-
-
-def _size(group: Group) -> int:
-    return sum(claim.group == group for claim in COMPARISONS)
+    return Verdict(judged.outcome, reason, regime=claim.regime)
 
 
 def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> str:
@@ -307,12 +265,12 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         missing += [PoolRun(variant, 0, rate) for rate in variant.rates if name not in trained]
         missing += [PoolRun(variant, seed) for seed in range(count, variant.seeds)]
     trials = sum(run.rate is not None for run in missing)
-    names = _sharing(claim) if claim.baseline else [claim.variant]
-    plan = [(index, seed) for index, name in enumerate(names) for seed in range(_VARIANT[name].seeds)]
     seeds = _VARIANT[claim.variant].seeds
-    alone = (seeds**-0.5, seeds - 1)
-    error, freedom = planned_error(*map(list, zip(*plan, strict=True))) if claim.baseline else alone
-    statistic, size = STATISTICS[claim.statistic], _size(claim.group)
+    error, freedom = seeds**-0.5, seeds - 1
+    if claim.baseline:
+        plan = [(n, seed) for n, name in enumerate(_sharing(claim)) for seed in range(_VARIANT[name].seeds)]
+        error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
+    statistic, size = STATISTICS[claim.statistic], _GROUP_SIZES[claim.group]
     spread, unit = ASSUMED_SPREAD * statistic.smallest, statistic.unit.partition(",")[0]
     finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
@@ -320,9 +278,8 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         least = f"{statistic.smallest:g} {unit}"
         finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
     hours = sum(core_hours(run, speeds) for run in missing)
-    counts = " against ".join(
-        f"{count} of {_VARIANT[name].seeds} seeds" for name, count in zip(claim.sides, recorded, strict=True)
-    )
+    pairs = zip(recorded, claim.sides, strict=True)
+    counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
         f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, after "
@@ -333,7 +290,7 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
 def draw(numbers: Numbers) -> Figure:
     """Draw how many runs of each variant are recorded, and the effects in units of the smallest difference."""
     names = list(_VARIANT)[::-1]
-    picture, (recorded, effects) = subplots("Which choices matter", ncols=2, size=(19.0, 22.0))
+    picture, (recorded, effects) = subplots(TITLE, ncols=2, size=(19.0, 22.0))
     counts = [sum(run["variant"] == name for run in numbers["runs"]) for name in names]
     recorded.barh(names, [_VARIANT[name].seeds for name in names], color="#DDDDDD", label="planned")
     recorded.barh(names, counts, color="C0", label="recorded")
@@ -348,8 +305,7 @@ def draw(numbers: Numbers) -> Figure:
     for row, (_, found, smallest) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
         color = "C0" if low > 0 else "C1" if high < 0 else "#777777"
-        effects.plot([low, high], [row, row], color=color)
-        effects.plot(middle, row, "o", color=color)
+        effects.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=color)
     effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, _, _ in known], fontsize=10)
     if not known:
         effects.set_xlim(-3, 3)
@@ -363,20 +319,6 @@ def draw(numbers: Numbers) -> Figure:
 
 def explain(numbers: Numbers) -> str:
     """Say how far the baseline is."""
-    scores = [run["values"]["bleu"] for run in numbers["runs"] if run["variant"] == "baseline"]
+    scores = _values(numbers["runs"], "baseline", "bleu")
     shown = f": {', '.join(f'{score:.1f}' for score in scores)} BLEU" if scores else ""
     return f"{len(scores)} of {_VARIANT['baseline'].seeds} runs of the baseline are recorded{shown}."
-
-
-EXPERIMENT = Experiment(
-    "choices",
-    "Which choices matter",
-    __doc__,
-    tuple(comparison.claim for comparison in COMPARISONS),
-    measure,
-    judge,
-    draw,
-    explain,
-    data_files=MULTI30K,
-    reads_pool=True,
-)

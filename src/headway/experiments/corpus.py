@@ -1,11 +1,4 @@
-"""Data of the experiments: public corpora in the full version, a made-up language in the quick version.
-
-The made-up language is small enough to be learned in a second or two. Still, translating it needs more than a
-word-by-word lookup: adjectives move behind their noun and take the ending of its gender.
-
-    source   big dog sees red cat stop
-    target   hundo grando vidas kata ruga fino
-"""
+"""Data of the experiments: public corpora in the full version, made-up sentences in the quick version."""
 
 from __future__ import annotations
 
@@ -26,18 +19,9 @@ MULTI30K = tuple(
 BOOKS = ("books/train.txt", "books/dev.txt")
 AG_NEWS = ("ag-news/train.tsv", "ag-news/dev.tsv")
 
-TextPair = tuple[str, str]
-
-_NOUNS = {
-    "dog": ("hundo", "o"),
-    "bird": ("birdo", "o"),
-    "child": ("bambo", "o"),
-    "cat": ("kata", "a"),
-    "cow": ("vaka", "a"),
-    "fish": ("pesha", "a"),
-}
-_ADJECTIVES = {"big": "grand", "red": "rug", "old": "vel", "small": "pik"}
-VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
+_NOUNS = ("bird", "cat", "child", "cow", "dog", "fish")
+_ADJECTIVES = ("big", "old", "red", "small")
+VERBS = ("finds", "hears", "likes", "sees")
 
 
 def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
@@ -55,24 +39,15 @@ def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
     return folder
 
 
-def sample_text_pair(random: Random) -> TextPair:
-    """Draw a sentence of the made-up language and its translation; each of the two nouns may have an adjective."""
-    subject, verb, thing = _noun_phrase(random), random.choice(sorted(VERBS)), _noun_phrase(random)
-    return f"{subject[0]} {verb} {thing[0]} stop", f"{subject[1]} {VERBS[verb]} {thing[1]} fino"
-
-
-def _noun_phrase(random: Random) -> TextPair:
-    noun = random.choice(sorted(_NOUNS))
-    translation, ending = _NOUNS[noun]
-    if random.random() < 0.3:
-        return noun, translation
-    adjective = random.choice(sorted(_ADJECTIVES))
-    return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
-
-
 def made_up_text(num_sentences: int, random: Random) -> str:
-    """Draw sentences of the made-up language, one per line."""
-    return "".join(f"{sample_text_pair(random)[0]}\n" for _ in range(num_sentences))
+    """Draw sentences like "big dog sees cat stop", one per line; each of the two nouns may have an adjective."""
+
+    def noun_phrase() -> str:
+        noun = random.choice(_NOUNS)
+        return noun if random.random() < 0.3 else f"{random.choice(_ADJECTIVES)} {noun}"
+
+    sentences = (f"{noun_phrase()} {random.choice(VERBS)} {noun_phrase()} stop" for _ in range(num_sentences))
+    return "".join(f"{sentence}\n" for sentence in sentences)
 
 
 def write_files(files: Mapping[str, str], work: Path, kind: str) -> Path:

@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, subplots
 from headway.experiments.verdicts import Regime, Tested, mean_effect
 from headway.models.transformer import Transformer, TransformerConfig
@@ -36,17 +36,6 @@ VOCAB_SIZE = 200  # vocabulary size of random sentences
 NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; they are cheap, so there are many
 
 TITLE = "Residual connections and the gradient"
-CLAIMS = (
-    Claim(
-        "Without residual connections, the gradient vanishes before it reaches the first layer.",
-        f"{OURS}: a usual explanation",
-    ),
-    Claim(
-        "Without residual connections and layer normalization, the gradient vanishes before it reaches the first "
-        "layer.",
-        f"{OURS}: He et al. 2016, 1, hold that normalization keeps gradients alive",
-    ),
-)
 
 
 def measure(settings: Settings) -> Numbers:
@@ -58,7 +47,7 @@ def measure(settings: Settings) -> Numbers:
         for seed, norm, residual in product(range(3 if settings.quick else NUM_UNTRAINED), NORMS, (True, False))
     ]
     table = [
-        {"norm": row["norm"], "residual": row["residual"], "seed": row["seed"]}
+        {key: row[key] for key in ("norm", "residual", "seed")}
         | {f"depth {depth}": size for depth, size in zip(depths, row["sizes"], strict=True)}
         for row in gradients
     ]
@@ -83,21 +72,12 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     deepest = numbers["depths"][-1]
     lost = f"powers of ten, above {MIN_DECADES_LOST:g}, that the first block's gradient loses from depth 1 to {deepest}"
     regime = Regime(f"untrained models of width 64, {len(numbers['gradients']) // 6} seeds")
-    return tuple(
-        Tested(
-            mean_effect(_decades_lost(numbers, norm)).minus(MIN_DECADES_LOST),
-            SMALLEST,
-            regime,
-            f"{lost} without residual connections, {words}",
-        )
-        for norm, words in (("post", "post-norm"), ("none", "without norm"))
-    )
-
-
-def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
-    """Return log10 of the ratio of first to last depth's gradient, without residual connections, for each seed."""
-    sizes = _log_gradients(numbers, norm, residual=False)
-    return [float(lost) for lost in sizes[:, 0] - sizes[:, -1]]
+    verdicts = list[Tested]()
+    for norm, words in (("post", "post-norm"), ("none", "without norm")):
+        sizes = _log_gradients(numbers, norm, residual=False)
+        above = mean_effect((sizes[:, 0] - sizes[:, -1]).tolist()).minus(MIN_DECADES_LOST)
+        verdicts.append(Tested(above, SMALLEST, regime, f"{lost} without residual connections, {words}"))
+    return tuple(verdicts)
 
 
 def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np.float64]:
@@ -118,6 +98,3 @@ def draw(numbers: Numbers) -> Figure:
     x, y = "layers in encoder and in decoder", "gradient norm, first encoder block"
     label(axes, "Gradient at the first layer", x, y, log="xy", xticks=numbers["depths"])
     return picture
-
-
-EXPERIMENT = Experiment("depth", TITLE, __doc__, CLAIMS, measure, judge, draw)

@@ -3,21 +3,28 @@
 Each statement is tested by a computation with random weights and small sizes, which needs no training. Differences of
 about 1e-6 are rounding errors of float32. The statements are from the paper or from texts that explain it. Some of them
 are wrong, and a few are right only under a condition, which the verdict names.
+
+The first six are about an example of a notebook, which applies self-attention without projections,
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V,  Q = K = V = X        (Vaswani et al. 2017, equation 1)
+
+to x1 = (0, 0, 1), x2 = (0, 0, 2) and x3 = (1, 0, 0), and prints the weights .2992, .5329, .1679 of the first query,
+.2228, .7070, .0702 of the second and .2645, .2645, .4711 of the third. On the right of the figure, arrows lead from
+each of these vectors to the result of its query.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
-from headway.experiments.figures import label, subplots
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
+from headway.experiments.figures import bars, heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
@@ -28,47 +35,55 @@ from headway.nn.loss import label_smoothed_cross_entropy
 EXACT = 1e-5  # a difference in float32 that is rounding
 LAYERS = 24  # layers of attention without anything else
 _WORDS = 40  # vocabulary
-_SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
-_STACK = {**_SIZES, "encoder_layers": 2, "decoder_layers": 2}
+_STACK = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
+
+TITLE = "What a computation decides"
+CHECKS = read_declarations("claims.toml")["exact-checks"]
+CLAIMS = tuple(Claim(text, source) for *_, text, source, _ in CHECKS)
+
+EXAMPLE = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+VECTOR_NAMES = ("x1", "x2", "x3")
 
 Values = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Check:
-    """A statement, the computation that decides it, and the words of the verdict.
-
-    Attributes:
-        claim: The statement.
-        compute: Returns named values.
-        words: The reason, with the values' names in braces.
-        holds: Whether the values bear the statement out.
-    """
-
-    claim: Claim
-    compute: Callable[[], Values]
-    words: str
-    holds: Callable[[Values], bool]
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
+def _single_query() -> Values:
+    sizes = torch.logspace(-3, 6, 200, dtype=torch.float64)[:, None]
+    queries = torch.cat([torch.tensor([[0.1, 0.1, 0.8]]).double(), sizes * torch.randn(200, 3, dtype=torch.float64)])
+    one_by_one = queries[:, None]
+    return {"gap": _gap(scaled_dot_product_attention(one_by_one, one_by_one, one_by_one), one_by_one)}
+
+
+def _three_vectors() -> Values:
+    weights, results = attention_weights(EXAMPLE, EXAMPLE), scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
+    values = {f"w{query + 1}{key + 1}": float(weights[query, key]) for query in (0, 1) for key in range(3)}
+    for name, (first, second, third) in (("before", EXAMPLE), ("after", results)):
+        cosine = float(F.cosine_similarity(first, second, dim=0))
+        values |= {f"distance_{name}": float((first - second).norm()), f"length_{name}": float(third.norm())}
+        values |= {f"angle_{name}": math.degrees(math.acos(min(cosine, 1.0)))}
+    values |= {"own": float(EXAMPLE[0] @ EXAMPLE[0]), "other": float(EXAMPLE[0] @ EXAMPLE[1])}
+    values |= {"own_minus_other": values["own"] - values["other"]}
+    values |= {"others_1": 1 - values["w11"], "others_2": 1 - values["w22"]}
+    values |= {"moved": values["distance_after"] - values["distance_before"]}
+    return values | {"off": abs(values["length_after"] - 1)}
+
+
 def _cross_attention() -> Values:
     memory, target = torch.randn(1, 5, 8), torch.randn(1, 3, 8)
     rows = scaled_dot_product_attention(target, memory, memory).size(1)
     weights = attention_weights(memory, memory)  # the other reading: 5 weights for each of 5 queries, but 3 values
-    return {"rows": rows, "queries": weights.size(1), "weights": weights.size(2), "values": target.size(1)}
+    values: Values = {"rows": rows, "queries": weights.size(1), "weights": weights.size(2), "values": target.size(1)}
+    return values | {"missing": values["weights"] - values["values"]}
 
 
 def _convolution() -> Values:
     layer, x = FeedForward(8, 32), torch.randn(2, 7, 8)
-    by_convolution = x.transpose(1, 2)
-    for linear in (layer.inner, layer.outer):
-        by_convolution = F.conv1d(by_convolution, linear.weight[:, :, None], linear.bias)
-        by_convolution = by_convolution.relu() if linear is layer.inner else by_convolution
-    return {"gap": _gap(layer(x), by_convolution.transpose(1, 2))}
+    hidden = F.conv1d(x.mT, layer.inner.weight[:, :, None], layer.inner.bias).relu()
+    return {"gap": _gap(layer(x), F.conv1d(hidden, layer.outer.weight[:, :, None], layer.outer.bias).mT)}
 
 
 def _three_projections() -> Values:
@@ -86,7 +101,8 @@ def _any_length() -> Values:
     joined = torch.cat([short, long], 1)
     mask = torch.arange(53) < 3
     alone, within = layer(short), layer(joined, mask=mask.expand(1, 53, 53))[:, :3]
-    return {"gap": _gap(alone, within), "rows": layer(long).size(1)}
+    values = {"gap": _gap(alone, within), "rows": float(layer(long).size(1))}
+    return values | {"differs": max(values["gap"], abs(values["rows"] - 50))}
 
 
 def _unmasked_padding() -> Values:
@@ -103,29 +119,27 @@ def _large_negative() -> Values:
     infinite = scores.masked_fill(~mask, -math.inf).softmax(-1)
     x = torch.randn(1, 6, 4)
     ours = attention_weights(x, x, mask[1].expand(1, 6, 6))
-    row = {"gap": _gap(finite[0], infinite[0]), "finite": float(finite[1].max()), "ours": float(ours.max())}
-    return row | {"undefined": float(infinite[1].isnan().all())}
+    values = {"gap": _gap(finite[0], infinite[0]), "finite": float(finite[1].max()), "ours": float(ours.max())}
+    return values | {"differs": max(values["gap"], float(infinite[1].isnan().all()))}
 
 
 def _scaled_by_length() -> Values:
     query, key = torch.randn(1, 64), 100 * torch.randn(64, 64)
     lengths = query.norm(dim=-1, keepdim=True) * key.norm(dim=-1)
-    by_length, by_width = (scores.softmax(-1).max() for scores in (query @ key.T / lengths, query @ key.T / 8))
-    return {"length": float(by_length), "width": float(by_width), "bound": math.e**2 / (math.e**2 + 63)}
+    by_length, by_width = ((query @ key.T / divisor).softmax(-1) for divisor in (lengths, 8))
+    values = {"gap": _gap(by_length, by_width), "bound": math.e**2 / (math.e**2 + 63)}
+    return values | {"length": float(by_length.max()), "width": float(by_width.max())}
 
 
 def _closeness() -> Values:
     query, near, far = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0])
-    return {"near": float(query @ near), "far": float(query @ far), "distance": float((query - far).norm())}
-
-
-def _transformer(**keys: object) -> Transformer:
-    config = TransformerConfig.parse({**_STACK, **keys}, "exact-checks")
-    return Transformer(config, _WORDS, _WORDS).eval()
+    values = {"near": float(query @ near), "far": float(query @ far), "distance": float((query - far).norm())}
+    return values | {"excess": values["far"] - values["near"]}
 
 
 def _order() -> Values:
-    model, source = _transformer(positions="none"), torch.randint(4, _WORDS, (1, 9))
+    config = TransformerConfig.parse({**_STACK, "positions": "none"}, "exact-checks")
+    model, source = Transformer(config, _WORDS, _WORDS).eval(), torch.randint(4, _WORDS, (1, 9))
     mask, order = torch.ones(1, 1, 9, dtype=torch.bool), torch.randperm(9)
     encoded, shuffled = model.encode(source, mask), model.encode(source[:, order], mask)
     target = torch.randint(4, _WORDS, (1, 9))
@@ -162,8 +176,7 @@ def _one_at_a_time() -> Values:
 
 
 def _collapse() -> Values:
-    result = Values()
-    start = torch.randn(1, 16, 32)
+    result, start = {"layers": float(LAYERS)}, torch.randn(1, 16, 32)
     for name in ("plain", "residual"):
         x = start
         for _ in range(LAYERS):
@@ -187,149 +200,58 @@ def _dropout() -> Values:
     return {"mean": float(dropped.mean()), "variance": float(dropped.var()), "expected": 0.1 / 0.9}
 
 
-CHECKS = (
-    Check(
-        Claim(
-            "In the decoder's second attention layer, queries and keys come from the encoder, values from the decoder.",
-            "article",
-        ),
-        _cross_attention,
-        "in the paper, only queries come from the decoder, which gives {rows:.0f} results for 3 target tokens. The "
-        "other way gives {queries:.0f} queries with {weights:.0f} weights each, but only {values:.0f} values to weight",
-        lambda n: n["weights"] == n["values"],
-    ),
-    Check(
-        Claim("The feed-forward layer can be described as two convolutions with kernel size 1.", "paper, 3.3"),
-        _convolution,
-        "outputs of the layer and of two such convolutions with the same weights differ by at most {gap:.1g}. Texts "
-        "that say it is not a convolution mean wider kernels",
-        lambda n: n["gap"] < EXACT,
-    ),
-    Check(
-        Claim("Each head needs three linear layers of its own.", "article; paper, 3.2.2"),
-        _three_projections,
-        "outputs with three matrices for each head, and with one product of all matrices stacked (our code), differ "
-        "by at most {gap:.1g}",
-        lambda n: n["gap"] < EXACT,
-    ),
-    Check(
-        Claim("The same weights work for sequences of any length.", "notebook, which calls it difficult to see"),
-        _any_length,
-        "the layer returns {rows:.0f} results for 50 vectors. For 3 vectors, results alone and beside 50 masked "
-        "vectors differ by at most {gap:.1g}",
-        lambda n: n["gap"] < EXACT and n["rows"] == 50,
-    ),
-    Check(
-        Claim("A classifier needs no mask.", "classifier"),
-        _unmasked_padding,
-        "without a mask, six padding tokens change the mean of an attention layer's results by {gap:.2g}; with a "
-        "mask, by {masked:.1g}. No mask is needed only if all texts have the same length",
-        lambda n: n["gap"] < EXACT,
-    ),
-    Check(
-        Claim(
-            "A score of -1e9 masks a key like a score of minus infinity.",
-            "notebook, code; paper, 3.2.3: minus infinity",
-        ),
-        _large_negative,
-        "if some keys are not masked, the weights differ by {gap:.1g}. If all are masked, each key gets a weight of "
-        "{finite:.3f} with -1e9, NaN with minus infinity, and {ours:.0f} in our layers",
-        lambda n: n["gap"] == 0 and not n["undefined"],
-    ),
-    Check(
-        Claim("Scores are scaled by the length of the query and key vectors.", "classifier; its formula has √d_k"),
-        _scaled_by_length,
-        "divided by the lengths of the vectors, scores are cosines, and no weight of 64 keys can exceed {bound:.3f} "
-        "(here: {length:.3f}). Divided by √d_k, as in the formula, scores give weights of up to {width:.3f}",
-        lambda n: abs(n["length"] - n["width"]) < EXACT,
-    ),
-    Check(
-        Claim("The closer two vectors are, the more compatible they are.", "notebook"),
-        _closeness,
-        "the score of the query (1, 0) is {near:g} with (1, 0), at a distance of 0, and {far:g} with (3, 0), at a "
-        "distance of {distance:g}",
-        lambda n: n["near"] > n["far"],
-    ),
-    Check(
-        Claim.quote(
-            "in order for the model to make use of the order of the sequence, we must inject some information about "
-            "the relative or absolute position of the tokens in the sequence",
-            "paper, 3.5; here of the encoder",
-        ),
-        _order,
-        "if the inputs of an encoder without positions are reordered, its outputs are reordered in the same way, and "
-        "change by at most {encoder:.1g}",
-        lambda n: n["encoder"] < EXACT,
-    ),
-    Check(
-        Claim("A decoder without positions cannot use the order of its inputs.", "paper, 3.5, read for decoders"),
-        _order,
-        "swapping the first two target tokens changes the last logits by {decoder:.2g}. The number of tokens that a "
-        "position can see differs between positions because of the causal mask, and reveals the order",
-        lambda n: n["decoder"] < EXACT,
-    ),
-    Check(
-        Claim("The causal mask is applied in the attention over the encoder's output.", "summary"),
-        _misplaced_mask,
-        "with the mask there instead of in self-attention, a later token changes earlier logits by {misplaced:.2g}. "
-        "With the mask in self-attention, as in the paper, it changes them by {right:.1g}",
-        lambda n: n["misplaced"] < EXACT,
-    ),
-    Check(
-        Claim("The softmax can be applied to one score at a time.", "notes, code"),
-        _one_at_a_time,
-        "every weight is then 1: the result differs from the plain sum of all values by {gap:.1g}, and from attention "
-        "by {wrong:.2g}",
-        lambda n: n["wrong"] < EXACT,
-    ),
-    Check(
-        Claim("Many layers of attention without anything else make all vectors equal.", "Dong et al. 2021, abstract"),
-        _collapse,
-        f"after {LAYERS} layers of one head, the vectors differ from their mean by {{plain:.1g}} of their length. With "
-        "residual connections and norms, the effect is slower, and they differ by {residual:.2g}",
-        lambda n: n["plain"] < 1e-3,
-    ),
-    Check(
-        Claim("Cross-entropy is the sum of the divergence KL(q || p) and the entropy H(q).", "classifier"),
-        _divergence,
-        "our loss with label smoothing of 0.1 differs from that sum, computed from an explicit q, by at most "
-        "{gap:.1g} nats",
-        lambda n: n["gap"] < 1e-4,
-    ),
-    Check(
-        Claim("Dropout on embeddings and positions reduces the strength of the signal.", "notebook"),
-        _dropout,
-        "dropout of 0.1 keeps the mean of a signal of 1 ({mean:.3f}) and raises its variance from 0 to {variance:.3f} "
-        "(p / (1 - p) = {expected:.3f}): the signal becomes noisier, not weaker",
-        lambda n: n["mean"] < 0.99,
-    ),
+COMPUTATIONS = (
+    _single_query,
+    _three_vectors,
+    _cross_attention,
+    _convolution,
+    _three_projections,
+    _any_length,
+    _unmasked_padding,
+    _large_negative,
+    _scaled_by_length,
+    _closeness,
+    _order,
+    _misplaced_mask,
+    _one_at_a_time,
+    _collapse,
+    _divergence,
+    _dropout,
 )
 
 
 @torch.inference_mode()
 def measure(settings: Settings) -> Numbers:
     """Compute all checks, with weights of the first seed."""
-    values = []
-    for check in CHECKS:
+    values = dict[str, Values]()
+    for compute in COMPUTATIONS:
         torch.manual_seed(settings.seeds[0])
-        values.append(check.compute())
+        values[compute.__name__[1:]] = compute()
     rows = [
-        {"statement": check.claim.text, "value": name, "computed": value}
-        for check, computed in zip(CHECKS, values, strict=True)
-        for name, value in computed.items()
+        {"computation": name.replace("_", " "), "value": key, "computed": value}
+        for name, computed in values.items()
+        for key, value in computed.items()
     ]
-    return {"values": values, "tables": {"All computed values": rows}}
+    x = EXAMPLE
+    columns = (VECTOR_NAMES, x, x @ x.T, attention_weights(x, x), scaled_dot_product_attention(x, x, x))
+    names = ("vector", "x", "scores", "weights", "result")
+    steps = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    caption = "The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)"
+    return {"values": values, "example": steps, "tables": {caption: steps, "All computed values": rows}}
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge each statement by its values."""
-    pairs = zip(CHECKS, numbers["values"], strict=True)
-    return tuple(decide(check.words.format(**values), supported=check.holds(values)) for check, values in pairs)
+    """Judge each statement by whether one of its values is below a limit."""
+    values = numbers["values"]
+    return tuple(
+        decide(words.format(**values[name]), supported=values[name][key] < limit)
+        for name, key, limit, _, _, words in CHECKS
+    )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the differences that decide, on both sides of rounding."""
-    picture, (axes,) = subplots("What a computation decides", size=(12.0, 6.5))
+    """Draw the differences that decide, on both sides of rounding, and the example's weights and vectors."""
+    picture, (axes, weights, vectors) = subplots(TITLE, 1, 3, size=(24.0, 6.5))
     names = {
         "masked": "padding, with a mask",
         "encoder": "encoder without positions: order",
@@ -339,22 +261,24 @@ def draw(numbers: Numbers) -> Figure:
         "plain": f"{LAYERS} layers of attention only",
         "residual": "with residual connections and norms",
     }
-    changes = {names[key]: value for values in numbers["values"] for key, value in values.items() if key in names}
-    bars = axes.barh(list(changes), [max(value, 1e-9) for value in changes.values()])
-    axes.bar_label(bars, [f"{value:.1g}" for value in changes.values()], padding=4)
+    changes = {
+        names[key]: value for values in numbers["values"].values() for key, value in values.items() if key in names
+    }
+    bars(axes, changes, texts="%.1g", least=1e-9)
     axes.axvline(EXACT, color="#777777", linestyle=":")
     axes.set_xlim(1e-9, 10)
-    axes.invert_yaxis()
     label(axes, "Left of the line: rounding", "largest change or difference (no unit)", "what is compared", log="x")
+    table = [row["weights"] for row in numbers["example"]]
+    style: Any = {"dark_above": 0.6, "text_style": lambda *_: {"fontsize": 15}, "vmin": 0, "vmax": 1}
+    texts = [[f"{weight:.4f}" for weight in row] for row in table]
+    heat_map(weights, table, texts, row_labels=VECTOR_NAMES, column_labels=VECTOR_NAMES, **style)
+    label(weights, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
+    for index, row in enumerate(numbers["example"]):
+        (x, _, z), (new_x, _, new_z) = row["x"], row["result"]
+        vectors.plot([x], [z], f"C{index}o", markersize=10)
+        vectors.annotate(row["vector"], (x, z), xytext=(14, -14), textcoords="offset points")
+        arrow = {"arrowstyle": "->", "color": f"C{index}", "linewidth": 2}
+        vectors.annotate("", (new_x, new_z), (x, z), arrowprops=arrow)
+    vectors.set(xlim=(-0.1, 1.25), ylim=(-0.2, 2.2))
+    label(vectors, "Vectors, and arrows to their results", "first component (no unit)", "third component (no unit)")
     return picture
-
-
-EXPERIMENT = Experiment(
-    "exact-checks",
-    "What a computation decides",
-    __doc__,
-    tuple(check.claim for check in CHECKS),
-    measure,
-    judge,
-    draw,
-)

@@ -1,13 +1,13 @@
 """The definition of an experiment, and the steps of a run: measure, judge, draw, write the record.
 
-An experiment is a file of this package that defines ``EXPERIMENT = Experiment(...)``. ``measure`` does all measuring
+An experiment is a module of this package (:func:`headway.experiments.load_experiment`). ``measure`` does all measuring
 and returns plain numbers. Everything else is computed from these numbers: ``judge`` returns a verdict on each claim,
 and ``draw`` returns the figure. Tests can therefore check verdicts with made-up numbers, and a figure can be improved
 without measuring again. The file's docstring is also the text of the report, so it contains no markup.
 
-:func:`run_experiment` writes NAME.json (claims, verdicts, numbers, conditions, environment), NAME.svg and NAME.png. If
-NAME.json exists already and was measured by the same code, with the same settings, from files with the same content,
-its numbers are reused.
+:func:`measure_experiment` and :func:`publish` write NAME.json (claims, verdicts, numbers, conditions, environment),
+NAME.svg and NAME.png. If NAME.json exists already and was measured by the same code, with the same settings, from files
+with the same content, its numbers are reused.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from __future__ import annotations
 import json
 import platform
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +42,7 @@ from headway.version import __version__
 Numbers = dict[str, Any]
 """The measured values, as JSON. The key ``tables``, {caption: [{column: value}]}, is shown in the report."""
 
-OURS = "ours"
-"""The source of claims that no publication makes."""
+_MEASURED = ("numbers", "how", "where", "date", "seconds", "command")
 
 
 @dataclass(frozen=True)
@@ -48,24 +50,25 @@ class Claim:
     """A claim and its source.
 
     Attributes:
-        text: The claim, in the source's own words if ``quoted``, otherwise in our words.
-        source: The paper and section that make the claim, or :data:`OURS`.
-        quoted: Whether to show the text in quotation marks.
+        text: The claim, in our words or, in quotation marks, in those of the source.
+        source: The paper and section that make the claim, or "ours".
         literature: The number that the source reports, or "" if it reports none.
     """
 
     text: str
     source: str
-    quoted: bool = False
     literature: str = ""
 
-    @classmethod
-    def quote(cls, text: str, source: str, literature: str = "") -> Claim:
-        """Return a claim in the source's own words."""
-        return cls(text, source, True, literature)
 
-    def __str__(self) -> str:
-        return f"“{self.text}”" if self.quoted else self.text
+@cache
+def read_declarations(name: str) -> dict[str, Any]:
+    """Return the content of a TOML file of this package."""
+    return tomllib.loads(files("headway.experiments").joinpath(name).read_text(encoding="utf-8"))
+
+
+def read_claims(name: str) -> tuple[Claim, ...]:
+    """Return the claims of an experiment, in ``claims.toml``."""
+    return tuple(Claim(*row) for row in read_declarations("claims.toml")[name])
 
 
 @dataclass(frozen=True)
@@ -160,12 +163,6 @@ class ExperimentRecord:
     command: str
 
 
-def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> ExperimentRecord:
-    """Measure ``experiment``, or reuse the numbers of an earlier run, and write its files to ``folder``."""
-    measure_experiment(experiment, settings, folder, command=command)
-    return publish([experiment], folder)[0]
-
-
 def measure_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> None:
     """Measure ``experiment``, and store the numbers for :func:`publish`, unless those of an earlier run can be used."""
     path = folder / f"{experiment.name}.json"
@@ -175,21 +172,13 @@ def measure_experiment(experiment: Experiment, settings: Settings, folder: Path,
         begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         with torch.random.fork_rng(devices=[]):  # measurements set seeds; the caller's draws do not depend on them
             numbers = to_json_values(experiment.measure(settings))
-        seconds = time.perf_counter() - begin
-        measured = {
-            "numbers": numbers,
-            "where": _where(quick=settings.quick),
-            "date": date,
-            "seconds": seconds,
-            "command": command,
-        }
+        seconds, where = time.perf_counter() - begin, _where(quick=settings.quick)
+        measured = dict(zip(_MEASURED, (numbers, how, where, date, seconds, command), strict=True))
         # Save before judging and drawing: these may fail, and measuring takes most of the time.
-        atomic_write_text(path, json.dumps({"how": how, **measured}, indent=1, ensure_ascii=False) + "\n")
+        atomic_write_text(path, json.dumps(measured, indent=1, ensure_ascii=False) + "\n")
     else:
         settings.say(f"{experiment.name}: reusing the numbers of {measured['date']} ({path})")
-    assert len(experiment.judge(measured["numbers"])) == len(experiment.claims), (
-        f"{experiment.name}: a verdict for each"
-    )
+    assert len(experiment.judge(measured["numbers"])) == len(experiment.claims), experiment.name
 
 
 def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentRecord]:
@@ -203,7 +192,7 @@ def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentR
     records = list[ExperimentRecord]()
     for experiment, content, found in zip(experiments, stored, verdicts, strict=True):
         text = f"{experiment.description.strip()}\n\n{experiment.explain(content['numbers'])}".strip()
-        measured = {name: content[name] for name in ("numbers", "how", "where", "date", "seconds", "command")}
+        measured = {name: content[name] for name in _MEASURED}
         record = ExperimentRecord(experiment.name, experiment.title, experiment.claims, found, text, **measured)
         lines = json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n"
         atomic_write_text(folder / f"{experiment.name}.json", lines)
@@ -256,13 +245,12 @@ def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dic
     If there are none, report what has changed and return None.
     """
     before = _read(path) if path.is_file() else {}
-    measured = {name: before.get(name) for name in ("numbers", "where", "date", "seconds", "command")}
-    if None in measured.values() or "how" not in before:
+    if any(before.get(name) is None for name in _MEASURED):
         return None
     if changed := [name for name, value in how.items() if before["how"].get(name) != value]:
         say(f"{path}: measuring again, because this has changed since {before['date']}: {', '.join(changed)}")
         return None
-    return measured
+    return before
 
 
 def _read(path: Path) -> Numbers:

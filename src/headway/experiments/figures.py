@@ -40,9 +40,7 @@ _STYLE: dict[str, Any] = {
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """Return a context manager in which matplotlib uses the experiments' style. ``Experiment.draw`` is called inside
-    it.
-    """
+    """Return a context manager with the experiments' style of matplotlib, in which ``Experiment.draw`` is called."""
     return picture_files.figure_style(_STYLE)
 
 
@@ -56,13 +54,8 @@ def subplots(title: str, nrows: int = 1, ncols: int = 1, *, size: tuple[Number, 
 def label(axes: Axes, title: str, xlabel: str, ylabel: str, *, log: str = "", xticks: Sequence[Number] = ()) -> None:
     """Set the title and the axis labels (with units) of a panel. Call it after plotting.
 
-    Args:
-        axes: The panel.
-        title: The title of the panel.
-        xlabel: The label of the x axis.
-        ylabel: The label of the y axis.
-        log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100, 10⁻⁸ or 2·10⁶.
-        xticks: The only x values to mark, as plain numbers.
+    ``log`` names the logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100, 10⁻⁸ or 2·10⁶.
+    ``xticks`` are the only x values to mark, as plain numbers.
     """
     axes.set_title(title)
     axes.set_xlabel(xlabel)
@@ -99,6 +92,15 @@ def plot_lines(
         axes.plot(x, values, **{"color": f"C{index}", "marker": MARKERS[index], "label": name, **style})
 
 
+def bars(axes: Axes, values: Mapping[str, float], *, texts: str = "%.3g", least: float = 0.0) -> None:
+    """Draw a horizontal bar with its value for each name. Values below ``least`` get bars of this length."""
+    drawn = axes.barh(list(values), [max(value, least) for value in values.values()], height=0.6)
+    axes.bar_label(drawn, [texts % value for value in values.values()], padding=4)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
 def heat_map(
     axes: Axes,
     values: Sequence[Sequence[float]],
@@ -115,9 +117,9 @@ def heat_map(
     Args:
         axes: The panel.
         values: The values of the cells, row by row.
-        cell_texts: The text of each cell.
+        cell_texts: Their texts.
         row_labels: Labels of the rows (default: their numbers, counted from 0).
-        column_labels: Labels of the columns (default: their numbers, counted from 0).
+        column_labels: Labels of the columns, likewise.
         dark_above: A text is white if the absolute value of its cell is above this limit, otherwise black.
         text_style: Function that returns further properties of a cell's text from its row and column.
         image: Arguments of ``imshow``, such as the color scale and its limits.

@@ -13,24 +13,39 @@ multiplications?
 
 The number of operations does not show that a recurrent layer must compute its steps one after another: it computes n
 small products in sequence, while self-attention computes a few large ones. The length n at which the two are equally
-fast depends on the hardware. The table of factors shows it for this machine. The recurrent layer is PyTorch's nn.RNN
-with tanh, the cheapest recurrent layer: an LSTM has four times as many operations.
+fast depends on the hardware. The maps show it for this machine. The recurrent layer is PyTorch's nn.RNN with tanh, the
+cheapest recurrent layer: an LSTM has four times as many operations.
+
+The last two panels compare functions that score how well a query matches a key, in whole layers:
+
+    scaled dot      q.k / sqrt(d_k)                     Vaswani et al. 2017, equation 1
+    dot             q.k
+    additive        v.tanh(W q + U k)                   Bahdanau et al. 2015
+    general         q.W k                               Luong et al. 2015
+    cosine          q.k / (|q| |k|), divided by a learned temperature
+    feed-forward    two layers with ReLU, applied to q and k
+    hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
+
+Additive and feed-forward functions pass every pair of a query and a key through a hidden layer. Products compute the
+scores of all pairs in one matrix product. Layers that are timed take turns on the same input, so that other load on the
+machine affects them equally.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
-from headway.experiments.figures import heat_map, label, plot_lines, shared_legend, subplots
+from headway.engine.accelerate import accelerate
+from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.figures import bars, heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
     KERNEL_SIZE,
     LAYER_KINDS,
@@ -43,75 +58,80 @@ from headway.experiments.layer_measurements import (
     table1_ops,
     time_layers,
 )
-from headway.experiments.verdicts import Verdict, decide
+from headway.experiments.verdicts import Verdict, decide, median_interval
+from headway.nn.attention import MultiHeadAttention
 
-PATH_LENGTH_KINDS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
-MEMORY_KINDS = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
-CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
-RESTRICTED, DILATED = "restricted self-attention", "dilated convolution"
+CORE, WHOLE, RECURRENT, CONVOLUTION, RESTRICTED = LAYER_KINDS
+FUSED, DILATED = "fused self-attention", "dilated convolution"
 MAPPED = (CORE, WHOLE, RECURRENT)  # layers whose times are drawn as maps
+PATHS: dict[str, Callable[[int], float]] = {  # the longest path by table 1
+    CORE: lambda n: 1,
+    RECURRENT: lambda n: n,
+    CONVOLUTION: lambda n: n / (KERNEL_SIZE - 1),
+    DILATED: lambda n: math.log(n, KERNEL_SIZE),
+    RESTRICTED: lambda n: n / (WINDOW // 2),
+}
 LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
+PAPER, ADDITIVE = "scaled dot (paper)", "additive"
+SCORES: dict[str, dict[str, Any]] = {
+    PAPER: {},
+    "dot, not scaled": {"score": "dot"},
+    "general": {"score": "general"},
+    "cosine": {"score": "cosine"},
+    ADDITIVE: {"score": "additive"},
+    "feed-forward": {"score": "feed_forward"},
+    "hidden projections": {"qk_projection": "hidden"},
+}
+MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
+MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
 
-CLAIMS = (
-    Claim(
-        "Complexity per layer: self-attention O(n²·d), recurrent O(n·d²), convolutional O(k·n·d²), restricted "
-        "self-attention O(r·n·d).",
-        "paper, table 1",
-    ),
-    Claim(
-        "Sequential operations: O(n) for recurrent layers, O(1) for the others. Longest path: O(1) for self-attention, "
-        "O(n) recurrent, O(n/k) convolutional or O(log_k n) dilated, O(n/r) restricted.",
-        "paper, 4 and table 1",
-    ),
-    Claim.quote(
-        "In terms of computational complexity, self-attention layers are faster than recurrent layers when the "
-        "sequence length n is smaller than the representation dimensionality d",
-        "paper, 4",
-    ),
-    Claim("If n < d, the self-attention layer of table 1 also takes less time than a recurrent layer.", OURS),
-    Claim("If n < d, a whole self-attention layer with its projections also takes fewer operations.", OURS),
-    Claim(
-        "Time and memory of self-attention that is restricted to r positions grow with n instead of n².",
-        "paper, table 1",
-    ),
-    Claim("The memory of self-attention necessarily grows with n².", f"{OURS}: a common reading of table 1"),
-)
+TITLE = "What a layer costs"
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure counts and depths on a small grid of n and d, times for all n and d, and memory for all n."""
+    """Measure counts and depths on a small grid of n and d, times for all n and d, memory for all n, and scores."""
     torch.manual_seed(settings.seeds[0])
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
     lengths, widths = ((8, 32, 128), (16, 64, 128)) if settings.quick else ((16, 32, 64, 128, 256, 512, 1024),) * 2
     short = (4, 8, 16, 32) if settings.quick else (4, 8, 16, 32, 64, 128)
     counts = [
-        {"layer": kind, "n": n, "d": d, "counted": count_multiplications(kind, n, d), "formula": table1_ops(kind, n, d)}
+        {"layer": kind, "n": n, "d": d}
+        | {"counted": count_multiplications(kind, n, d), "formula": table1_ops(kind, n, d)}
         for kind, n, d in product(LAYER_KINDS, (16, 64), (32, 128))
     ]
     depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in LAYER_KINDS}
-    paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATH_LENGTH_KINDS}
+    paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATHS}
     times = []
     batch, repeats = (2, 3) if settings.quick else (16, 5)
-    for n in lengths:
-        settings.say(f"layer-costs: timing n = {n}")
-        for d in widths:
-            layers = {kind: make_layer(kind, d).to(device) for kind in LAYER_KINDS}
-            rounds = time_layers(layers, torch.randn(batch, n, d, device=device, requires_grad=True), repeats)
-            times.append({"n": n, "d": d} | {kind: min(rounds[kind]) for kind in LAYER_KINDS})
-    kept = dict[str, dict[str, int]]()
-    for kind, n in product(MEMORY_KINDS, lengths):
-        x = torch.randn(1, n, 64, requires_grad=True)
-        kept.setdefault(kind, {})[str(n)] = saved_activation_bytes(make_layer(kind, 64), x)
+    for n, d in product(lengths, widths):
+        settings.say(f"layer-costs: timing n = {n}, d = {d}")
+        x = torch.randn(batch, n, d, device=device, requires_grad=True)
+        rounds = time_layers({kind: make_layer(kind, d).to(device) for kind in LAYER_KINDS}, x, repeats)
+        times.append({"n < d": n < d, "n": n, "d": d} | {kind: min(values) for kind, values in rounds.items()})
+    kept = {
+        kind: {
+            str(n): saved_activation_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True))
+            for n in lengths
+        }
+        for kind in (CORE, FUSED, RECURRENT, CONVOLUTION, RESTRICTED)
+    }
+    rows, n, d, repeats_of_scores = (16, 16, 32, 15) if settings.quick else (64, 32, 128, 25)
+    scoring = {name: accelerate(MultiHeadAttention(d, 4, **keys)).to(device) for name, keys in SCORES.items()}
+    x = torch.randn(rows, n, d, device=device)
+    milliseconds = time_layers(scoring, x, repeats_of_scores)
+    mebibytes = {name: saved_activation_bytes(layer, x) / 2**20 for name, layer in scoring.items()}
     tables = {
-        f"Time of a forward and a backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})": [
-            {"n < d": row["n"] < row["d"], **row} for row in times
-        ],
+        f"Forward and backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})": times,
         "Multiplications of one sequence": counts,
         "Longest path, in layers (recurrent: steps)": _over_n(paths),
         "Depth of the graph, in operations": _over_n(depths),
+        f"Score functions: one layer over {rows} sequences of {n}, forward and backward": [
+            {"function": name, "ms (median)": median(milliseconds[name]), "saved (MiB)": mebibytes[name]}
+            for name in SCORES
+        ],
     }
     measured = {"counts": counts, "depths": depths, "paths": paths, "times": times, "kept": kept}
-    return {**measured, "batch": batch, "tables": tables}
+    return {**measured, "milliseconds": milliseconds, "mebibytes": mebibytes, "tables": tables}
 
 
 def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
@@ -128,7 +148,7 @@ def _exponent(values: Mapping[str, float]) -> float:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge the claims by counts, graph depths, path lengths, costs for n < d, and the growth of memory."""
+    """Judge the claims by counts, graph depths, path lengths, costs for n < d, the growth of memory, and scores."""
     counts = numbers["counts"]
     return (
         _judge_counts(counts),
@@ -138,6 +158,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         _judge_operations(counts, WHOLE, "the whole layer (with 4·n·d² for its projections)"),
         _judge_restricted(numbers["times"], numbers["kept"]),
         _judge_memory(numbers["kept"]),
+        _judge_scores(numbers["milliseconds"], numbers["mebibytes"]),
     )
 
 
@@ -153,22 +174,14 @@ def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
 
 
 def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, int]]) -> Verdict:
-    recurrent = _exponent(depths["recurrent"])
-    others = max(abs(_exponent(by_length)) for kind, by_length in depths.items() if kind != "recurrent")
-    n = int(list(paths["recurrent"])[-1])
-    expected = {
-        "self-attention": 1,
-        "recurrent": n,
-        "convolution": n / (KERNEL_SIZE - 1),
-        "dilated convolution": math.log(n, KERNEL_SIZE),
-        "restricted self-attention": n / (WINDOW // 2),
-    }
-    off = max(abs(paths[kind][str(n)] - value) for kind, value in expected.items())
+    recurrent = _exponent(depths[RECURRENT])
+    others = max(abs(_exponent(by_length)) for kind, by_length in depths.items() if kind != RECURRENT)
+    n = int(list(paths[RECURRENT])[-1])
+    off = max(abs(paths[kind][str(n)] - length(n)) for kind, length in PATHS.items())
     return decide(
         f"at n = {n}, the first input reaches the last output after "
-        + ", ".join(f"{paths[kind][str(n)]} ({kind})" for kind in expected)
-        + " layers or steps. The depth of the graph grows with "
-        f"n^{recurrent:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
+        f"{', '.join(f'{paths[kind][str(n)]} ({kind})' for kind in PATHS)} layers or steps. The depth of the graph "
+        f"grows with n^{recurrent:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
         supported=recurrent > 0.8 and others < 0.2 and off <= 1.01,
     )
 
@@ -188,8 +201,10 @@ def _range(values: list[float]) -> str:
 
 
 def _judge_times(times: list[dict[str, Any]]) -> Verdict:
-    below, above = [[row for row in times if (row["n"] < row["d"]) is side] for side in (True, False)]
-    (core, beyond), whole = ([_faster(rows, kind) for rows in (below, above)] for kind in (CORE, WHOLE))
+    below, above = [[row for row in times if row["n < d"] is side] for side in (True, False)]
+    (core, beyond), whole = (
+        [fmean(row[kind] < row[RECURRENT] for row in rows) for rows in (below, above)] for kind in (CORE, WHOLE)
+    )
     longest, ratios = max(row["n"] for row in times), [row[RECURRENT] / row[CORE] for row in below]
     reason = (
         f"the layer of table 1 is faster in {core:.0%} of the measured pairs with n < d (by a factor of "
@@ -199,11 +214,6 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     if core >= 0.95 and beyond > 0.5:
         reason += ". So n = d is not the length at which recurrence becomes faster"
     return decide(reason, supported=core >= 0.95, refuted=core < 0.5, exact=False)
-
-
-def _faster(rows: list[dict[str, Any]], kind: str) -> float:
-    """Return the share of rows in which the layer takes less time than the recurrent layer."""
-    return fmean(row[kind] < row[RECURRENT] for row in rows)
 
 
 def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[str, float]]) -> Verdict:
@@ -222,7 +232,7 @@ def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[st
 
 
 def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
-    plain, fused = _exponent(kept["self-attention"]), _exponent(kept["fused self-attention"])
+    plain, fused = _exponent(kept[CORE]), _exponent(kept[FUSED])
     reason = (
         f"at the largest n, memory grows with n^{plain:.2f} if all weights are stored, and with n^{fused:.2f} in a "
         "fused kernel with the same result"
@@ -233,26 +243,42 @@ def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
     return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
 
 
+def _judge_scores(milliseconds: Mapping[str, list[float]], mebibytes: Mapping[str, float]) -> Verdict:
+    """Compare times within each round, in which the load is similar."""
+    ratios = [slow / fast for slow, fast in zip(milliseconds[ADDITIVE], milliseconds[PAPER], strict=True)]
+    low, high = median_interval(ratios)
+    memory = mebibytes[ADDITIVE] / mebibytes[PAPER]
+    return decide(
+        f"additive attention takes {median(ratios):.3g} [{low:.3g}, {high:.3g}] times as long as the scaled dot "
+        f"product (median over rounds; {MIN_TIME_RATIO:g} or more counts as much slower) and {memory:.3g} times as "
+        f"much memory for the backward pass ({MIN_MEMORY_RATIO:g} or more counts)",
+        supported=low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
+        refuted=high < 1 or memory < 1,
+        exact=False,
+    )
+
+
 def draw(numbers: Numbers) -> Figure:
-    """Draw the time of three layers over n and d, table 1 with measured values, and path and memory over n."""
-    picture, (*maps, table, path, memory) = subplots("What a layer costs (Table 1)", 2, 3, size=(22, 13))
+    """Draw the time of three layers over n and d, table 1 with measured values, path and memory over n, and scores."""
+    picture, (*maps, table, path, memory, times, sizes) = subplots("What a layer costs (Table 1)", 2, 4, size=(29, 13))
     for axes, kind in zip(maps, MAPPED, strict=True):
         _draw_map(axes, numbers["times"], kind)
     rows = _table1(numbers)
     heat_map(table, [[0.0] * 3] * len(rows), list(rows.values()), row_labels=[name.replace(" ", "\n") for name in rows])
     table.set_xticks(range(3), ["multiplications", "sequential steps", "longest path"])
     label(table, "Table 1: formula and measured value", "cost of a layer", "layer")
-    order = (*LAYER_KINDS, "fused self-attention", "dilated convolution")
-    kilobytes = {
-        kind: {n: value / 1024 for n, value in by_length.items()} for kind, by_length in numbers["kept"].items()
-    }
-    for axes, values, title, unit in (
-        (path, numbers["paths"], "Longest path", "layers (recurrent: steps)"),
-        (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
+    for axes, key, divisor, title, unit in (
+        (path, "paths", 1, "Longest path", "layers (recurrent: steps)"),
+        (memory, "kept", 1024, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
-        lengths = [int(n) for n in values[RECURRENT]]
-        plot_lines(axes, lengths, {kind: list(by_length.values()) for kind, by_length in values.items()}, order=order)
+        lengths = [int(n) for n in numbers[key][RECURRENT]]
+        curves = {kind: [value / divisor for value in by_n.values()] for kind, by_n in numbers[key].items()}
+        plot_lines(axes, lengths, curves, order=(*LAYER_KINDS, FUSED, DILATED))
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
+    bars(times, {name: median(rounds) for name, rounds in numbers["milliseconds"].items()})
+    bars(sizes, numbers["mebibytes"])
+    label(times, "Score functions: time of one layer", "ms, forward and backward (median)", "score function")
+    label(sizes, "Score functions: memory of one layer", "MiB saved for the backward pass", "score function")
     shared_legend(picture, path, memory)
     return picture
 
@@ -262,14 +288,14 @@ def _table1(numbers: Numbers) -> dict[str, list[str]]:
     formulas = {
         CORE: ("n²·d", "O(1)", "O(1)"),
         RECURRENT: ("n·d²", "O(n)", "O(n)"),
-        "convolution": ("k·n·d²", "O(1)", "O(n/k)\ndilated: O(logₖ n)"),
+        CONVOLUTION: ("k·n·d²", "O(1)", "O(n/k)\ndilated: O(logₖ n)"),
         RESTRICTED: ("r·n·d", "O(1)", "O(n/r)"),
     }
     paths, rows = numbers["paths"], dict[str, list[str]]()
     n = list(paths[CORE])[-1]
     for kind, (operations, sequential, longest) in formulas.items():
         constant = next(row["counted"] / row["formula"] for row in numbers["counts"] if row["layer"] == kind)
-        steps = f"{paths[kind][n]}{f' and {paths[DILATED][n]}' if kind == 'convolution' else ''}"
+        steps = f"{paths[kind][n]}{f' and {paths[DILATED][n]}' if kind == CONVOLUTION else ''}"
         growth = f"∝ n^{abs(_exponent(numbers['depths'][kind])):.2f}"
         rows[kind] = [f"{operations}\n{constant:g} · {operations}", f"{sequential}\n{growth}"]
         rows[kind].append(f"{longest}\n{steps} at n = {n}")
@@ -295,6 +321,3 @@ def _draw_map(axes: Axes, times: list[dict[str, Any]], kind: str) -> None:
     axes.stairs(border, [edge - 0.5 for edge in range(len(widths) + 1)], baseline=None, color="black", linewidth=2)
     title = f"{kind.capitalize()}: ms (framed: fastest)"
     label(axes, title, "width d (units); below the line: n < d", "length n (tokens)")
-
-
-EXPERIMENT = Experiment("layer-costs", "What a layer costs", __doc__, CLAIMS, measure, judge, draw)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from headway.nn.attention import MultiHeadAttention, attention_weights
+from headway.nn.attention import MultiHeadAttention, scaled_dot_product_attention
 
 KERNEL_SIZE = 3  # width k of the convolution
 WINDOW = 8  # neighborhood r of restricted self-attention
@@ -45,29 +45,42 @@ def table1_ops(kind: str, n: int, d: int) -> int:
 def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
     """Return a layer from (B, n, d) to (B, n, d)."""
     makers: dict[str, Callable[[], nn.Module]] = {
-        "self-attention": lambda: SelfAttention(fused=False),
-        "fused self-attention": lambda: SelfAttention(fused=True),
+        "self-attention": lambda: Weightless(lambda x: scaled_dot_product_attention(x, x, x)),
+        "fused self-attention": lambda: Weightless(_fused_attention),
         "whole self-attention": lambda: MultiHeadAttention(d, max(d // 64, 1)),
         "recurrent": lambda: Recurrent(d, d, batch_first=True),
         "convolution": lambda: CausalConvolution(d, d, KERNEL_SIZE, dilation=dilation),
-        "restricted self-attention": RestrictedSelfAttention,
+        "restricted self-attention": lambda: Weightless(_restricted_attention),
     }
     return makers[kind]()
 
 
-class SelfAttention(nn.Module):
-    """softmax(X X^T / sqrt(d)) X, computed explicitly or by PyTorch's fused kernel, which never stores all weights."""
+class Weightless(nn.Module):
+    """A layer that applies a function, and has no weights."""
 
-    def __init__(self, *, fused: bool) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.fused = fused
+        self.function = function
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """Apply one head without projections."""
-        heads = x.unsqueeze(1)
-        if self.fused:
-            return F.scaled_dot_product_attention(heads, heads, heads).squeeze(1)
-        return (attention_weights(heads, heads) @ heads).squeeze(1)
+        """Apply the function."""
+        return self.function(x)
+
+
+def _fused_attention(x: Tensor) -> Tensor:
+    """Return softmax(X X^T / sqrt(d)) X by PyTorch's fused kernel, which never stores all weights."""
+    heads = x.unsqueeze(1)
+    return F.scaled_dot_product_attention(heads, heads, heads).squeeze(1)
+
+
+def _restricted_attention(x: Tensor) -> Tensor:
+    """Return attention of each position to the WINDOW nearest ones, half of them before it, without projections."""
+    sides = (WINDOW // 2, WINDOW - 1 - WINDOW // 2)
+    windows = F.pad(x, (0, 0, *sides)).unfold(1, WINDOW, 1)  # (B, N, D, R)
+    inside = F.pad(x.new_ones(x.size(1)), sides).unfold(0, WINDOW, 1) > 0
+    scores = torch.matmul(x.unsqueeze(2), windows).squeeze(2) * x.size(-1) ** -0.5
+    weights = scores.masked_fill(~inside, -torch.inf).softmax(-1)
+    return torch.matmul(windows, weights.unsqueeze(-1)).squeeze(-1)
 
 
 class Recurrent(nn.RNN):
@@ -86,19 +99,6 @@ class CausalConvolution(nn.Conv1d):
         """Convolve with zeros before the first position, so that the length does not change."""
         before = (KERNEL_SIZE - 1) * self.dilation[0]
         return super().forward(F.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
-
-
-class RestrictedSelfAttention(nn.Module):
-    """Self-attention in which each position attends to the WINDOW nearest positions, half of them before it."""
-
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """Apply one head without projections."""
-        sides = (WINDOW // 2, WINDOW - 1 - WINDOW // 2)
-        windows = F.pad(x, (0, 0, *sides)).unfold(1, WINDOW, 1)  # (B, N, D, R)
-        inside = F.pad(x.new_ones(x.size(1)), sides).unfold(0, WINDOW, 1) > 0
-        scores = torch.matmul(x.unsqueeze(2), windows).squeeze(2) * x.size(-1) ** -0.5
-        weights = scores.masked_fill(~inside, -torch.inf).softmax(-1)
-        return torch.matmul(windows, weights.unsqueeze(-1)).squeeze(-1)
 
 
 def count_multiplications(kind: str, n: int, d: int) -> int:

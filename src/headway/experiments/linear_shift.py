@@ -19,15 +19,13 @@ pair is (d-2)/d, not 1. tensor2tensor, the paper's own code, spaces the exponent
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.positions import sinusoids
@@ -38,11 +36,7 @@ SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 REPORTED_WIDTHS = (16, 128, 512)  # widths in the verdict's text and in the panel of wavelengths
 DRAWN_WIDTH_AND_SHIFT = (16, 3)  # width and shift of the matrix that is drawn
 
-CLAIMS = (
-    Claim.quote("for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5"),
-    Claim.quote("The wavelengths form a geometric progression", "paper, 3.5"),
-    Claim("The wavelengths go from 2π to 10000 · 2π.", "paper, 3.5"),
-)
+TITLE = "PE(pos+k) is a rotation of PE(pos)"
 
 
 def measure(settings: Settings) -> Numbers:
@@ -59,10 +53,9 @@ def measure(settings: Settings) -> Numbers:
         {
             "width d": width,
             **{f"largest error, {kind}": max(errors[str(width)][kind]) for kind in kinds},
-            "shortest wavelength (positions)": wavelengths[str(width)][0],
-            "longest wavelength (positions)": wavelengths[str(width)][-1],
-            "as 10000^((d-2)/d) · 2π (positions)": BASE ** ((width - 2) / width) * 2 * math.pi,
-            "10000 · 2π (positions)": BASE * 2 * math.pi,
+            "shortest wavelength (2π positions)": wavelengths[str(width)][0],
+            "longest wavelength (2π positions)": wavelengths[str(width)][-1],
+            "10000^((d-2)/d)": BASE ** ((width - 2) / width),
         }
         for width in widths
     ]
@@ -92,50 +85,45 @@ def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
 
     The table of encodings is computed in float64 or, for float32, as models compute it.
     """
-    if kind == "float32":
-        table = sinusoids(positions + shift, width)
-    else:
-        angles = torch.arange(positions + shift, dtype=torch.float64)[:, None] * _frequencies(width)
-        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    angles = torch.arange(positions + shift, dtype=torch.float64)[:, None] * _frequencies(width)
+    exact = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    table = sinusoids(positions + shift, width) if kind == "float32" else exact
     rotated = table[:positions] @ rotation(width, shift).T.to(table.dtype)
     return float((rotated - table[shift:]).abs().max())
 
 
 def _wavelengths(width: int) -> list[float]:
-    """Return the wavelengths in positions, measured between positions 0 and 1 of a model's table."""
+    """Return the wavelengths in 2π positions, measured between positions 0 and 1 of a model's table."""
     first = sinusoids(2, width)[1].double()
-    return [2 * math.pi / turned for turned in torch.atan2(first[0::2], first[1::2]).tolist()]
+    return (1 / torch.atan2(first[0::2], first[1::2])).tolist()
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the errors of the rotation, and by ratios and limits of the wavelengths."""
     exact, single = (max(max(errors[kind]) for errors in numbers["errors"].values()) for kind in ("float64", "float32"))
-    shifted = (
-        f"R_k PE(pos) differs from PE(pos+k) by at most {exact:.1g}, and by {single:.1g} with a model's float32 table"
+    waves = numbers["wavelengths"]
+    ratios = [np.divide(values[1:], values[:-1]) for values in waves.values()]
+    uneven = max(float(abs(width_ratios / width_ratios[0] - 1).max()) for width_ratios in ratios)
+    ends = "; ".join(
+        f"d = {width}: {waves[str(width)][0]:.4g} · 2π to {waves[str(width)][-1]:,.0f} · 2π"
+        for width in REPORTED_WIDTHS
+        if str(width) in waves
     )
-    ratios = [np.divide(waves[1:], waves[:-1]) for waves in numbers["wavelengths"].values()]
-    off = max(float(abs(width_ratios / width_ratios[0] - 1).max()) for width_ratios in ratios)
-    reason = f"within each width, the ratio of neighboring wavelengths is constant up to {off:.1g}"
-    return (
-        decide(shifted, supported=exact < 1e-9 and single < 1e-4),
-        decide(reason, supported=off < 1e-5),
-        _judge_ends(numbers),
-    )
-
-
-def _turns(numbers: Numbers) -> dict[str, list[float]]:
-    """Return the wavelengths of each width divided by 2π."""
-    return {width: [wave / (2 * math.pi) for wave in waves] for width, waves in numbers["wavelengths"].items()}
-
-
-def _judge_ends(numbers: Numbers) -> Verdict:
-    ends = {width: (turns[0], turns[-1]) for width, turns in _turns(numbers).items()}
-    texts = {width: f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items()}
-    reason = "; ".join(text for width, text in texts.items() if int(width) in REPORTED_WIDTHS)
-    off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
+    off = max(max(abs(values[0] - 1), abs(values[-1] / BASE - 1)) for values in waves.values())
     if off >= 0.01:
-        reason += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
-    return decide(reason, supported=off < 0.01)
+        ends += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
+    return (
+        decide(
+            f"R_k PE(pos) differs from PE(pos+k) by at most {exact:.1g}, and by {single:.1g} with a model's float32 "
+            "table",
+            supported=exact < 1e-9 and single < 1e-4,
+        ),
+        decide(
+            f"within each width, the ratio of neighboring wavelengths is constant up to {uneven:.1g}",
+            supported=uneven < 1e-5,
+        ),
+        decide(ends, supported=off < 0.01),
+    )
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -153,11 +141,8 @@ def draw(numbers: Numbers) -> Figure:
     error.set_ylim(1e-14, 1e-4)
     error.legend(loc="upper right")
     for width, style in zip(REPORTED_WIDTHS, ("o-", "s-", "^-"), strict=True):
-        waves.plot(_turns(numbers)[str(width)], style, markersize=4, label=f"d = {width}")
+        waves.plot(numbers["wavelengths"][str(width)], style, markersize=4, label=f"d = {width}")
     waves.axhline(BASE, color="#777777", linestyle=":", label="10000 · 2π, as the paper says")
     waves.legend(loc="lower right")
     label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)", log="y")
     return picture
-
-
-EXPERIMENT = Experiment("linear-shift", "PE(pos+k) is a rotation of PE(pos)", __doc__, CLAIMS, measure, judge, draw)

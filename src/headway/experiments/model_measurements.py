@@ -28,7 +28,7 @@ from headway.data.readers import Corpus
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError
 from headway.evaluation.translation import find_metric
-from headway.experiments.corpus import AG_NEWS, TextPair
+from headway.experiments.corpus import AG_NEWS
 from headway.inspection.capture import attention_modules
 from headway.models.registry import architecture_of
 from headway.nn.attention import MultiHeadAttention, observe_attention
@@ -65,10 +65,6 @@ class TrainedModel:
     folder: Path
     corpus: Path
 
-    def pairs(self, name: str, most: int | None = None) -> list[TextPair]:
-        """Return the sentence pairs of a part of Multi30k."""
-        return read_pairs(self.corpus, name, most)
-
     @cached_property
     def bundle(self) -> Bundle:
         """The last weights, in plain PyTorch."""
@@ -79,19 +75,17 @@ class TrainedModel:
     @cached_property
     def test(self) -> list[EncodedPair]:
         """The tokens of the test set."""
-        return self.encode(self.pairs(TEST))
+        return self.encode(read_pairs(self.corpus, TEST))
 
-    def encode(self, pairs: Sequence[TextPair]) -> list[EncodedPair]:
+    def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return the tokens of pairs, with the special tokens of both sides."""
         special = self.bundle.token_template.fill()
-        sources, targets = zip(*pairs, strict=True)
+        tokenizers = self.bundle.source_tokenizer, self.bundle.target_tokenizer
+        texts = zip(tokenizers, zip(*pairs, strict=True), strict=True)
+        sources, targets = (tokenizer.encode_batch(list(side)) for tokenizer, side in texts)
         return [
             (special.add_to_source(source), [*special.target_prefix, *target, EOS])
-            for source, target in zip(
-                self.bundle.source_tokenizer.encode_batch(list(sources)),
-                self.bundle.target_tokenizer.encode_batch(list(targets)),
-                strict=True,
-            )
+            for source, target in zip(sources, targets, strict=True)
         ]
 
     def translator(self, weights: str = "last", precision: Any = "float32") -> Translator:
@@ -99,7 +93,7 @@ class TrainedModel:
         return load_translator(self.folder / weights, device="cpu", precision=precision, avoid_flagged=False)
 
 
-def read_pairs(corpus: Path, name: str, most: int | None = None) -> list[TextPair]:
+def read_pairs(corpus: Path, name: str, most: int | None = None) -> list[tuple[str, str]]:
     """Return the sentence pairs of a part of Multi30k, such as "val"; at most the first ``most``."""
     sides = [(corpus / f"{name}.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en")]
     return list(islice(zip(*sides, strict=True), most))
@@ -136,7 +130,7 @@ def read_targets(model: nn.Module, pairs: Sequence[EncodedPair]) -> Array:
 
 def measure_fit(trained: TrainedModel) -> dict[str, Any]:
     """Return how many tokens of the references are the most probable ones, and the loss of training pairs."""
-    training = trained.encode(trained.pairs("train", _TRAINING_PAIRS))
+    training = trained.encode(read_pairs(trained.corpus, "train", _TRAINING_PAIRS))
     loss = -read_targets(trained.bundle.model, training)[0].sum() / sum(len(target) for _, target in training)
     return {"correct": in_blocks(read_targets(trained.bundle.model, trained.test)[1]), "training_loss": float(loss)}
 
@@ -179,7 +173,7 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     ends = len(trained.bundle.token_template.fill().source_suffix)
     texts = [
         (source[: len(source) - ends], target[:-1])
-        for source, target in trained.test + trained.encode(trained.pairs("train"))
+        for source, target in trained.test + trained.encode(read_pairs(trained.corpus, "train"))
     ]
     test = texts[: len(trained.test)]
     links = link_tokens(texts, len(test), trained.bundle.target_tokenizer.vocab_size)
@@ -201,7 +195,7 @@ def _translate(
     trained: TrainedModel, translator: Translator, beam: int = 4, penalty: float = 0.6
 ) -> tuple[list[Any], float]:
     """Translate the test set, and return the counts of BLEU in blocks, and the processor time of the search."""
-    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
+    sources, references = (list(side) for side in zip(*read_pairs(trained.corpus, TEST), strict=True))
     begin = time.process_time()
     results = translator.translate(sources, DecodingOptions(beam_size=beam, length_penalty=penalty))
     seconds = time.process_time() - begin
@@ -242,18 +236,16 @@ def measure_length(trained: TrainedModel) -> list[Any]:
     Source and target begin with as many other sentences, so the model reads texts that are longer than in training,
     and its target is given: it need not know when to stop.
     """
-    pairs, translator = trained.pairs(TEST), trained.translator()
+    pairs, translator = read_pairs(trained.corpus, TEST), trained.translator()
     last = range(max(SENTENCES_BEFORE), len(pairs), _EVERY)
-    columns = list[Sequence[float]]()
+    scored = list[list[list[float]]]()  # log-probabilities of the tokens
     for before in SENTENCES_BEFORE:
         texts = [[" ".join(side) for side in zip(*pairs[at - before : at + 1], strict=True)] for at in last]
-        scored = translator.score(*(list(side) for side in zip(*texts, strict=True)))
-        lengths = [len(target.token_log_probabilities) for target in scored] if not before else columns[0]
-        columns = columns or [lengths]
-        columns.append(
-            [sum(target.token_log_probabilities[-int(n) :]) for target, n in zip(scored, lengths, strict=True)]
-        )
-    return in_blocks(np.array(columns).T)
+        results = translator.score(*(list(side) for side in zip(*texts, strict=True)))
+        scored.append([list(result.token_log_probabilities) for result in results])
+    lengths = [len(tokens) for tokens in scored[0]]
+    columns = [[sum(tokens[-n:]) for tokens, n in zip(of_texts, lengths, strict=True)] for of_texts in scored]
+    return in_blocks(np.array([lengths, *columns]).T)
 
 
 @torch.inference_mode()
@@ -263,7 +255,7 @@ def measure_tokens(trained: TrainedModel) -> list[Any]:
     Layer 0 is the first block's input. A vector tells its token if the mean vector of this token, over the development
     set, is the nearest of all mean vectors. Tokens that the development set lacks are left out.
     """
-    known = [source for source, _ in trained.encode(trained.pairs("val"))]
+    known = [source for source, _ in trained.encode(read_pairs(trained.corpus, "val"))]
     test = [source for source, _ in trained.test]
     ids = torch.tensor([token for source in known for token in source])
     tokens, numbers, counts = torch.unique(ids, return_inverse=True, return_counts=True)
@@ -296,11 +288,10 @@ def measure_labels(trained: TrainedModel) -> dict[str, list[float]]:
     labels = list(read_labeled_texts(Corpus(files=(Path(AG_NEWS[1]).name,)), trained.corpus))
     classifier = Classifier(ClassifierBundle.load(trained.folder / "last"), device="cpu")
     found = classifier.classify([text for text, _ in labels])
+    pairs = [(result, label) for result, (_, label) in zip(found, labels, strict=True)]
     return {
-        "right": [int(result.label == label) for result, (_, label) in zip(found, labels, strict=True)],
-        "probability": [
-            round(result.probabilities[label], _DIGITS) for result, (_, label) in zip(found, labels, strict=True)
-        ],
+        "right": [int(result.label == label) for result, label in pairs],
+        "probability": [round(result.probabilities[label], _DIGITS) for result, label in pairs],
         "confidence": [round(result.probability, _DIGITS) for result in found],
     }
 

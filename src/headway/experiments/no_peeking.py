@@ -24,8 +24,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
-from headway.experiments.figures import heat_map, label, subplots
+from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.figures import bars, heat_map, label, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
@@ -34,24 +34,9 @@ from headway.text.base import BOS, EOS
 VOCAB_SIZE, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
 BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 4, 9, 10  # batch size and lengths; TARGET_LENGTH includes BOS
 LOGIT_TOLERANCE = 1e-4  # larger than rounding errors (logits are about 1), smaller than any real influence
-TRANSFORMER_VARIANTS = {  # only measured in the full version
-    "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
-    "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
-    "Transformer, additive score": {"score": "additive"},
-}
-RECURRENT_VARIANTS = {
-    "GRU without attention": {"attention": "none"},
-    "GRU with attention (Bahdanau)": {"attention": "bahdanau"},
-    "LSTM with attention (Luong)": {"attention": "luong", "cell": "lstm"},
-}
 NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
 
-CLAIMS = (
-    Claim.quote(
-        "the predictions for position i can depend only on the known outputs at positions less than i", "paper, 3.1"
-    ),
-    Claim("Padding does not change any output.", f"{OURS}; required by every implementation that pads batches"),
-)
+TITLE = "No peeking, and padding changes nothing"
 
 
 class _NoCausalMask(Transformer):
@@ -71,19 +56,26 @@ class _NoPaddingMask(Transformer):
     pad = -1
 
 
-def _models(full: bool) -> dict[str, nn.Module]:
-    """Build the models with weights from the current random state, in evaluation mode."""
-    sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
-    config = TransformerConfig.parse(sizes, "no-peeking")
-    models: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCAB_SIZE, VOCAB_SIZE)}
-    for name, changes in TRANSFORMER_VARIANTS.items() if full else ():
-        models[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCAB_SIZE, VOCAB_SIZE)
-    for name, changes in RECURRENT_VARIANTS.items():
-        recurrent = RecurrentConfig.parse({"d_model": 64, "dropout": 0.0, **changes}, name)
-        models[name] = RecurrentModel(recurrent, VOCAB_SIZE, VOCAB_SIZE)
-    for name, broken in {NO_CAUSAL: _NoCausalMask, NO_PADDING: _NoPaddingMask}.items():
-        models[name] = broken(config, VOCAB_SIZE, VOCAB_SIZE)
-    return {name: model.eval() for name, model in models.items()}
+SIZES = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+MODELS: dict[str, tuple[type[Transformer | RecurrentModel], dict[str, str]]] = {
+    "Transformer": (Transformer, {}),
+    "Transformer, pre-norm, learned positions": (Transformer, {"norm": "pre", "positions": "learned"}),
+    "Transformer, pre-norm, rotary positions": (Transformer, {"norm": "pre", "positions": "rotary"}),
+    "Transformer, additive score": (Transformer, {"score": "additive"}),
+    "GRU without attention": (RecurrentModel, {"attention": "none"}),
+    "GRU with attention (Bahdanau)": (RecurrentModel, {"attention": "bahdanau"}),
+    "LSTM with attention (Luong)": (RecurrentModel, {"attention": "luong", "cell": "lstm"}),
+    NO_CAUSAL: (_NoCausalMask, {}),
+    NO_PADDING: (_NoPaddingMask, {}),
+}
+
+
+def _make(name: str) -> nn.Module:
+    """Return a model with weights from the current random state, in evaluation mode."""
+    kind, keys = MODELS[name]
+    if issubclass(kind, Transformer):
+        return kind(TransformerConfig.parse({**SIZES, **keys}, name), VOCAB_SIZE, VOCAB_SIZE).eval()
+    return kind(RecurrentConfig.parse({"d_model": 64, "dropout": 0.0, **keys}, name), VOCAB_SIZE, VOCAB_SIZE).eval()
 
 
 @torch.inference_mode()
@@ -93,13 +85,15 @@ def measure(settings: Settings) -> Numbers:
     for seed in settings.seeds:
         torch.manual_seed(seed)
         source, target = _batch()
-        for name, model in _models(not settings.quick).items():
+        for name in MODELS:
+            model = _make(name)
             influence = _influence(model, source, target)
             result = results.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})
             result["influence"].append(influence)
             result["earlier"].append(float(influence.triu(1).max()))  # row: output, column: replaced token
             result["later"].append(float(influence.diagonal()[1:].min()))
-            result["padding"].append(_padding_influence(model, source, target))
+            padded = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :TARGET_LENGTH]
+            result["padding"].append(float((padded - model(source, target)).abs().max()))
     rows = [
         {
             "model": name,
@@ -133,34 +127,25 @@ def _influence(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor
     return torch.stack(columns, dim=1)
 
 
-def _padding_influence(model: nn.Module, source: Tensor, target: Tensor) -> float:
-    """Return the largest change of a logit when source and target are padded further."""
-    after = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :TARGET_LENGTH]
-    return float((after - model(source, target)).abs().max())
-
-
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge whether all logits of sound models stay unchanged and logits of the broken models change."""
-    models = numbers["models"]
-    return (
-        _judge_leak(models, "earlier", NO_CAUSAL, "a later token changes an earlier logit by"),
-        _judge_leak(models, "padding", NO_PADDING, "more padding changes a logit by"),
-    )
-
-
-def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
-    sound = {name: max(result[what]) for name, result in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
-    worst = max(sound, key=sound.__getitem__)
-    caught = min(models[broken][what])
-    reason = (
-        f"{words} at most {sound[worst]:.2g} in {len(sound)} models (the largest change: {worst}), and by at least "
-        f"{caught:.2g} in the control, a {broken}"
-    )
-    wrong = sound[worst] > LOGIT_TOLERANCE
-    blind = min(caught, *(min(result["later"]) for result in models.values())) < 10 * LOGIT_TOLERANCE
-    if blind and not wrong:
-        reason += ": the measurement would not detect errors"
-    return decide(reason, supported=not wrong and not blind, refuted=wrong)
+    models, verdicts = numbers["models"], list[Verdict]()
+    later = min(min(result["later"]) for result in models.values())
+    for what, broken, words in (
+        ("earlier", NO_CAUSAL, "a later token changes an earlier logit by"),
+        ("padding", NO_PADDING, "more padding changes a logit by"),
+    ):
+        sound = {name: max(result[what]) for name, result in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
+        worst, caught = max(sound, key=sound.__getitem__), min(models[broken][what])
+        reason = (
+            f"{words} at most {sound[worst]:.2g} in {len(sound)} models (the largest change: {worst}), and by at least "
+            f"{caught:.2g} in the control, a {broken}"
+        )
+        wrong, blind = sound[worst] > LOGIT_TOLERANCE, min(caught, later) < 10 * LOGIT_TOLERANCE
+        if blind and not wrong:
+            reason += ": the measurement would not detect errors"
+        verdicts.append(decide(reason, supported=not wrong and not blind, refuted=wrong))
+    return tuple(verdicts)
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -177,16 +162,10 @@ def draw(numbers: Numbers) -> Figure:
         colors = picture.colorbar(image, ax=panel, label="largest change of a logit (nats)")
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
         label(panel, name, "replaced target token (position)", "output (position)")
-    bars = axes[3]
     changes = {name.removeprefix("Transformer, "): max(result["padding"]) for name, result in numbers["models"].items()}
-    drawn = bars.barh(list(changes), [max(1e-9, change) for change in changes.values()])
-    bars.bar_label(drawn, [f"{change:.1g}" for change in changes.values()], padding=4)
-    bars.axvline(LOGIT_TOLERANCE, color="#777777", linestyle=":")
-    bars.set_xlim(1e-9, 1000)
-    bars.invert_yaxis()
+    bars(axes[3], changes, texts="%.1g", least=1e-9)
+    axes[3].axvline(LOGIT_TOLERANCE, color="#777777", linestyle=":")
+    axes[3].set_xlim(1e-9, 1000)
     title = "Effect of more padding (left of the line: rounding)"
-    label(bars, title, "largest change of a logit (nats)", "model", log="x")
+    label(axes[3], title, "largest change of a logit (nats)", "model", log="x")
     return picture
-
-
-EXPERIMENT = Experiment("no-peeking", "No peeking, and padding changes nothing", __doc__, CLAIMS, measure, judge, draw)

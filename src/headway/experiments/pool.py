@@ -15,13 +15,12 @@ The variants are declared in ``pool.toml``. :mod:`pool_runs` trains, :mod:`choic
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
+from headway.experiments.experiment import read_declarations
 from headway.experiments.training import Changes, merge_sections
 
 SECONDS_PER_STEP = 0.24  # of the baseline, on one core of an Intel Xeon with AVX-512, measured over 40 steps
@@ -61,8 +60,7 @@ class Variant:
     @property
     def steps(self) -> int:
         """Number of steps of a run."""
-        steps: int = recipe_sections(self, 0, None)["training"]["steps"]
-        return steps
+        return int(recipe_sections(self, 0, None)["training"]["steps"])
 
 
 @dataclass(frozen=True)
@@ -85,18 +83,13 @@ class PoolRun:
         return f"{self.variant.name}{'' if self.rate is None else f'-rate{self.rate:g}'}-seed{self.seed}"
 
 
-def _read_variants() -> tuple[Variant, ...]:
-    content = tomllib.loads(files("headway.experiments").joinpath("pool.toml").read_text(encoding="utf-8"))
-    variants = list[Variant]()
-    for table in content["variants"]:
-        base: Changes = content["bases"][table.get("base", "baseline")]
-        changes = {key: value for key, value in table.items() if key in base}
-        options = {key: value for key, value in table.items() if key not in base and key != "base"}
-        variants.append(Variant(changes=changes, base=base, **options))
-    return tuple(variants)
+def _variant(base: str = "baseline", **keys: Any) -> Variant:
+    sections = read_declarations("pool.toml")["bases"][base]
+    changes = {key: value for key, value in keys.items() if key in sections}
+    return Variant(base=sections, changes=changes, **{key: keys[key] for key in keys if key not in sections})
 
 
-VARIANTS = _read_variants()
+VARIANTS = tuple(_variant(**table) for table in read_declarations("pool.toml")["variants"])
 """All variants, in the order in which their runs are taken."""
 
 

@@ -34,15 +34,16 @@ import torch
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions
 from headway.errors import CheckpointError, DataError, DivergenceError
-from headway.experiments.changed_transformer import register_changes
+from headway.experiments.changed_transformer import ARCHITECTURE
 from headway.experiments.code_hash import engine_hash
 from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel
+from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel, read_pairs
 from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, recipe_sections, speeds_of
 from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
 from headway.jobs.named_leases import NamedLeases
+from headway.models.registry import register
 from headway.predict import Translator
 from headway.storage import atomic_write
 from headway.tasks import parse_recipe, train
@@ -123,11 +124,9 @@ class PoolFolder:
 
     def lacking(self, run: PoolRun, record: PoolRecord) -> list[str]:
         """Return the measurements that a record lacks, if its weights are still there."""
-        measured = record.get("measured", {})
-        lacking = (
-            [] if not run.seed or record["diverged"] else [key for key in run.variant.measured if key not in measured]
-        )
-        return lacking if lacking and (self.run_folder(run.name, record) / "last").is_dir() else []
+        lacking = [key for key in run.variant.measured if key not in record.get("measured", {})]
+        is_measurable = run.seed and not record["diverged"] and (self.run_folder(run.name, record) / "last").is_dir()
+        return lacking if is_measurable else []
 
 
 @cache
@@ -141,8 +140,7 @@ def _read(path: Path, changed: int) -> PoolRecord:
 
 
 def _own_rate(variant: Variant) -> float:
-    rate: float = recipe_sections(variant, 0, None)["optimizer"]["learning_rate"]
-    return rate
+    return float(recipe_sections(variant, 0, None)["optimizer"]["learning_rate"])
 
 
 def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None = None) -> None:
@@ -158,7 +156,7 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
         KeyboardInterrupt: The training was interrupted. A later call resumes it.
     """
     torch.set_num_threads(1)
-    register_changes()
+    register(ARCHITECTURE)
     runs, num_done, refusals = all_runs(), 0, Counter[str]()
     leases = NamedLeases(folder.work, [run.name for run in runs])
     while num_done != max_runs:
@@ -226,13 +224,14 @@ def _do(run: PoolRun, folder: PoolFolder, settings: Settings) -> None:
     run_folder = folder.run_folder(run.name, record)
     for name in ("checkpoints", "tokens"):  # those of all runs would take gigabytes
         shutil.rmtree(run_folder / name, ignore_errors=True)
-    model = TrainedModel(run_folder, _corpus(run.variant, settings))
+    corpus, data = _data(run, folder, settings)
     lacking = folder.lacking(run, record)
-    if lacking and record["data"] != _data_hashes(run, folder, settings):
-        raise DataError(f"{model.corpus}: not what {run.name} was trained on; restore it to measure {lacking}")
+    if lacking and record["data"] != data:
+        raise DataError(f"{corpus}: not what {run.name} was trained on; restore it to measure {lacking}")
+    model = TrainedModel(run_folder, corpus)
     for key in lacking:
         settings.say(f"measuring {key} of {run.name}")
-        by = {"engine": engine_hash(), "date": _now()}
+        by = {"engine": engine_hash(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
         for part, value in (("measured", MEASUREMENTS[key](model)), ("measured_by", by)):
             record = {**record, part: {**record.get(part, {}), key: value}}
         write_record(folder.path(run.name), record)
@@ -245,7 +244,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     sections = recipe_sections(run.variant, run.seed, rate)
     precision = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     sections["training"] = {"precision": precision, **sections["training"]}
-    corpus, data = _corpus(run.variant, settings), _data_hashes(run, folder, settings)
+    corpus, data = _data(run, folder, settings)
     record: PoolRecord = {"variant": run.variant.name, "seed": run.seed, "rate": rate, "recipe": sections, "data": data}
     run_folder = folder.run_folder(run.name, record)
     sections = {**sections, "data": {**sections["data"], **_corpora(corpus, run.variant, folder.work)}}
@@ -266,7 +265,7 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
         "cpu_seconds_per_step": round(seconds / steps, 4) if steps else None,
         "engine": engine_hash(),
         "starts": json.loads((run_folder / "environment.json").read_text(encoding="utf-8")),
-        "date": _now(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if not diverged and not (run_folder / "last").is_dir():
         average_checkpoints(run_folder, 1, run_folder / "last")
@@ -276,25 +275,15 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     return record
 
 
-def _files(variant: Variant) -> tuple[str, ...]:
-    return AG_NEWS if variant.classifies else MULTI30K
-
-
-def _corpus(variant: Variant, settings: Settings) -> Path:
-    return find_data(settings, _files(variant), "AG News" if variant.classifies else "Multi30k")
-
-
-def _data_hashes(run: PoolRun, folder: PoolFolder, settings: Settings) -> dict[str, str]:
-    corpus, hashes = _corpus(run.variant, settings), ContentHashes(folder.work / "inputs.json")
-    return {name: hashes.hash_file(corpus.parent / name) for name in _files(run.variant)}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _data(run: PoolRun, folder: PoolFolder, settings: Settings) -> tuple[Path, dict[str, str]]:
+    """Return the folder of a run's corpus, and the hashes of its files."""
+    files, name = (AG_NEWS, "AG News") if run.variant.classifies else (MULTI30K, "Multi30k")
+    corpus, hashes = find_data(settings, files, name), ContentHashes(folder.work / "inputs.json")
+    return corpus, {file: hashes.hash_file(corpus.parent / file) for file in files}
 
 
 def _last_step(run_folder: Path) -> int:
-    lines = read_metrics(run_folder, "train") if (run_folder / "metrics.jsonl").is_file() else []
+    lines = read_metrics(run_folder, "train")
     return lines[-1]["step"] if lines else 0
 
 
@@ -319,7 +308,7 @@ def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
 def _examine(trained: TrainedModel) -> PoolRecord:
     """Score and translate the test set with the last weights, in float32, and score it with the averaged weights."""
     model = trained.translator()
-    sources, references = (list(side) for side in zip(*trained.pairs(TEST), strict=True))
+    sources, references = (list(side) for side in zip(*read_pairs(trained.corpus, TEST), strict=True))
     scores, num_tokens = _reference_scores(model, sources, references)
     translations = {
         str(beam): [result.text for result in model.translate(sources, DecodingOptions(beam_size=beam))]

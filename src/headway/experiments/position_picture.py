@@ -18,6 +18,7 @@ known about the embeddings; a trained model may do better. The same is done with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 import torch
@@ -25,7 +26,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import heat_map, label, plot_lines, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.nn.dropout import Dropout
@@ -39,14 +40,6 @@ NEAR_DISTANCE = 5  # "nearly identified" means that the nearest encoding is at m
 INPUT_KINDS = ("encoding alone", "embedding + encoding")
 
 TITLE = "Positional encoding as a picture"
-CLAIMS = (
-    Claim("All positions have different encodings.", f"{OURS}; paper, 3.5, takes it for granted"),
-    Claim("The dot product of two encodings depends only on their distance.", f"{OURS}; follows from paper, 3.5"),
-    Claim(
-        "Dropout of 0.1 on the sum of embedding and encoding hides hardly any position.",
-        f"{OURS}; the paper, 5.4, applies dropout of 0.1 to the sum",
-    ),
-)
 
 
 def measure(settings: Settings) -> Numbers:
@@ -54,7 +47,7 @@ def measure(settings: Settings) -> Numbers:
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
     identified = {
-        kind: {str(rate): [_identified(table, size, rate, seed) for seed in settings.seeds] for rate in DROPOUT_RATES}
+        kind: {str(rate): _identified(table, size, rate, settings.seeds) for rate in DROPOUT_RATES}
         for kind, size in zip(INPUT_KINDS, (0.0, 1.0), strict=True)  # the embeddings' standard deviation
     }
     torch.manual_seed(settings.seeds[0])
@@ -66,8 +59,8 @@ def measure(settings: Settings) -> Numbers:
         {
             "input of dropout": kind,
             "dropout": float(rate),
-            "positions identified (%)": 100 * _mean(shares, "right"),
-            f"within {NEAR_DISTANCE} positions (%)": 100 * _mean(shares, "near"),
+            "positions identified (%)": 100 * fmean(shares["right"]),
+            f"within {NEAR_DISTANCE} positions (%)": 100 * fmean(shares["near"]),
         }
         for kind, by_rate in identified.items()
         for rate, shares in by_rate.items()
@@ -84,41 +77,43 @@ def measure(settings: Settings) -> Numbers:
     }
 
 
-def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
+def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Return the share of positions identified, exactly or nearly, if embeddings have standard deviation ``size``."""
-    torch.manual_seed(seed)  # use the same embeddings at every rate
-    dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
-    off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
-    return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR_DISTANCE).float().mean())}
-
-
-def _mean(shares: list[dict[str, float]], what: str) -> float:
-    return fmean(share[what] for share in shares)
+    shares: dict[str, list[float]] = {"right": [], "near": []}
+    for seed in seeds:
+        torch.manual_seed(seed)  # use the same embeddings at every rate
+        dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
+        off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
+        for name, most in (("right", 0), ("near", NEAR_DISTANCE)):
+            shares[name].append(float((off <= most).float().mean()))
+    return shares
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
     nearest, spread, positions = numbers["nearest"], numbers["likeness_spread"], numbers["positions"]
-    distinct = (
-        f"the distance between the two closest of {positions} encodings is {nearest:.3f} (each has a length of "
-        f"{(WIDTH / 2) ** 0.5:.0f})"
-    )
-    alike = (
-        f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
-        f"(it is {numbers['likeness'][0]:.0f} at distance 0)"
-    )
     whole, dropped = (numbers["told"][INPUT_KINDS[1]][str(rate)] for rate in (0.0, PAPER_DROPOUT))
-    lost = [before["right"] - after["right"] for before, after in zip(whole, dropped, strict=True)]
-    reason = (
-        f"{_mean(whole, 'right'):.1%} of {positions} positions can be identified from the sum without dropout, and "
-        f"{_mean(dropped, 'right'):.1%} with dropout of {PAPER_DROPOUT} ({_mean(dropped, 'near'):.1%} within "
-        f"{NEAR_DISTANCE} positions). The loss is {fmean(lost):.1%}, and at most {max(lost):.1%} in any seed "
-        f"({MAX_LOST_SHARE:.0%} would be large). Guessing identifies {1 / positions:.2%}"
-    )
+    lost = [before - after for before, after in zip(whole["right"], dropped["right"], strict=True)]
     return (
-        decide(distinct, supported=nearest > 0.01),
-        decide(alike, supported=spread < 1e-3),
-        decide(reason, supported=max(lost) < MAX_LOST_SHARE, refuted=min(lost) > MAX_LOST_SHARE, exact=False),
+        decide(
+            f"the distance between the two closest of {positions} encodings is {nearest:.3f} (each has a length of "
+            f"{(WIDTH / 2) ** 0.5:.0f})",
+            supported=nearest > 0.01,
+        ),
+        decide(
+            f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
+            f"(it is {numbers['likeness'][0]:.0f} at distance 0)",
+            supported=spread < 1e-3,
+        ),
+        decide(
+            f"{fmean(whole['right']):.1%} of {positions} positions can be identified from the sum without dropout, and "
+            f"{fmean(dropped['right']):.1%} with dropout of {PAPER_DROPOUT} ({fmean(dropped['near']):.1%} within "
+            f"{NEAR_DISTANCE} positions). The loss is {fmean(lost):.1%}, and at most {max(lost):.1%} in any seed "
+            f"({MAX_LOST_SHARE:.0%} would be large). Guessing identifies {1 / positions:.2%}",
+            supported=max(lost) < MAX_LOST_SHARE,
+            refuted=min(lost) > MAX_LOST_SHARE,
+            exact=False,
+        ),
     )
 
 
@@ -145,7 +140,7 @@ def draw(numbers: Numbers) -> Figure:
     label(likeness, "Similarity of two positions", "distance (positions)", "dot product (no unit)")
     likeness.set_ylim(bottom=0)
     by_kind = numbers["told"]
-    means = {kind: [100 * _mean(shares, "right") for shares in by_rate.values()] for kind, by_rate in by_kind.items()}
+    means = {kind: [100 * fmean(shares["right"]) for shares in by_rate.values()] for kind, by_rate in by_kind.items()}
     plot_lines(identified, [float(rate) for rate in by_kind[INPUT_KINDS[0]]], means)
     identified.legend(loc="lower left", bbox_to_anchor=(0.16, 0.1))
     identified.axvline(PAPER_DROPOUT, color="#777777", linestyle=":")
@@ -153,6 +148,3 @@ def draw(numbers: Numbers) -> Figure:
     identified.set_ylim(-3, 103)
     label(identified, "Positions identified after dropout", "dropout (probability)", "nearest to its own encoding (%)")
     return picture
-
-
-EXPERIMENT = Experiment("position-picture", TITLE, __doc__, CLAIMS, measure, judge, draw)

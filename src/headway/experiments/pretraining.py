@@ -18,7 +18,6 @@ pretrained models. The full version has one pretraining run of 25 minutes and 24
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -32,18 +31,14 @@ from matplotlib.figure import Figure
 from headway.bundle import MaskedLanguageModelBundle
 from headway.data.labels import read_labeled_texts
 from headway.data.readers import Corpus
-from headway.experiments.comparison import column, format_mean_std
-from headway.experiments.corpus import AG_NEWS, VERBS, find_data, sample_text_pair, write_files
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings
-from headway.experiments.figures import label, subplots
-from headway.experiments.training import TrainedRun, make_recipe, read_metrics, train_recipe
+from headway.experiments.corpus import AG_NEWS, VERBS, find_data, made_up_text, write_files
+from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.figures import label, plot_lines, subplots
+from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
 from headway.experiments.verdicts import Effect, Regime, Tested, add_variance, difference
-from headway.inspection.picture_files import MARKERS
 from headway.models.masked import MaskedTransformer
 
-LabeledText = tuple[str, str]
-"""A label and a text."""
-
+LabeledText = tuple[str, str]  # a label and a text
 PRETRAINED, SCRATCH = "pretrained", "from random weights"
 VARIANTS = (PRETRAINED, SCRATCH)
 MIN_GAIN = 0.5  # points of accuracy; smaller gains do not count
@@ -63,17 +58,7 @@ _QUICK_SIZE: dict[str, Any] = {"d_model": 32, "num_heads": 2, "d_ff": 64, "encod
 _PRETRAINING_RATE, _RATES = 5e-3, {PRETRAINED: 3e-3, SCRATCH: 1e-2}
 
 TITLE = "Pretraining and the number of labeled texts"
-CLAIMS = (
-    Claim.quote(
-        "with only 100 labeled examples, it matches the performance of training from scratch on 100x more data",
-        "Howard and Ruder 2018, abstract; with much more text for pretraining",
-    ),
-    Claim("With 100 labeled texts, pretraining raises the accuracy.", f"{OURS}; what pretraining is for"),
-    Claim(
-        "With all labeled texts, pretraining still raises the accuracy.", f"{OURS}; Devlin et al. 2019, 4, have more"
-    ),
-    Claim("The fewer labeled texts there are, the more pretraining helps.", OURS),
-)
+DATA_FILES = AG_NEWS
 
 
 def measure(settings: Settings) -> Numbers:
@@ -81,46 +66,30 @@ def measure(settings: Settings) -> Numbers:
     train, test = _read(settings)
     texts = write_files({"texts.txt": "".join(f"{text}\n" for _, text in train)}, settings.work_folder, "unlabeled")
     pretrained = _pretrain(settings, texts)
-    runs = []
+    runs = list[Numbers]()
     for seed, (count, steps, rows) in product(settings.seeds, _QUICK if settings.quick else _FULL):
         chosen = train if count is None else Random(seed).sample(train, count)
-        folder = write_files({"train.tsv": _tsv(chosen), "test.tsv": _tsv(test)}, settings.work_folder, "labeled")
+        parts = {"train.tsv": chosen, "test.tsv": test}
+        files = {file: "".join(f"{name}\t{text}\n" for name, text in part) for file, part in parts.items()}
+        folder = write_files(files, settings.work_folder, "labeled")
         for variant in VARIANTS:
-            trained = _train_classifier(settings, variant, seed, folder, pretrained.model_folder, (steps, rows))
-            accuracy = read_metrics(trained.run_folder, "dev")[-1]["accuracy"]
-            row = {"variant": variant, "seed": seed, "labeled": len(chosen), "steps": steps, "accuracy": accuracy}
-            runs.append({**row, "minutes": trained.training_seconds / 60})
+            trained = _train_classifier(settings, variant, seed, folder, pretrained["model"], (steps, rows))
+            row = {"variant": variant, "seed": seed, "labeled": len(chosen), "steps": steps}
+            runs.append(row | {key: trained[key] for key in ("accuracy", "minutes")})
     table = [
-        {
-            "labeled texts": count,
-            **{
-                f"{variant}: accuracy (%)": format_mean_std(runs, "accuracy", variant=variant, labeled=count)
-                for variant in VARIANTS
-            },
-            "minutes of fine-tuning": format_mean_std(runs, "minutes", variant=PRETRAINED, labeled=count),
-        }
-        for count in _counts(runs)
+        {"labeled texts": count}
+        | {f"{name}: accuracy (%)": format_mean_std(runs, "accuracy", variant=name, labeled=count) for name in VARIANTS}
+        | {"minutes of fine-tuning": format_mean_std(runs, "minutes", variant=PRETRAINED, labeled=count)}
+        for count in sorted({row["labeled"] for row in runs})
     ]
-    minutes = pretrained.training_seconds / 60
-    caption = f"Accuracy, means over seeds with standard deviations (pretraining: {minutes:.3g} minutes)"
-    return {"runs": runs, "pretraining_minutes": minutes, "classes": len({name for name, _ in train})} | {
-        "tables": {caption: table}
-    }
-
-
-def _counts(runs: Iterable[dict[str, Any]]) -> list[int]:
-    """Return the numbers of labeled texts in ascending order."""
-    return sorted({row["labeled"] for row in runs})
+    caption = f"Accuracy, means over seeds with standard deviations (pretraining: {pretrained['minutes']:.3g} minutes)"
+    return {"runs": runs, "classes": len({name for name, _ in train}), "tables": {caption: table}}
 
 
 def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
-    """Return the labeled texts for training and for the test.
-
-    In the quick version, the label is the verb of a sentence of the made-up language.
-    """
+    """Return the labeled texts for training and for the test; in the quick version, the verb is the label."""
     if settings.quick:
-        random = Random(1)
-        sentences = [sample_text_pair(random)[0] for _ in range(400)]
+        sentences = made_up_text(400, Random(1)).splitlines()
         made_up = [(next(word for word in sentence.split() if word in VERBS), sentence) for sentence in sentences]
         return made_up[:300], made_up[300:]
     folder = find_data(settings, AG_NEWS, "AG News")
@@ -129,11 +98,7 @@ def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
     return train, test
 
 
-def _tsv(texts: Iterable[LabeledText]) -> str:
-    return "".join(f"{name}\t{text}\n" for name, text in texts)
-
-
-def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
+def _pretrain(settings: Settings, folder: Path) -> Numbers:
     steps = 60 if settings.quick else 1800
     sections: dict[str, dict[str, Any]] = {
         "task": {"kind": "masked_language_model"},
@@ -150,11 +115,13 @@ def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
 
 
 def _train_classifier(
-    settings: Settings, variant: str, seed: int, data: Path, pretrained: Path, length: tuple[int, int]
-) -> TrainedRun:
+    settings: Settings, variant: str, seed: int, data: Path, pretrained: str, length: tuple[int, int]
+) -> Numbers:
     """Train a classifier from pretrained or random weights. ``length``: number of steps, and of texts per step."""
     steps, rows = length
-    start = pretrained if variant == PRETRAINED else _random_weights(settings, pretrained, seed)
+    start = settings.work_folder / pretrained
+    if variant == SCRATCH:
+        start = _random_weights(start, seed)
     sections: dict[str, dict[str, Any]] = {
         "task": {"kind": "classification"},
         "data": {
@@ -170,9 +137,9 @@ def _train_classifier(
     return train_recipe(settings, recipe, f"{variant.replace(' ', '-')}-{steps}-seed{seed}")
 
 
-def _random_weights(settings: Settings, pretrained: Path, seed: int) -> Path:
+def _random_weights(pretrained: Path, seed: int) -> Path:
     """Return the folder of a model like ``pretrained``, with its vocabulary but random weights."""
-    folder = settings.work_folder / "runs" / f"random-{pretrained.parent.name}-seed{seed}"
+    folder = pretrained.parent / f"random-seed{seed}"
     if not folder.is_dir():
         bundle = MaskedLanguageModelBundle.load(pretrained)
         with torch.random.fork_rng(devices=[]):
@@ -189,23 +156,21 @@ def _schedule(rate: float, steps: int) -> dict[str, Any]:
 
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge by the differences of accuracies with the fewest, 100 times as many, and all labeled texts."""
-    few, _, many, every = _counts(numbers["runs"])
-    accuracy = {
-        (variant, count): column(numbers["runs"], "accuracy", variant=variant, labeled=count)
-        for variant in VARIANTS
-        for count in (few, many, every)
-    }
+    runs = numbers["runs"]
+    few, _, many, every = sorted({row["labeled"] for row in runs})
 
     def gap(count: int, against: int) -> Effect:
         """Return the gain, with the chance of seeds and that of the test texts."""
-        sides = accuracy[PRETRAINED, count], accuracy[SCRATCH, against]
+        sides = [
+            column(runs, "accuracy", variant=name, labeled=labeled)
+            for name, labeled in ((PRETRAINED, count), (SCRATCH, against))
+        ]
         shares = [fmean(values) / 100 for values in sides]
         sampling = 100 * math.sqrt(sum(share * (1 - share) for share in shares) / NUM_TEST_TEXTS)
         return add_variance(difference(*sides), Effect(0.0, sampling, NUM_TEST_TEXTS - 1))
 
-    losses = gap(every, every)
-    fewer = add_variance(gap(few, few), Effect(-losses.value, losses.error, losses.freedom))
-    error = 100 - fmean(accuracy[PRETRAINED, every])
+    fewer = add_variance(gap(few, few), gap(every, every).negative())
+    error = 100 - fmean(column(runs, "accuracy", variant=PRETRAINED, labeled=every))
     missed = f"the error with all labels is {error:.3g} %, more than {MAX_ERROR:g} %" if error > MAX_ERROR else ""
     regime = Regime("3.3 million weights, pretrained on 1.3 million words of the task", missed)
     small = Regime(regime.conditions, "1.3 million words cannot test it: the claim's pretraining text has 103 million")
@@ -221,13 +186,10 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 def draw(numbers: Numbers) -> Figure:
     """Draw the accuracy of both classifiers, and what pretraining gains, over the number of labeled texts."""
     picture, (accuracies, gains) = subplots(TITLE, ncols=2, size=(15.0, 5.5))
-    runs, counts = numbers["runs"], _counts(numbers["runs"])
+    runs, counts = numbers["runs"], sorted({row["labeled"] for row in numbers["runs"]})
     values = {name: [column(runs, "accuracy", variant=name, labeled=count) for count in counts] for name in VARIANTS}
-    for number, variant in enumerate(VARIANTS):
-        seen = values[variant]
-        accuracies.plot(
-            counts, [fmean(per_seed) for per_seed in seen], color=f"C{number}", marker=MARKERS[number], label=variant
-        )
+    plot_lines(accuracies, counts, {name: [fmean(seeds) for seeds in seen] for name, seen in values.items()})
+    for number, seen in enumerate(values.values()):
         accuracies.plot(counts, seen, f"C{number}o", alpha=0.35, markersize=4)
     chance = 100 / numbers["classes"]
     accuracies.axhline(chance, color="#777777", linestyle=":")
@@ -236,17 +198,8 @@ def draw(numbers: Numbers) -> Figure:
     reach = [gain.value - gain.low if math.isfinite(gain.low) else 0.0 for gain in intervals]
     gains.errorbar(counts, [gain.value for gain in intervals], yerr=reach, color="C2", marker="o", capsize=5)
     gains.axhline(0, color="#777777", linestyle=":")
-    label(accuracies, "Accuracy (small dots: seeds)", "labeled texts", "accuracy (%)", log="x", xticks=counts)
-    label(
-        gains,
-        "What pretraining gains (bars: 95 %, seeds alone)",
-        "labeled texts",
-        "points of accuracy",
-        log="x",
-        xticks=counts,
-    )
+    x: Any = {"log": "x", "xticks": counts}
+    label(accuracies, "Accuracy (small dots: seeds)", "labeled texts", "accuracy (%)", **x)
+    label(gains, "What pretraining gains (bars: 95 %, seeds alone)", "labeled texts", "points of accuracy", **x)
     accuracies.legend(loc="center right")
     return picture
-
-
-EXPERIMENT = Experiment("pretraining", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=AG_NEWS)

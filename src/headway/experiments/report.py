@@ -67,7 +67,7 @@ def verdict_table(records: Sequence[ExperimentRecord]) -> str:
     for record in records:
         for claim, verdict in zip(record.claims, record.verdicts, strict=True):
             regime = f" ({verdict.regime})" if verdict.regime else ""
-            cells = [f"[{record.name}]({record.name}.png)", f"{claim} ({claim.source})", verdict.outcome]
+            cells = [f"[{record.name}]({record.name}.png)", f"{claim.text} ({claim.source})", verdict.outcome]
             cells += [verdict.reason + regime, claim.literature]
             lines.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

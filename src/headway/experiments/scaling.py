@@ -28,7 +28,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.verdicts import Verdict, decide
 from headway.inspection.picture_files import MARKERS
@@ -38,18 +38,7 @@ NUM_KEYS = 64  # number of keys per query
 SCALING_KINDS = ("without", "with")
 SCORE_FORMULAS = {"without": "q·k", "with": "q·k / √d_k"}
 
-CLAIMS = (
-    Claim(
-        "If the components of q and k have mean 0 and variance 1, q·k has mean 0 and variance d_k.",
-        "paper, 3.2.1, note 4",
-    ),
-    Claim.quote(
-        "for large values of d_k, the dot products grow large in magnitude, pushing the softmax function into regions "
-        "where it has extremely small gradients",
-        "paper, 3.2.1, as a suspicion",
-    ),
-    Claim("Dividing by √d_k counteracts this effect.", "paper, 3.2.1"),
-)
+TITLE = "Why divide by √d_k?"
 
 
 def measure(settings: Settings) -> Numbers:
@@ -59,30 +48,24 @@ def measure(settings: Settings) -> Numbers:
     for seed in settings.seeds:
         generator = torch.Generator().manual_seed(seed)
         for width in WIDTHS:
-            scores = torch.cat([_scores(width, min(200, queries), generator) for _ in range(-(-queries // 200))])
+            parts = []
+            for _ in range(queries // 200):  # each query has random keys of its own
+                query = torch.randn(200, 1, width, generator=generator)
+                parts.append(query @ torch.randn(200, width, NUM_KEYS, generator=generator))
+            scores = torch.cat(parts).squeeze(1).double()
             for kind in SCALING_KINDS:
                 for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
                     quantities[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
+    captions = {"variance": "variance", "entropy": "entropy (nats)", "gradient": "gradient, median"}
+    captions |= {"vanished": "share of queries with a gradient below 0.001"}
     rows = [
-        {
-            "d_k": width,
-            "softmax of": SCORE_FORMULAS[kind],
-            "variance": fmean(quantities[kind]["variance"][str(width)]),
-            "entropy (nats)": fmean(quantities[kind]["entropy"][str(width)]),
-            "gradient, median": fmean(quantities[kind]["gradient"][str(width)]),
-            "queries with a gradient below 0.001 (%)": 100 * fmean(quantities[kind]["vanished"][str(width)]),
-        }
+        {"d_k": width, "softmax of": SCORE_FORMULAS[kind]}
+        | {caption: fmean(quantities[kind][name][str(width)]) for name, caption in captions.items()}
         for width in WIDTHS
         for kind in SCALING_KINDS
     ]
     tables = {f"{NUM_KEYS} keys, mean over seeds": rows}
     return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **quantities, "tables": tables}
-
-
-def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
-    """Return the scores of each query with its own random keys."""
-    query = torch.randn(queries, 1, width, generator=generator)
-    return (query @ torch.randn(queries, width, NUM_KEYS, generator=generator)).squeeze(1).double()
 
 
 def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
@@ -166,6 +149,3 @@ def draw(numbers: Numbers) -> Figure:
         label(axes, title, "width d_k (units)", y, log=log, xticks=widths)
     shared_legend(picture, entropy)
     return picture
-
-
-EXPERIMENT = Experiment("scaling", "Why divide by √d_k?", __doc__, CLAIMS, measure, judge, draw)

@@ -44,14 +44,12 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from headway.experiments.comparison import column, format_mean_std
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, subplots
-from headway.experiments.training import make_recipe, train_recipe
-from headway.experiments.verdicts import Effect, Regime, Tested, mean_effect
+from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
+from headway.experiments.verdicts import Regime, Tested, mean_effect
 from headway.inspection.picture_files import MARKERS
 from headway.models.registry import build_model
 from headway.text.base import NUM_SPECIAL
@@ -71,23 +69,7 @@ _TRAIN_CHARACTERS, _DEV_CHARACTERS = 30_000_000, 200_000
 _MAX_AT_END = 0.25  # share of the cases in which the best size may be the smallest or the largest
 
 TITLE = "Loss, compute and the size of language models"
-CLAIMS = (
-    Claim(
-        "The loss of the best model falls as a power of compute: in logarithmic scales, it is a straight line.",
-        "Kaplan et al. 2020, 1.1",
-    ),
-    Claim(
-        f"The exponent of the loss is {KAPLAN_LOSS:.3f}.", "Kaplan et al. 2020, 1.2; with other text and larger models"
-    ),
-    Claim(
-        f"The best size grows as compute to the power of {HOFFMANN_SIZE:.2f}: size and text grow equally.",
-        "Hoffmann et al. 2022, 3.4 and table 2",
-    ),
-    Claim(
-        f"The best size grows more slowly than as compute to the power of {KAPLAN_SIZE} (Kaplan et al. 2020, 1.2).",
-        "Hoffmann et al. 2022, 1",
-    ),
-)
+DATA_FILES = BOOKS
 
 
 def measure(settings: Settings) -> Numbers:
@@ -105,8 +87,8 @@ def measure(settings: Settings) -> Numbers:
             continue
         recipe = _recipe(settings, folder, seed, size, max(round(text / batch), 1), batch)
         trained = train_recipe(settings, recipe, f"width{size[0]}-compute{compute:.3g}-seed{seed}")
-        row = {"seed": seed, "compute": compute, "weights": count, "text": text, "loss": trained.dev_loss}
-        runs.append({**row, "minutes": trained.training_seconds / 60})
+        row = {"seed": seed, "compute": compute, "weights": count, "text": text}
+        runs.append(row | {key: trained[key] for key in ("loss", "minutes")})
     fits = [{"seed": seed, **fit_power_laws([row for row in runs if row["seed"] == seed])} for seed in settings.seeds]
     groups = sorted({(row["compute"], row["weights"], row["text"]) for row in runs})
     table = [
@@ -173,14 +155,10 @@ def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         at_end = weights in (points[0][0], points[-1][0])
         best.append({"compute": compute, "weights": weights, "loss": loss, "at_end": at_end})
     logs = {key: np.log([point[key] for point in best]) for key in ("compute", "weights", "loss")}
-    size, loss_line = (np.polyfit(logs["compute"], logs[key], 1) for key in ("weights", "loss"))
+    keys = {"loss": "loss", "size": "weights"}
+    lines = {name: np.polyfit(logs["compute"], logs[key], 1).tolist() for name, key in keys.items()}
     exponents = -np.diff(logs["loss"]) / np.diff(logs["compute"])
-    return {
-        "best": best,
-        "loss": loss_line.tolist(),
-        "size": size.tolist(),
-        "bend": float(exponents[-1] - exponents[0]),
-    }
+    return {"best": best, **lines, "bend": float(exponents[-1] - exponents[0])}
 
 
 def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -208,19 +186,13 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     sizes = Regime(regime.conditions, note if sum(at_end) > _MAX_AT_END * len(at_end) else "")
     quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
     bend = mean_effect([fit["bend"] for fit in fits])
-    below = Effect(KAPLAN_SIZE - size.value, size.error, size.freedom)
+    equal, below = size.minus(HOFFMANN_SIZE), size.minus(KAPLAN_SIZE).negative()
     ends = "exponent of the loss with the most compute minus that with the least"
     published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
         Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True),
         Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, regime, published, equal=True),
-        Tested(
-            size.minus(HOFFMANN_SIZE),
-            MAX_SIZE_EXPONENT_GAP,
-            sizes,
-            quantity.format(f"minus {HOFFMANN_SIZE}"),
-            equal=True,
-        ),
+        Tested(equal, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"minus {HOFFMANN_SIZE}"), equal=True),
         Tested(below, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"below {KAPLAN_SIZE}")),
     )
 
@@ -229,44 +201,36 @@ def draw(numbers: Numbers) -> Figure:
     """Draw a valley for each compute, and the best loss and size over compute with fits and published slopes."""
     picture, (valleys, losses, sizes) = subplots(TITLE, ncols=3, size=(21.0, 6.5))
     runs, fits = numbers["runs"], numbers["fits"]
-    for number, compute in enumerate(sorted({row["compute"] for row in runs})):
-        amounts = sorted({row["weights"] for row in runs if row["compute"] == compute})
-        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for weights in amounts]
-        name = f"{compute:.2g} operations"
-        valleys.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
-        ends = [point for fit in fits for point in fit["best"] if point["compute"] == compute]
-        minima = [point["weights"] for point in ends], [point["loss"] for point in ends]
-        valleys.plot(*minima, f"C{number}*", markersize=14)
-    best = [point for fit in fits for point in fit["best"]]
-    sizes.plot([point["compute"] for point in best], [point["weights"] for point in best], "C0o", label="best size")
-    losses.plot([point["compute"] for point in best], [point["loss"] for point in best], "C0o", label="best loss")
-    loss, size = (np.mean([fit[key] for fit in fits], axis=0) for key in ("loss", "size"))
-    _draw_slopes(losses, best, loss, {f"Kaplan et al. 2020: {-KAPLAN_LOSS:.3f}": -KAPLAN_LOSS})
-    published = {
-        f"Kaplan et al. 2020: {KAPLAN_SIZE:.2f}": KAPLAN_SIZE,
-        f"Hoffmann et al. 2022: {HOFFMANN_SIZE:.2f}": HOFFMANN_SIZE,
-    }
-    _draw_slopes(sizes, best, size, published)
-    axis = "training compute (floating-point operations)"
-    unit = "loss (nats per character)"
-    label(valleys, "One valley for each compute (stars: minima, by seed)", "weights", unit, log="xy")
-    label(losses, "Loss of the best size (dots: seeds)", axis, unit, log="xy")
-    label(sizes, "Best size for the compute (dots: seeds)", axis, "weights", log="xy")
-    for axes in (valleys, losses, sizes):
+    for number, operations in enumerate(sorted({row["compute"] for row in runs})):
+        amounts = sorted({row["weights"] for row in runs if row["compute"] == operations})
+        means = [fmean(column(runs, "loss", weights=weights, compute=operations)) for weights in amounts]
+        style: Any = {"color": f"C{number}", "marker": MARKERS[number], "label": f"{operations:.2g} operations"}
+        valleys.plot(amounts, means, **style)
+        ends = [point for fit in fits for point in fit["best"] if point["compute"] == operations]
+        valleys.plot(column(ends, "weights"), column(ends, "loss"), f"C{number}*", markersize=14)
+    kaplan, hoffmann = "Kaplan et al. 2020", "Hoffmann et al. 2022"
+    _draw_slopes(losses, fits, "loss", "loss", {kaplan: -KAPLAN_LOSS})
+    _draw_slopes(sizes, fits, "weights", "size", {kaplan: KAPLAN_SIZE, hoffmann: HOFFMANN_SIZE})
+    compute, unit = "training compute (floating-point operations)", "loss (nats per character)"
+    for axes, title, x, y in (
+        (valleys, "One valley for each compute (stars: minima, by seed)", "weights", unit),
+        (losses, "Loss of the best size (dots: seeds)", compute, unit),
+        (sizes, "Best size for the compute (dots: seeds)", compute, "weights"),
+    ):
+        label(axes, title, x, y, log="xy")
         axes.legend(fontsize=11)
     return picture
 
 
 def _draw_slopes(
-    axes: Axes, best: Sequence[Mapping[str, Any]], line: NDArray[np.float64], published: Mapping[str, float]
+    axes: Axes, fits: Sequence[Mapping[str, Any]], value: str, line: str, published: Mapping[str, float]
 ) -> None:
-    """Draw the fitted line, and lines with published exponents through its middle."""
-    ends = np.log([min(point["compute"] for point in best), max(point["compute"] for point in best)])
-    slope, middle = float(line[0]), float(np.polyval(line, ends.mean()))
-    axes.plot(np.exp(ends), np.exp(np.polyval(line, ends)), color="black", label=f"fitted exponent: {slope:.3f}")
+    """Draw the best values of all seeds, the fitted line, and lines with published exponents through its middle."""
+    best = [point for fit in fits for point in fit["best"]]
+    axes.plot(column(best, "compute"), column(best, value), "C0o", label="best size")
+    ends = np.log([min(column(best, "compute")), max(column(best, "compute"))])
+    fitted = np.mean([fit[line] for fit in fits], axis=0)
+    axes.plot(np.exp(ends), np.exp(np.polyval(fitted, ends)), color="black", label=f"fitted exponent: {fitted[0]:.3f}")
     for style, (name, exponent) in zip(("--", ":"), published.items(), strict=False):
-        values = np.exp(middle + exponent * (ends - ends.mean()))
-        axes.plot(np.exp(ends), values, color="#777777", linestyle=style, label=name)
-
-
-EXPERIMENT = Experiment("scaling-laws", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=BOOKS)
+        values = np.exp(np.polyval(fitted, ends.mean()) + exponent * (ends - ends.mean()))
+        axes.plot(np.exp(ends), values, color="#777777", linestyle=style, label=f"{name}: {exponent:.2f}")

@@ -31,7 +31,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.experiments.code_hash import code_hash
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.synthetic_training import (
     ARCHITECTURES,
@@ -71,53 +71,21 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-# task | variant and length of test (or "speed" of learning) | > or = | the other side | source | its numbers | claim
-_TABLE = """
-reverse | sinusoidal 8 | > | none 8 | paper, 3.5 | | A model without positions is worse at reversing a sequence than one with sinusoids.
-copy | sinusoidal 8 | > | none 8 | paper, 3.5 | | A model without positions is worse at copying a sequence than one with sinusoids.
-sort | none 8 | = | sinusoidal 8 | ours | | A model sorts a sequence equally well without positions, because the result does not depend on its order.
-rewriting | learned 8 | = | sinusoidal 8 | paper, 3.5, table 3 (E) | BLEU 25.7 and 25.8 | Copying, reversing and sorting work equally well with learned positions and with sinusoids.
-rewriting | sinusoidal 16 | > | learned 16 | paper, 3.5, as a hope | | At twice the training length, they work better with sinusoids than with learned positions.
-rewriting | sinusoidal 16 | = | sinusoidal 8 | ours | | With sinusoids, they work equally well at the training length and at twice that length.
-look back | sinusoidal speed | > | learned speed | paper, 3.5, as a hypothesis | | Sinusoids make it easy to attend to the third position back: this takes fewer steps to learn than with learned positions.
-look back | rotary speed | > | sinusoidal speed | Su et al. 2021, 3.4 | | Attending to the third position back takes fewer steps to learn with rotary positions than with sinusoids.
-look back | sinusoidal 16 | > | none 16 | paper, 3.5 | | A single causal layer attends to the third position back less well without positions than with sinusoids.
-look back | sinusoidal 32 | > | learned 32 | paper, 3.5, as a hope | | Beyond the training length, attention to the third position back works better with sinusoids than with learned positions.
-look back | sinusoidal 32 | = | sinusoidal 16 | ours | | With sinusoids, it works equally well beyond the training length and within it.
-look back | rotary 32 | = | rotary 16 | Su et al. 2021, 3.3 | | With rotary positions, it works equally well beyond the training length and within it.
-two look-ups | 4 heads 8 | > | 1 heads 8 | paper, 3.2.2 | BLEU 24.9 (1 head) and 25.5 (4) | One head answers two questions at once less well than four heads, because it averages what they find.
-two look-ups | 4 heads 8 | > | 32 heads 8 | paper, table 3 (A) | BLEU 25.4 (32 heads) and 25.5 (4) | Too many heads, each too narrow to tell 64 keys apart, answer less well than four.
-recall | Transformer 32 | > | LSTM 32 | paper, 4 | | A short path is easier to learn: a Transformer recalls one of 32 pairs better than an LSTM.
-recall | LSTM with attention 32 | > | LSTM 32 | Bahdanau et al. 2015, 1 | | An LSTM with attention recalls one of 32 pairs better than one without.
-recall | convolutions 32 | > | LSTM 32 | paper, 4 | | Dilated convolutions, whose paths are shorter, recall one of 32 pairs better than an LSTM.
-recall | LSTM 4 | > | LSTM 32 | notebook, issue 2 | | The more pairs an LSTM has read, the less well it recalls one of them.
-recall | Transformer 4 | = | Transformer 32 | ours | | A Transformer recalls one of 32 pairs as well as one of 4.
-"""  # noqa: E501
-
-
 @dataclass(frozen=True)
 class TaskComparison:
     """A claim that one side surpasses the other, or equals it.
 
     Attributes:
+        claim: The claim.
         task: The task, or "rewriting" for the mean of copying, reversing and sorting.
         sides: A variant and "speed" or the length of a test, for both sides.
         equal: Whether the claim says that there is no difference.
-        claim: The claim.
     """
 
-    task: str
-    sides: tuple[tuple[str, str], tuple[str, str]]
-    equal: bool
     claim: Claim
-
-    @classmethod
-    def of(cls, line: str) -> TaskComparison:
-        """Return the comparison that a line of the table declares."""
-        task, one, sign, other, source, literature, text = (cell.strip() for cell in line.split("|"))
-        (variant, length), (other_variant, other_length) = (side.rsplit(" ", 1) for side in (one, other))
-        sides = (variant, length), (other_variant, other_length)
-        return cls(task, sides, sign == "=", Claim(text, source, literature=literature))
+    task: str
+    sides: Sequence[Sequence[str]]
+    equal: bool
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -125,7 +93,11 @@ class TaskComparison:
         return tuple(ORDERS) if self.task == REWRITING else (self.task,)
 
 
-COMPARISONS = tuple(map(TaskComparison.of, _TABLE.strip().splitlines()))
+COMPARISONS = tuple(
+    TaskComparison(Claim(text, source, literature), task, [one.rsplit(" ", 1), other.rsplit(" ", 1)], sign == "=")
+    for task, one, sign, other, source, literature, text in read_declarations("claims.toml")["synthetic-tasks"]
+)
+TITLE, CLAIMS = "Made-up tasks: positions, heads, short paths", tuple(comparison.claim for comparison in COMPARISONS)
 
 
 def measure(settings: Settings) -> Numbers:
@@ -189,12 +161,13 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 
 
 def _judge(comparison: TaskComparison, runs: Sequence[Numbers]) -> Tested:
-    values = []
-    for variant, length in comparison.sides:
-        if length == "speed":
-            values.append([-math.log2(steps) for steps in _steps(runs, comparison.task, variant)])
-        else:
-            values.append(_shares(runs, comparison.tasks, variant, int(length)))
+    is_speed = comparison.sides[0][1] == "speed"
+    values = [
+        [-math.log2(steps) for steps in _steps(runs, comparison.task, variant)]
+        if is_speed
+        else _shares(runs, comparison.tasks, variant, int(length))
+        for variant, length in comparison.sides
+    ]
     reference, num_seeds = REFERENCES[comparison.task], len(values[0])
     setup = make_setup(comparison.tasks[0], reference)
     reached = fmean(_shares(runs, comparison.tasks, reference, max(setup.lengths)))
@@ -206,8 +179,7 @@ def _judge(comparison: TaskComparison, runs: Sequence[Numbers]) -> Tested:
     cost = f"{wanted} seeds and {wanted * hours:.1f} hours of a core{' to detect half of that' if not obstacle else ''}"
     regime = Regime(f"width {WIDTH}, {setup.steps:,} steps, {num_seeds} seeds", obstacle, cost)
     effect = add_variance(difference(*values), Effect(0.0, SAMPLING_ERROR, 1000))
-    names = [f"{variant}{'' if length == 'speed' else f', length {length}'}" for variant, length in comparison.sides]
-    is_speed = comparison.sides[0][1] == "speed"
+    names = [variant if is_speed else f"{variant}, length {length}" for variant, length in comparison.sides]
     unit, smallest = ("doublings of speed", SMALLEST_SPEED) if is_speed else ("share of right answers", SMALLEST_SHARE)
     return Tested(effect, smallest, regime, f"{unit}, {names[0]} minus {names[1]}", comparison.equal, comparison.task)
 
@@ -220,20 +192,22 @@ def draw(numbers: Numbers) -> Figure:
     for axes, length, words in ((near, 8, "8 symbols, as in training"), (far, 16, "16 symbols, not trained")):
         for index, variant in enumerate(POSITIONS):
             shares = [_shares(runs, (order,), variant, length) for order in ORDERS]
-            _draw_means(axes, [place + 0.12 * (index - 1.5) for place in range(3)], shares, variant, index, "none")
+            places_of_dots = [place + 0.12 * (index - 1.5) for place in range(3)]
+            _draw_means(axes, places_of_dots, shares, index, label=variant, linestyle="none")
         axes.set_xticks(range(3), list(ORDERS))
         label(axes, f"Rewriting {words}", "task", right)
     for index, variant in enumerate(POSITIONS):
         curves = _column(runs, LOOK_BACK_TASK, variant, "curve")
         steps = [STRIDE * (number + 0.5) for number in range(len(curves[0]))]
-        _draw_means(learning, steps, list(zip(*curves, strict=True)), variant, index, dots=False)
+        _draw_means(learning, steps, list(zip(*curves, strict=True)), index, dots=False, label=variant)
         by_place = [row["32"][LOOK_BACK:] for row in _column(runs, LOOK_BACK_TASK, variant, "right")]
-        _draw_means(places, range(LOOK_BACK, 32), list(zip(*by_place, strict=True)), variant, index, dots=False)
+        _draw_means(places, range(LOOK_BACK, 32), list(zip(*by_place, strict=True)), index, dots=False)
     places.axvspan(15.5, 31.5, color="#000000", alpha=0.06, linewidth=0)
-    _draw_means(heads, HEADS, [_shares(runs, (LOOK_UPS,), f"{count} heads", 8) for count in HEADS], "", 0)
+    _draw_means(heads, HEADS, [_shares(runs, (LOOK_UPS,), f"{count} heads", 8) for count in HEADS], 0)
     for index, variant in enumerate(ARCHITECTURES):
         shares = [_shares(runs, (RECALL,), variant, pairs) for pairs in PAIRS]
-        _draw_means(recall, PAIRS, shares, variant, index, "--" if index == 1 else "-")  # it may cover the first line
+        line = "--" if index == 1 else "-"  # it may cover the first line
+        _draw_means(recall, PAIRS, shares, index, label=variant, linestyle=line)
     label(heads, f"Two look-ups at once, width {WIDTH}", "heads (below: BLEU of the paper's models)", right, log="x")
     heads.set_xticks(HEADS, [f"{count}\n{PAPERS_BLEU.get(count, '–')}" for count in HEADS])
     label(learning, f"Learning to look {LOOK_BACK} back", "steps of training", right)
@@ -247,19 +221,10 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def _draw_means(
-    axes: Axes,
-    x: Sequence[float],
-    shares: Sequence[Sequence[float]],
-    name: str,
-    index: int,
-    line: str = "-",
-    *,
-    dots: bool = True,
-) -> None:
+def _draw_means(axes: Axes, x: Sequence[float], shares: Any, index: int, *, dots: bool = True, **style: str) -> None:
     """Draw the mean of each place as a line or marker in percent, and its values as dots."""
-    style: Any = {"color": f"C{index}", "marker": MARKERS[index] if dots else ""}
-    axes.plot(x, [100 * fmean(values) for values in shares], linestyle=line, label=name, **style)
+    means: Any = {"color": f"C{index}", "marker": MARKERS[index] if dots else "", **style}
+    axes.plot(x, [100 * fmean(values) for values in shares], **means)
     for place, values in zip(x, shares, strict=True) if dots else ():
         axes.plot([place] * len(values), [100 * value for value in values], ".", color=f"C{index}", alpha=0.5)
 
@@ -268,15 +233,3 @@ def explain(numbers: Numbers) -> str:
     """Name the chosen learning rates."""
     rates = ", ".join(f"{variant} {rate:g}" for variant, rate in numbers["rates"].items())
     return f"Learning rates of the recall task: {rates}; of all others {RATE:g}. Dotted lines: guessing."
-
-
-EXPERIMENT = Experiment(
-    "synthetic-tasks",
-    "Made-up tasks: positions, heads, short paths",
-    __doc__,
-    tuple(comparison.claim for comparison in COMPARISONS),
-    measure,
-    judge,
-    draw,
-    explain,
-)

@@ -71,6 +71,10 @@ class Effect:
         low, high = self.value - reach, self.value + reach
         return Interval(self.value, low, high, self.value - inner, self.value + inner)
 
+    def negative(self) -> Effect:
+        """Return the opposite difference."""
+        return Effect(-self.value, self.error, self.freedom)
+
     def minus(self, constant: float) -> Effect:
         """Return the effect above ``constant``."""
         return Effect(self.value - constant, self.error, self.freedom)
@@ -144,13 +148,14 @@ def verdict(
         equal: Whether the claim says that there is no difference. Every certain difference then contradicts it.
     """
     text = f"{what}: {interval}" if what else str(interval)
+    cost = f"; it would take {regime.cost}" if regime.cost else ""
 
     def found(outcome: Outcome, reason: str) -> Verdict:
         return Verdict(outcome, f"{text}; {reason}", str(interval), regime.conditions)
 
     certain = interval.low > 0 or interval.high < 0
     if regime.obstacle:
-        return found("not decidable here", _with_cost(regime.obstacle, regime))
+        return found("not decidable here", regime.obstacle + cost)
     if -smallest < interval.inner_low and interval.inner_high < smallest:
         sure = "a difference is certain, but it is" if certain else "the difference is"
         return found("no difference above", f"{sure} smaller than {smallest:g}")
@@ -160,11 +165,7 @@ def verdict(
         side = "above" if interval.low > 0 else "below"
         return found("opposite here", f"the whole interval is {side} 0")
     size = f"only a difference of {detectable:.2g} would be detected" if math.isfinite(detectable) else "too few runs"
-    return found("not decidable here", _with_cost(size, regime))
-
-
-def _with_cost(reason: str, regime: Regime) -> str:
-    return f"{reason}; it would take {regime.cost}" if regime.cost else reason
+    return found("not decidable here", size + cost)
 
 
 def decide(reason: str, *, supported: bool, refuted: bool | None = None, exact: bool = True) -> Verdict:
@@ -225,9 +226,11 @@ def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, 
         for claim in claims:
             if isinstance(claim, Tested) and not claim.regime.obstacle:
                 groups.setdefault((number, claim.group), []).append(claim)
-    levels_of_groups = levels([[claim.p_value for claim in group] for group in groups.values()])
-    tested = [claim for group in groups.values() for claim in group]
-    level = dict(zip(map(id, tested), (value for group in levels_of_groups for value in group), strict=True))
+    level = dict[int, float]()
+    for group, found in zip(
+        groups.values(), levels([[claim.p_value for claim in group] for group in groups.values()]), strict=True
+    ):
+        level |= zip(map(id, group), found, strict=True)
     return [
         tuple(claim.verdict(level.get(id(claim), LEVEL)) if isinstance(claim, Tested) else claim for claim in claims)
         for claims in judged
@@ -266,9 +269,15 @@ def mean_effect(values: Sequence[float]) -> Effect:
     return Effect(fmean(values), math.sqrt(variance(values) / len(values)), len(values) - 1)
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the median's 95 % interval, which are two of the values. For times, which have outliers."""
+    ends = stats.quantile_test(values, p=0.5).confidence_interval(1 - LEVEL)
+    return float(ends.low), float(ends.high)
+
+
 def difference(values: Sequence[float], baseline: Sequence[float]) -> Effect:
     """Return the mean of ``values`` minus that of ``baseline``, which are independent, by Welch's t test."""
-    return add_variance(mean_effect(values), mean_effect([-value for value in baseline]))
+    return add_variance(mean_effect(values), mean_effect(baseline).negative())
 
 
 def add_variance(one: Effect, other: Effect) -> Effect:
@@ -280,37 +289,11 @@ def add_variance(one: Effect, other: Effect) -> Effect:
     return Effect(value, math.sqrt(total), total**2 / sum(parts))
 
 
-@dataclass(frozen=True)
-class SeedEffects:
-    """Differences between variants and the baseline, for any number of experiments (axis 0) with the same runs.
-
-    Attributes:
-        values: The differences (experiments x variants).
-        errors: Their standard errors.
-        freedom: Degrees of freedom of the errors.
-    """
-
-    values: Array
-    errors: Array
-    freedom: Array
-
-    def effect(self, variant: int, experiment: int = 0) -> Effect:
-        """Return the effect of a variant, by its number."""
-        index = experiment, variant
-        return Effect(float(self.values[index]), float(self.errors[index]), float(self.freedom[index]))
-
-    def p_values(self) -> Array:
-        """Return two-sided p values (experiments x variants)."""
-        return np.asarray(2 * stats.t.sf(np.abs(self.values) / self.errors, self.freedom))
-
-
 def _design(variants: Sequence[int], seeds: Sequence[int]) -> tuple[NDArray[np.intp], Array]:
     """Return the number of each run's variant, and the design: a column for each variant and for each further seed."""
     kinds, of_variant = np.unique(variants, return_inverse=True)
     _, of_seed = np.unique(seeds, return_inverse=True)
-    return of_variant, np.concatenate(
-        [np.eye(len(kinds))[of_variant], np.eye(of_seed.max() + 1)[of_seed][:, 1:]], axis=1
-    )
+    return of_variant, np.hstack([np.eye(len(kinds))[of_variant], np.eye(of_seed.max() + 1)[of_seed][:, 1:]])
 
 
 def planned_error(variants: Sequence[int], seeds: Sequence[int]) -> tuple[float, int]:
@@ -323,16 +306,16 @@ def planned_error(variants: Sequence[int], seeds: Sequence[int]) -> tuple[float,
     return float(np.linalg.norm(solve[1] - solve[0])), len(variants) - int(np.linalg.matrix_rank(design))
 
 
-def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -> SeedEffects:
-    """Estimate the difference between each variant and variant 0 from runs with several seeds.
+def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -> tuple[Array, Array, Array]:
+    """Estimate the difference between each variant and the baseline from runs with several seeds.
 
     Args:
-        variants: The variant of each run, counted from 0, which is the baseline.
+        variants: A number for the variant of each run; the baseline has the smallest.
         seeds: The seed of each run.
         values: What was measured (experiments x runs).
 
     Returns:
-        The effects of variants 1, 2 and so on.
+        The differences, their standard errors and degrees of freedom (experiments x variants without the baseline).
     """
     of_variant, design = _design(variants, seeds)
     num_variants, solve = int(of_variant.max()) + 1, np.linalg.pinv(design)
@@ -344,7 +327,10 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.sqrt(left.sum(1) / freedom)[:, None] * np.sqrt(spread)
         result = [fitted[:, :num_variants] @ contrasts.T, errors, np.full(errors.shape, float(freedom))]
-        means, variances, counts = _by_variant(of_variant, values)
+        one_hot = np.eye(num_variants)[of_variant]
+        counts = one_hot.sum(0)
+        means = values @ one_hot / counts
+        variances = np.square(values - means[:, of_variant]) @ one_hot / (counts - 1)
         ratios, others = variances[:, 1:] / variances[:, :1], counts[1:] - 1
         tails = stats.f.cdf(ratios, others, counts[0] - 1)
         unequal = 2 * np.minimum(tails, 1 - tails) < _UNEQUAL
@@ -352,17 +338,8 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
         total = parts[:, 1:] + parts[:, :1]
         welch = total**2 / (parts[:, 1:] ** 2 / others + parts[:, :1] ** 2 / (counts[0] - 1))
     instead = (means[:, 1:] - means[:, :1], np.sqrt(total), welch)
-    return SeedEffects(*(np.where(unequal, new, old) for new, old in zip(instead, result, strict=True)))
-
-
-def _by_variant(of_variant: NDArray[np.intp], values: Array) -> tuple[Array, Array, Array]:
-    """Return mean and variance (experiments x variants) and number of runs of each variant."""
-    one_hot = np.eye(of_variant.max() + 1)[of_variant]
-    counts = one_hot.sum(0)
-    means = values @ one_hot / counts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variances = np.square(values - means[:, of_variant]) @ one_hot / (counts - 1)
-    return means, variances, counts
+    values, errors, freedoms = (np.where(unequal, new, old) for new, old in zip(instead, result, strict=True))
+    return values, errors, freedoms
 
 
 def resampled_error(rows: Array, value: Callable[[Array], float]) -> float:
@@ -384,13 +361,12 @@ def holm(p_values: Array, level: float | Array = LEVEL) -> Array:
         p_values: p values of the claims of one experiment (last axis), for any number of experiments.
         level: The level of each experiment.
     """
-    order = np.argsort(p_values, axis=-1, kind="stable")
-    steps = np.asarray(level)[..., None] / np.arange(p_values.shape[-1], 0, -1)
+    order, count = np.argsort(p_values, axis=-1, kind="stable"), p_values.shape[-1]
+    steps = np.asarray(level)[..., None] / np.arange(count, 0, -1)
     passed = np.take_along_axis(p_values, order, -1) <= steps
-    first = np.where(passed.all(-1), p_values.shape[-1] - 1, passed.argmin(-1))[..., None]  # the step that fails
-    sorted_levels = np.take_along_axis(
-        np.broadcast_to(steps, p_values.shape), np.minimum(np.arange(p_values.shape[-1]), first), -1
-    )
+    first = np.where(passed.all(-1), count - 1, passed.argmin(-1))[..., None]  # the step that fails
+    reached = np.minimum(np.arange(count), first)
+    sorted_levels = np.take_along_axis(np.broadcast_to(steps, p_values.shape), reached, -1)
     result = np.empty_like(sorted_levels)
     np.put_along_axis(result, order, sorted_levels, -1)
     return result
