@@ -164,7 +164,7 @@ def test_several_processes_compute_on_the_cpu(asked: list[str], capsys: pytest.C
     assert device_for_workers("cpu", 2) == "cpu"
     assert capsys.readouterr().err == ""
     assert device_for_workers("auto", 2) == "cpu"
-    assert "--workers computes on the CPU; leave it out to use the GPU" in capsys.readouterr().err
+    assert "with --workers, the model runs on the CPU; leave out --workers to use the GPU" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--workers 2: several processes would share the GPU; leave out --workers"):
         device_for_workers("cuda", 2)
 

@@ -1,4 +1,4 @@
-"""Translations with the searches that led to them, as lines of output."""
+"""Format translations together with traces of the searches that led to them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headway.predict import (
 
 
 class TracedTranslations(TranslationWriter):
-    """Translates lines one by one, and formats each translation after its searches."""
+    """Translates lines one by one, and formats each translation after its search traces."""
 
     def __init__(self, translator: Translator, settings: TranslationSettings) -> None:
         super().__init__(translator, settings)
         self._traced_translator, self._is_json = translator, settings.format == "json"
-        # Searches of the translations that have not been written yet.
+        # Search traces of the translations that have not been written yet.
         self._searches: deque[Sequence[DecodingTrace]] = deque()
 
     def translate_each(
@@ -46,7 +46,7 @@ class TracedTranslations(TranslationWriter):
         return traced.translation
 
     def lines(self, number: int, source: Source | HeadwayError, result: Translation | HeadwayError) -> str:
-        """Return the output for line ``number`` of the input. An error becomes the same line as without searches."""
+        """Return the output for line ``number`` of the input. An error is formatted as without traces."""
         if isinstance(result, HeadwayError):
             return super().lines(number, source, result)
         searches = self._searches.popleft()

@@ -35,8 +35,9 @@ def alternatives(
 ) -> None:
     """List the most probable next tokens after the beginning of a translation.
 
-    To find out why a word was not chosen, give the text before it. If the first token of the word is not in the list,
-    it is less probable than all listed tokens. "<eos>" is the end of the translation. A space is shown as ␣.
+    To find out why a word was not chosen, pass the translation up to that word as PREFIX. If the first token of the
+    word is not in the list, it is less probable than all listed tokens. "<eos>" is the end of the translation. A space
+    is shown as ␣.
     """
     from headway.predict import load_translator
 

@@ -35,8 +35,8 @@ def classify(
         bool,
         typer.Option(
             "--explain",
-            help="Also show how much each word supports (+) or opposes (-) the label: by how much the label's "
-            "probability would be lower without it. Text shows the 5 strongest words, json all. Slower.",
+            help="Also show how much each word supports (+) or opposes (-) the label: the decrease in the label's "
+            "probability without the word. Text output shows the 5 strongest words, json all. Slower.",
         ),
     ] = False,
     device: options.DeviceOption = "auto",

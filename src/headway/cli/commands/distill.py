@@ -30,13 +30,15 @@ def distill(
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Also train on the original pairs.")] = False,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Train from scratch. An earlier run is renamed, and its translations are reused."),
+        typer.Option(
+            "--fresh", help="Start from scratch. An earlier run is moved aside, and its translations are reused."
+        ),
     ] = False,
 ) -> None:
     """Train a student on a teacher's translations: sequence-level knowledge distillation.
 
     The teacher translates the source side of the recipe's training corpora into RUN/distilled. Then the student is
-    trained on these translations. If either part is interrupted, running the same command again resumes.
+    trained on these translations. If either part is interrupted, run the same command again to resume.
     """
     use_huge_pages()
     from headway.calls.progress import ProgressListener
@@ -58,6 +60,6 @@ def distill(
                 listener=listener,
             )
         except KeyboardInterrupt:
-            listener.say(f"stopped; finished translations are kept, resume with: {resume_command()}")
+            listener.say(f"stopped; finished translations are kept; resume with: {resume_command()}")
             raise typer.Exit(130) from None
     print_next_command(result)

@@ -53,8 +53,8 @@ def evaluate(
     glossary: Annotated[
         Path | None,
         typer.Option(
-            help="For translation: translate with this glossary (TSV or CSV, see headway translate), and report how "
-            "many entries are met, and how many translations are forced by entries that hardly fit."
+            help="For translation: use this glossary (TSV or CSV, see headway translate), and report how many of its "
+            "entries are satisfied and how many translations are flagged as forced because an entry fits badly."
         ),
     ] = None,
     device: options.DeviceOption = "auto",
@@ -64,21 +64,21 @@ def evaluate(
     pairs: Annotated[
         Path | None,
         typer.Option(
-            help="For models that score texts: minimal pairs, .tsv, .csv or .jsonl, of which the model should find the "
-            "good text more probable than the bad one."
+            help="For models that score texts: minimal pairs, .tsv, .csv or .jsonl. The model should assign the good "
+            "text of each pair a higher probability than the bad one."
         ),
     ] = None,
     choices: Annotated[
         Path | None,
         typer.Option(
             help="For language models: multiple-choice questions, .jsonl with question, choices (a list of texts) and "
-            "answer (its text, or its index from 0), of which the model should find the right one most probable."
+            "answer (its text, or its index from 0). The model should assign the answer the highest probability."
         ),
     ] = None,
     examples: Annotated[
         int,
         typer.Option(
-            min=0, help="With --choices: other questions of the file that are read before each, with their answers."
+            min=0, help="With --choices: number of other questions, with answers, that precede each in the prompt."
         ),
     ] = 0,
     documents: options.DocumentsOption = None,
@@ -87,16 +87,16 @@ def evaluate(
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
 
-    A translation model is scored on --source and --reference; BLEU and TER are tokenized for its target language or
-    that of --to. A classifier is scored on --data: accuracy, macro F1, calibration error, a table of the classes and
-    the confusion matrix.
+    A translation model is scored on --source and --reference; BLEU and TER are tokenized for its target language or the
+    language of --to. A classifier is scored on --data: accuracy, macro F1, calibration error, a table of the classes
+    and the confusion matrix.
 
     A language model is scored on the text in --data: loss, perplexity per token and per word, and bits per byte. Only
     bits per byte can be compared between models with different tokenizers, and only with the same context and stride.
-    On --pairs, it is scored by accuracy in each group: the share of pairs in which the sum of the log-probabilities of
-    the good text's tokens is greater. On --choices, it is scored by two accuracies, beside chance: the share of
-    questions in which the sum of the log-probabilities of the right answer's tokens is greatest, and the share in which
-    their mean is.
+    On --pairs, it is scored by its accuracy in each group: the share of pairs in which the good text has the greater
+    sum of token log-probabilities. On --choices, two accuracies are reported along with chance: the share of questions
+    for which the right answer has the greatest sum of token log-probabilities, and the share for which it has the
+    greatest mean.
     """
     from headway.bundle import read_config
     from headway.calls.evaluation import score_translations
@@ -129,7 +129,7 @@ def evaluate(
             )
         return
     if source is None or reference is None:
-        raise ConfigError(f"{model} is a model that translates; give a test set with {wants}")
+        raise ConfigError(f"{model} is a model that translates; pass a test set with {wants}")
     terms = None if glossary is None else Glossary.load(glossary)
     device = device_for_workers(device, workers)
     first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
@@ -156,7 +156,7 @@ def evaluate(
 def _refuse_wrong_options(
     model: Path, capability: Capability, given: Mapping[str, object], precision: options.Precision
 ) -> str:
-    """Refuse options that do not fit the model or each other. Return the options that select its test set."""
+    """Reject options that do not fit the model or each other. Return the options that select the model's test set."""
     from headway.decode.request import DecodingOptions
 
     of_text = {"--data", "--fields", "--pairs", "--documents", "--stride", "--choices", "--examples"}
@@ -185,7 +185,7 @@ def _refuse_wrong_options(
 
 
 def _print_translation_scores(evaluation: Evaluation, seconds: float, format_: str, *, with_terms: bool) -> None:
-    """Print the scores, and with a glossary how many of its entries are met."""
+    """Print the scores and, with a glossary, the number of entries that are satisfied."""
     translations = evaluation.translations
     used = count_terms(term for translation in translations for term in translation.glossary or ())
     forced = sum("forced" in translation.flags for translation in translations)
@@ -218,7 +218,7 @@ def _evaluate_classifier(
     if confusion is not None:
         from headway.inspection.picture_files import picture_format
 
-        picture_format(confusion)  # refuse an unknown format before classifying
+        picture_format(confusion)  # reject an unknown format before classifying
     classifier = load_classifier(model, device=device)
     texts, truth = read_labeled_file(data, fields, classifier.labels)
     begin = time.perf_counter()
@@ -235,7 +235,7 @@ def _evaluate_classifier(
         print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
         cut = f"; {truncated:,} were truncated to the model's maximum length" if truncated else ""
         typer.echo(f"{len(results):,} texts classified in {seconds:.1f} s{cut}", err=True)
-    if output is not None:  # files are written last, so that the scores are printed even if a file cannot be written
+    if output is not None:  # write files last, so that the scores are printed even if a file cannot be written
         with output_file(output) as file:
             file.writelines(map(format_label_line, results))
     if confusion is not None:
@@ -257,8 +257,8 @@ def _evaluate_language_model(
     print(f"bits per byte {result.bits_per_byte:.4f} (comparable between tokenizers)")
     if result.num_unknown:
         typer.echo(
-            f"{result.num_unknown:,} tokens are unknown to the model's vocabulary; no bits are counted for what they "
-            "stand for, so the numbers are too low",
+            f"{result.num_unknown:,} tokens are unknown to the model. No bits are counted for the text that they "
+            "replace, so the reported numbers are too low",
             err=True,
         )
     print(result.signature)

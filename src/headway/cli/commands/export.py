@@ -22,7 +22,8 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", help="Format to convert to: huggingface, ctranslate2 or onnx; headway for a smaller model folder."
+            "--to",
+            help="Format to convert to: huggingface, ctranslate2 or onnx; or headway, for a smaller model folder.",
         ),
     ],
     output: Annotated[
@@ -33,15 +34,17 @@ def export(
         typer.Option(help="Data type of the weights, such as int8: for headway and CTranslate2. Default: float32."),
     ] = None,
     quantize_embeddings: Annotated[
-        bool, typer.Option("--quantize-embeddings", help="For headway: store embeddings in int8, too.")
+        bool, typer.Option("--quantize-embeddings", help="For headway: also store embeddings in int8.")
     ] = False,
     keep_text: Annotated[
         list[Path] | None,
-        typer.Option(help="For headway: cut the vocabulary to the tokens of this file's lines. Can be repeated."),
+        typer.Option(help="For headway: reduce the vocabulary to the tokens of this file's lines; may be repeated."),
     ] = None,
     keep_languages: Annotated[
         str | None,
-        typer.Option(help="For headway: cut the vocabulary to tokens with the letters of these languages: de,en."),
+        typer.Option(
+            help="For headway: reduce the vocabulary to tokens in the letters of these languages, such as de,en."
+        ),
     ] = None,
     source_language: Annotated[
         str | None, typer.Option(help="Source language that the exported tokenizer selects, if the model has several.")
@@ -63,7 +66,7 @@ def export(
     }
     if to == _OWN_FORMAT:
         if source_language or target_language:
-            raise ConfigError("--to headway keeps all languages; leave --source-language and --target-language out")
+            raise ConfigError("--to headway keeps all languages; leave out --source-language and --target-language")
         request = SmallerFolder(
             quantization,
             quantize_embeddings,

@@ -35,7 +35,7 @@ def fill(
             "--format", help="text: probability, words and text, separated by tabs; json: one object per text."
         ),
     ] = "text",
-    top: Annotated[int, typer.Option(min=1, help="Number of ways to fill in each text.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of fillings to show for each text.")] = 5,
     candidates: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,7 +44,7 @@ def fill(
     ] = None,
     device: options.DeviceOption = "auto",
 ) -> None:
-    """Fill in the [MASK]s of a text with a masked language model: the best fillings and their probabilities.
+    """Fill in the [MASK]s of a text with a masked language model, and show the best fillings and their probabilities.
 
     Without --candidate, each [MASK] is one token. With --input, a blank line follows the fillings of each line.
     """

@@ -46,7 +46,7 @@ def generate(
         typer.Option(
             "-i",
             "--input",
-            help="Input file, one prompt per line. Default: standard input; nothing if it is a terminal or empty.",
+            help="Input file, one prompt per line. Default: standard input, or no prompt if it is a terminal or empty.",
         ),
     ] = None,
     output: options.OutputOption = None,
@@ -60,8 +60,8 @@ def generate(
 ) -> None:
     """Continue a text with a language model.
 
-    One continuation of one prompt is printed as it is generated. Otherwise each line of the input is a prompt, and the
-    line breaks of its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
+    A single continuation of a single prompt is printed while it is generated. Otherwise each line of the input is a
+    prompt, and line breaks in its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
     """
     chosen = generation_options(model)
     _, batches = text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
@@ -83,7 +83,7 @@ def generate(
         complete = language_model.generation_options(**chosen)
         if format_ == "text" and complete.n == complete.beam_size == 1:
             parts = language_model.stream(prompt, **chosen)
-            begin = next(parts, "")  # an invalid request fails here, before anything is written
+            begin = next(parts, "")  # raises the error of an invalid request, before anything is written
             for part in chain([prompt, begin], parts):
                 file.write(part)
                 file.flush()
@@ -142,7 +142,7 @@ def _format(prompt: str, continuations: Sequence[Continuation], format_: options
 
 
 def _format_trace(prompt: str, traced: TracedContinuations, format_: options.OutputFormat) -> str:
-    """Return the output for a prompt with its searches."""
+    """Return the output for a prompt, including the search traces."""
     if format_ == "json":
         record = {"prompt": prompt, "continuations": [asdict(one) for one in traced.continuations]}
         return json.dumps({**record, "trace": trace_record(traced.searches)}, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""``headway learn-bpe``: byte-pair encoding being learned, merge by merge."""
+"""``headway learn-bpe``: show how byte-pair encoding is learned, merge by merge."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def learn_bpe(
         options.OutputFormat, typer.Option("--format", help="text: a table; json: one object per merge.")
     ] = "text",
 ) -> None:
-    """Show how byte-pair encoding learns from a text: each merge, and how often its pair occurs.
+    """Show how byte-pair encoding learns from a text: print each merge, and how often its pair occurs.
 
     The first symbols are the bytes of the words. In each step, the most frequent pair of neighboring symbols is merged
-    into a new symbol, everywhere in the text. Training learns the same merges.
+    into a new symbol everywhere in the text. Training learns the same merges.
     """
     from headway.text.bpe_learning import count_words, first_symbols, learn_merges
     from headway.text.tokenizer import readable_piece
@@ -76,5 +76,5 @@ def _merge_line(merge: LearnedMerge) -> str:
 
 
 def _line(number: str, pair: str, count: str, examples: Iterable[Iterable[str]]) -> str:
-    """Return a line of the table, whose columns are separated by tabs: a merge, its count, and each example."""
+    """Return a line of the table: a merge, its count, and each example, separated by tabs."""
     return "\t".join([number, pair, count, *("|".join(map(make_visible, symbols)) for symbols in examples)]) + "\n"

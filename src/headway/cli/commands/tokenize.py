@@ -28,7 +28,7 @@ def tokenize(
     text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of standard input.")] = None,
     side: Annotated[Literal["source", "target"], typer.Option(help="The vocabulary to use.")] = "source",
     merges: Annotated[
-        bool, typer.Option("--merges", help="Show the merges in the order in which they are applied.")
+        bool, typer.Option("--merges", help="Also show the merges, in the order in which they are applied.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the token ids.")] = False,
 ) -> None:
@@ -36,7 +36,7 @@ def tokenize(
 
     Tokens are separated by bars. A space that belongs to a token is shown as ␣, a newline as ↵, and a control character
     as its code point. Byte-pair encoding starts from the bytes of each word. Every byte is a token, so no text is out
-    of vocabulary. Neighboring tokens are then merged, always the pair that was learned first.
+    of vocabulary. Neighboring tokens are then merged; in each step, the pair that was learned first is merged.
     """
     from headway.bundle import load_bundle
     from headway.calls.looking import tokenized
@@ -67,7 +67,7 @@ def tokenize(
 
 
 def _merge_lines(steps: list[MergeStep]) -> Iterator[str]:
-    """Yield the bytes of a word, then its merges."""
+    """Yield a line with the bytes of a word, then a line for each of its merges."""
     first = steps[0]
     start = [
         part

@@ -68,20 +68,22 @@ def translate(
         str,
         typer.Option(
             help="lines: translate each line of the input. html, md, srt, vtt, po, xliff, json, docx, odt, pptx, txt: "
-            "a document of this format. auto: by the extension of the input; .txt has lines."
+            "translate a document of this format. auto: choose by the extension of the input; .txt means lines."
         ),
     ] = "auto",
     encoding: Annotated[
         str | None,
         typer.Option(
             metavar="<name>",
-            help="Encoding of a document that does not declare it, such as windows-1252; it is kept. Default: UTF-8.",
+            help="Encoding of a document that does not declare its own, such as windows-1252. The output has the same "
+            "encoding. ",
         ),
     ] = None,
     text_syntax: Annotated[
         Literal["plain", "html"] | None,
         typer.Option(
-            help="XLIFF: whether its texts are HTML as text (&lt;b&gt;). Default: what the datatype of the file says."
+            help="XLIFF: whether its texts are escaped HTML (&lt;b&gt;). Default: determined by the file's datatype "
+            "attribute."
         ),
     ] = None,
     format_: shared.TranslationFormatOption = "text",
@@ -97,15 +99,15 @@ def translate(
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="Start over, without what an interrupted command for the same output has translated."
+            "--fresh", help="Start over. Translations of an interrupted command for the same output are discarded."
         ),
     ] = False,
 ) -> None:
     """Translate a text, a document, or a file line by line: one line in, one line out.
 
-    A document such as report.docx keeps its formatting, and needs --output. A file of lines is read about two thousand
-    lines at a time, so that sentences of similar length are translated together. Lines from a pipe are translated as
-    they arrive. If a file of more than 50,000 lines is interrupted, the same command resumes.
+    A document such as report.docx keeps its formatting; it requires --output. A file of lines is read about two
+    thousand lines at a time, so that sentences of similar length are translated together. Lines from a pipe are
+    translated as they arrive. If a file of more than 50,000 lines is interrupted, the same command resumes.
     """
     search = decoding_options()
     is_marked = markup is not None or input_format != "text"
@@ -164,7 +166,7 @@ def translate(
         from headway.kernels import start_compiling
 
         if precision in ("auto", "int8") and workers == 1 and not _may_use_gpu(device, precision):
-            start_compiling()  # in the background, while PyTorch is imported
+            start_compiling()  # runs in the background while PyTorch is imported
         from headway.hardware import keep_freed_memory
         from headway.predict import Glossary, TranslatorPool
         from headway.predict.translation.quality import translation_flags
@@ -209,7 +211,7 @@ def _checked_format(
     line_options: Mapping[str, bool],
     document_options: Mapping[str, bool],
 ) -> str | None:
-    """Return the format of a document, or None for lines. Refuse the options of the other one that are given."""
+    """Return the format of a document, or None for lines. Reject options that apply only to the other kind of input."""
     found_format = document_format_name(chosen, source, output)
     if found_format is not None:
         refuse_line_options(found_format, line_options)
@@ -232,7 +234,7 @@ def _translate_lines(
     source: Path | None,
     output: Path | None,
 ) -> None:
-    """Translate lines, write the results, and report which glossary terms are met. ``name`` is that of the input."""
+    """Translate lines, write the results, and report which glossary terms were met. ``name`` is the input's name."""
     from headway.corpus.translation import TranslationWriter
 
     how, writer = settings.options(), TranslationWriter(translator, settings)
@@ -261,8 +263,8 @@ def without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection while the block imports modules.
 
     After the first such block, all existing objects are frozen, so that later collections skip them. Imports create
-    hundreds of thousands of objects that are never freed. Searching them for garbage would take a fifth of the time of
-    translating one sentence.
+    hundreds of thousands of objects that are never freed. Searching these objects for garbage would take a fifth of the
+    time that it takes to translate one sentence.
     """
     is_first = gc.get_freeze_count() == 0
     gc.disable()
@@ -275,7 +277,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def _may_use_gpu(device: options.Device, precision: options.Precision) -> bool:
-    """Return whether the model may compute on a GPU, as far as it is known before PyTorch is imported."""
+    """Return whether the model may run on a GPU, without importing PyTorch."""
     if device == "auto" and precision != "int8":
         return any(Path(path).exists() for path in _GPU_DRIVERS)
     return device == "cuda"

@@ -28,9 +28,9 @@ def join(
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Verify the checksums of all results.")] = False,
 ) -> None:
-    """Write the results of a finished job as one file in the order of the input, or one for each input.
+    """Write the results of a finished job in the order of the input, to a single file or to one file for each input.
 
-    The folder of the job is kept. The exit code is 3 if lines have failed.
+    The job's folder is not deleted. The exit code is 3 if any lines have failed.
     """
     from headway.jobs.join import join as join_results
     from headway.jobs.plan import Plan

@@ -49,7 +49,7 @@ def score(
     is_pair = read_config(model).capability == "translates"
     records = record_format(files, field, result_field or "score", num_fields=2 if is_pair else 1)
     if is_pair and records is None and target is None:
-        raise ConfigError(f"{model} is a translation model: give the file with the translations with --target")
+        raise ConfigError(f"{model} is a translation model; pass the file with the translations with --target")
     if target is not None and (records is not None or not is_pair):
         raise ConfigError("--target applies to a translation model and files without fields; leave it out")
     settings = ModelSettings(

@@ -28,7 +28,7 @@ def status(
     ] = False,
     format_: options.FormatOption = "text",
 ) -> None:
-    """Show how much of a job is done, running and failed, its speed and time left, and the work of each machine."""
+    """Show how much of a job is done, running and failed, its speed and time left, and what each machine has done."""
     from headway.jobs.plan import Plan
     from headway.jobs.status import read_status
 

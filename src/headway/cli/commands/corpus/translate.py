@@ -42,7 +42,7 @@ def translate(
     *,
     job: jobs.JobOptions,
 ) -> None:
-    """Translate the lines of files as a job: the same command resumes after an interruption.
+    """Translate the lines of files as a job. After an interruption, the same command resumes it.
 
     Lines that cannot be translated are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
