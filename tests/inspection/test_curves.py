@@ -186,7 +186,7 @@ class TestFile:
 
 class TestMistakes:
     def test_no_run(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="no run to draw; give one or more run folders"):
+        with pytest.raises(ConfigError, match="no run to draw; pass one or more run folders"):
             draw_curves([], tmp_path / "curves.png")
 
     @pytest.mark.parametrize("name", ["curves.jpg", "curves"])

@@ -1,4 +1,4 @@
-"""Attention as in figure 2 of Vaswani et al. 2017: its steps, numbered as the lines of code below it, and its heads."""
+"""Draw attention as in figure 2 of Vaswani et al. 2017: its heads, and its steps with a line of code for each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headway.diagrams.layers import attention_name, attention_options, mask_rows
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.recurrent_decoders import BahdanauDecoder, RecurrentAttention
 
-_LEFT, _RIGHT, _EDGE = -190.0, 120.0, -PAGE_WIDTH / 2 + 12  # centers of the two parts, and the left edge of the code
-_NARROW = 70.0  # width of a box for one of queries, keys and values
+_LEFT, _RIGHT, _EDGE = -190.0, 120.0, -PAGE_WIDTH / 2 + 12  # centers of both parts, and left edge of the code
+_NARROW = 70.0  # width of a box for queries, keys or values
 Attention = MultiHeadAttention | RecurrentAttention
 _SELF = "{}: queries, keys and values come from the input of the block. Each position attends to {}."
 _CROSS = "Attention from decoder to encoder: queries come from {}, keys and values from all positions of the encoder."
 
 
 def attention_uses(model: nn.Module) -> dict[str, tuple[Attention, MaskRows]]:
-    """Return the attention layers of a model that differ in inputs or masks, with their masks. Keys say so in words."""
+    """Map a description of the inputs and the mask to each attention layer of a model that differs in these."""
     uses: dict[str, tuple[Attention, MaskRows]] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, RecurrentAttention):
@@ -69,7 +69,7 @@ def _draw_steps(drawing: Drawing, name: str, steps: list[tuple[str, str]]) -> No
 
 
 def _draw_heads(drawing: Drawing, layer: MultiHeadAttention, name: str) -> None:
-    """Draw the projections of each head, attention, and the concatenation of the heads."""
+    """Draw the projections for each head, the attention, and the concatenation of the heads."""
     inputs = (("Q", layer.query_outer, layer.query_norm), ("K", layer.key_outer, layer.key_norm), ("V", None, None))
     columns = []
     for place, (role, outer, norm) in enumerate(inputs):

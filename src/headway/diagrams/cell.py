@@ -1,18 +1,18 @@
-"""The cells of recurrent layers: the equations of a GRU or an LSTM as a graph, with gates as in cuDNN."""
+"""Draw the cells of recurrent layers: the equations of a GRU or an LSTM as a graph, with gates as in cuDNN."""
 
 from __future__ import annotations
 
 from headway.diagrams.drawing import Box, Drawing, weights_of
 from headway.nn.recurrent import RecurrentLayer
 
-_WIDTH, _GATES = 600.0, -68.0  # of all gates with the space between them, and the y of their bottom
-# x of each input, the y of the line that carries it to the gates, and where it enters a gate.
+_WIDTH, _GATES = 600.0, -68.0  # width of all gates including the space between them, and y of their bottom edge
+# For each input: its x, the y of the line from it to the gates, and the x offset at which it enters a gate.
 _INPUTS = {"xₜ  (input)": (-52.0, -34.0, -20.0), "hₜ₋₁  (state before)": (84.0, -50.0, 20.0)}
 _CANDIDATE = "Candidate\nn = tanh(W_n xₜ + b_n\n+ r ∘ (U_n hₜ₋₁ + b′_n))"
 
 
 def draw_cell(layers: dict[str, RecurrentLayer], drawing: Drawing) -> None:
-    """Draw the cell that all ``layers`` have, and list the layers with their widths below it."""
+    """Draw the type of cell that all ``layers`` have in common, and list the layers and their widths below it."""
     newest = (_draw_gru if next(iter(layers.values())).num_states == 1 else _draw_lstm)(drawing)
     drawing.arrow(newest.center, newest.top, newest.top - 22)
     drawing.text(newest.center, newest.top - 28, "hₜ  (output, and state of the next step)")

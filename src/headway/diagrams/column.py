@@ -1,7 +1,7 @@
-"""A column of boxes from bottom to top, joined by arrows, with residual connections beside them.
+"""A column of boxes from bottom to top, connected by arrows, with residual connections beside them.
 
-The paper's figure 1 has two columns, the drawings of other models one. Columns over the tokens of a text have an arrow
-for each token.
+Figure 1 of the paper has two columns, and the drawings of other models have one. Columns over the tokens of a text have
+an arrow for each token.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from headway.diagrams.drawing import LINE_HEIGHT, Anchor, Box, Drawing, Mask, MaskRows, Style, area
 
 WIDTH = 172.0  # of a layer's box
-FRAME_HALF = WIDTH / 2 + 26.0  # from the center of a column to the edge of its frames
-_GAP = 24.0  # between two boxes
-_SKIP = 16.0  # between a box and the residual connection beside it
-_CELL = 4.0  # of the picture of a mask
-_FORK = 56.0  # between the arrows of queries, keys and values
+FRAME_HALF = WIDTH / 2 + 26.0  # distance from the center of a column to the edge of its frames
+_GAP = 24.0  # distance between two boxes
+_SKIP = 16.0  # distance between a box and the residual connection beside it
+_CELL = 4.0  # cell size of a mask's picture
+_FORK = 56.0  # distance between the arrows of queries, keys and values
 _LABEL = 55.0  # width of the label beside a frame
-# The anchors of texts beside a column, outside and inside of it.
+# Text anchors on each side of a column: for text outside and inside the column.
 _ANCHORS: dict[int, tuple[Anchor, Anchor]] = {-1: ("end", "start"), 1: ("start", "end")}
 
 
@@ -30,13 +30,13 @@ class Column:
 
     Args:
         drawing: The drawing to add shapes to.
-        ports: The x of each arrow. The boxes are centered between the first and the last one.
-        words: The names of the inputs, one for each port.
-        shape: The shape of the input. Later :attr:`shape` is that of the output of :attr:`newest`, the newest box.
+        ports: The x of each arrow. The boxes are centered between the first and the last arrow.
+        words: The names of the inputs, one for each of the ``ports``.
+        shape: The shape of the input. :attr:`shape` is updated to the output shape of the newest box, :attr:`newest`.
         width: The width of the boxes.
         y: The bottom of the first layer.
         side: The side of residual connections and labels: -1 is left, 1 is right.
-        copies: The number of equal blocks that the layers stand for.
+        copies: The number of equal blocks that the drawn layers represent.
     """
 
     newest: Box
@@ -52,7 +52,7 @@ class Column:
         self._write(words, y)
 
     def rise(self, height: float = _GAP, *, head: bool = True) -> None:
-        """Draw the arrows from the newest box upward, with the shape of what they carry."""
+        """Draw the arrows upward from the newest box, labeled with its output shape."""
         for x in self.ports if height else ():
             self.drawing.arrow(x, self.y, self.y - height, head=head)
         if height > LINE_HEIGHT:
@@ -63,7 +63,7 @@ class Column:
         self, text: str, style: Style, weights: Iterable[Tensor] = (), *, shape: str = "", gap: float = _GAP,
         stacked: bool = False, reserved: float = 0.0,
     ) -> Box:  # fmt: skip
-        """Place a box, and ties to the boxes that show the same weights."""
+        """Place a box, and dashed lines to the boxes with the same weights."""
         self.rise(gap)
         weights = list(weights)
         number = self.drawing.count(weights, self.copies)
@@ -79,7 +79,7 @@ class Column:
         self, texts: Sequence[str], style: Style, gap: float, width: float, height: float, *, links: int = 0,
         weights: Sequence[Tensor] = (),
     ) -> list[Box]:  # fmt: skip
-        """Place a box on each port. ``links`` is 1 if the next box reads it, and 2 if the one before reads it, too."""
+        """Place a box on each port. Arrows connect each box to the next (``links`` = 1), or to both neighbors (2)."""
         boxes = [self.drawing.box(x, self.y - gap, text, style, width=width, height=height)
                  for x, text in zip(self.ports, texts, strict=True)]  # fmt: skip
         self.rise(gap)
@@ -92,15 +92,15 @@ class Column:
         return boxes
 
     def end(self, *words: str) -> None:
-        """End the column with an arrow for each output, and the names of the outputs."""
+        """Draw an arrow for each output at the end of the column, and write the names of the outputs."""
         self.ports = self.ports if len(words) == len(self.ports) else [self.x]
         self.rise()
         self._write(words, self.y - 4)
 
     def attention(self, text: str, weights: Iterable[Tensor], mask: MaskRows, memory: Column | None) -> None:
-        """Place attention: arrows for its values, keys and queries, and a picture of its mask.
+        """Place an attention layer with arrows for its values, keys and queries, and a picture of its mask.
 
-        Keys and values come from the end of the column ``memory``, if given, and otherwise from the box below.
+        Keys and values come from the end of the column ``memory`` or, if it is None, from the box below.
         """
         fork, arrow = self.y - _GAP, self.drawing.arrow
         bottom = fork - (34 if memory else 20)
@@ -121,13 +121,13 @@ class Column:
         self.drawing.shapes.append(Mask(box.right - size - 7, box.middle - size / 2, _CELL, mask))
 
     def plus(self) -> None:
-        """Place the sign of an addition."""
+        """Place a plus sign for an addition."""
         self.rise()
         self.newest = self._circle(self.x, self.y - 10, "+")
         self.y = self.newest.top
 
     def add_from_side(self, text: str, weights: Iterable[Tensor] = (), sign: str = "") -> None:
-        """Place the addition of a box at the side, such as the encoding of positions. ``sign`` is what it computes."""
+        """Place a box whose output is added to the column, such as a positional encoding. ``sign`` is its function."""
         number, width = self.drawing.count(weights), 100 if sign else 116
         text += f"\n{number:,} weights" if self.drawing.sizes and number else ""
         x = self.x + self.side * ((62 if sign else 28) + width / 2)
@@ -148,7 +148,7 @@ class Column:
         self.drawing.arrow(self.x, start, outer, end.middle, end.right if self.side > 0 else end.left, along="x")
 
     def branches(self) -> list[Column]:
-        """Return two columns that read what this one carries, to the left and to the right of it."""
+        """Return two columns that start from this column's current value, one on each side of it."""
         branches = []
         for side in (-1, 1):
             x, y = self.x + side * (WIDTH / 2 + 14), self.y - 12
@@ -157,7 +157,7 @@ class Column:
         return branches
 
     def join(self, branches: list[Column]) -> None:
-        """Add the outputs of ``branches`` to what this column carries."""
+        """Add the outputs of ``branches`` to this column's current value."""
         self.rise(self.y - min(branch.y for branch in branches), head=False)
         self.plus()
         for branch in branches:
@@ -165,7 +165,7 @@ class Column:
 
     @contextmanager
     def repeat(self, count: int, label: str, words: str) -> Iterator[None]:
-        """Frame what is placed inside the context: a block that occurs ``count`` times."""
+        """Draw a frame around everything placed inside the context: a block that is repeated ``count`` times."""
         place = len(self.drawing.shapes)
         self.rise(head=False)
         bottom, self.copies = self.y + 6, count
@@ -187,16 +187,16 @@ class Column:
             self.drawing.text(x, y, word)
 
     def _write_shape(self) -> None:
-        """Write the shape of the newest output beside the arrow above it, once."""
+        """Write the shape of the newest output beside the arrow above it, unless it has been written."""
         if self.drawing.sizes and self._unwritten:
             self.drawing.text(self.x - 6 * self.side, self.y - 6, self._unwritten, "small", self._inward)
             self._unwritten = ""
 
     def _tie(self, weights: Sequence[Tensor], box: Box, last: Box | None = None) -> None:
-        """Draw dashed lines to ``box`` from the boxes with the same weights. Later boxes are tied to the last one."""
+        """Draw dashed lines to ``box`` from boxes with the same weights. Later lines start from ``last`` or ``box``."""
         owners, arrow, text = self.drawing.owners, self.drawing.arrow, self.drawing.text
         for owner in dict.fromkeys(map(owners.get, weights)):
-            if owner and owner.bottom == box.bottom:  # in another column
+            if owner and owner.bottom == box.bottom:  # the boxes are in different columns
                 y = box.bottom + 6
                 arrow(owner.right - 8, owner.bottom, y, box.left + 8, box.bottom, head=False, dashed=True)
                 text((owner.right + box.left) / 2, y + 12, "same weights", "small")

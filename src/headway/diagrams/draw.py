@@ -1,4 +1,4 @@
-"""Draw a model: the drawing for its architecture and a level, with its sizes and options as a caption."""
+"""Draw a model with the drawing for its architecture and level. The caption lists its sizes and options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Level = Literal["model", "block", "cell", "attention"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 _SIZES = ("kind", "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "num_layers", "dropout")
 _LEGEND = "Small squares are masks: rows are queries, columns are keys; filled: the query may attend to the key."
-# The name of each kind of model, and the function that draws it.
+# Maps each kind of model to its name and the function that draws it.
 _KINDS: dict[str, tuple[str, Callable[..., None]]] = {
     "transformer": ("Transformer", draw_transformer),
     "recurrent": ("Recurrent encoder-decoder", draw_recurrent),
@@ -34,10 +34,10 @@ _KINDS: dict[str, tuple[str, Callable[..., None]]] = {
 
 
 def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawing:
-    """Return the drawing of a model, whose weights are not read: they may be on the meta device.
+    """Return the drawing of a model. The model may be on the meta device, because its weights are not read.
 
     Raises:
-        ConfigError: The model has no such level, or its architecture is that of another package.
+        ConfigError: The model does not support the level, or its architecture is defined by another package.
     """
     title = name_of(model) + {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}[level]
     uses = attention_uses(model)
@@ -60,7 +60,7 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
 
 
 def draw_tokens(model: Model, drawing: Drawing, tokens: Tokens) -> None:
-    """Draw a model over the tokens that it reads and predicts."""
+    """Draw a model over its input tokens and the tokens that it predicts."""
     draw_unrolled = _KINDS[model.config.kind][1] if "recurrent" in model.config.kind else draw_words
     draw_unrolled(model, drawing, tokens)
 
@@ -69,16 +69,16 @@ def name_of(model: Model) -> str:
     """Return the name of a model's architecture.
 
     Raises:
-        ConfigError: The architecture is that of another package.
+        ConfigError: The architecture is defined by another package.
     """
     if (kind := model.config.kind) not in _KINDS:
-        raise ConfigError(f"model.kind = {kind!r} has no drawing: another package has added it")
+        raise ConfigError(f"model.kind = {kind!r} has no drawing, because it was added by another package")
     without = kind == "recurrent" and not attention_uses(model)
     return _KINDS[kind][0] + (" without attention" if without else "")
 
 
 def describe_options(config: ArchitectureConfig) -> str:
-    """Return the sizes of a model, and all options that do not have their defaults, as keys and values of a recipe."""
+    """Return the sizes of a model and all options that differ from their defaults, as recipe keys and values."""
     body: Any = getattr(config, "body", None)
     usual = type(config)() if body is None else type(config).parse({"body": {"kind": body.kind}}, "defaults")
     defaults, given = (dict(flat_items(options.as_dict())) for options in (usual, config))
@@ -91,7 +91,7 @@ def describe_options(config: ArchitectureConfig) -> str:
 
 
 def with_caption(drawing: Drawing) -> Drawing:
-    """Write title, legend and caption around the shapes, at most as wide as they are or two thirds of a page."""
+    """Add title, legend and caption around the shapes, wrapped to the shapes' width or to two thirds of a page."""
     left, top, right, y = drawing.bounds()
     drawing.text(left, top - 18, drawing.title, "title", "start")
     legend = _LEGEND if any(isinstance(shape, Mask) for shape in drawing.shapes) else ""

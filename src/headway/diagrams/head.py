@@ -1,4 +1,4 @@
-"""One attention head with its numbers: X split into Q, K and V, the scores, and the mixture of the values."""
+"""Draw an attention head with its numbers: X, its projections Q, K and V, the scores, and the mixture of values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headway.diagrams.head_input import HeadInput
 from headway.diagrams.text_width import shortened
 from headway.nn.attention import record_attention
 
-_CELL = 38.0  # width of a number
-_SHOWN, _MAX_TOKENS = 3, 5  # columns of vectors, and tokens
-_APART = 206.0  # between the centers of Q, K and V
+_CELL = 38.0  # width of a matrix cell
+_SHOWN, _MAX_TOKENS = 3, 5  # maximum numbers of vector components and of tokens to show
+_APART = 206.0  # distance between the centers of Q, K and V
 
 
 @torch.inference_mode()
 def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
-    """Draw what the first head computes, with a row for each of the first tokens. The second one's row is bold."""
+    """Draw what the first head computes, with a row for each of the first tokens. The second token's row is bold."""
     attention, x = head.layer, head.x
     query, kv = attention.project(x[None])
     bias = None if attention.relative_bias is None else attention.relative_bias.of_sequence(len(x))
@@ -59,8 +59,8 @@ def _matrix(
 ) -> Box:  # fmt: skip
     """Draw a matrix below its title: a row for each token, and an ellipsis for the columns that are not drawn.
 
-    With a ``heading``, which is so high, columns are tokens, too. With ``bold``, the second row is bold, or the only
-    one.
+    If ``heading``, its height, is not 0, the columns are also tokens, which are written above them. If ``bold`` is
+    True, the second row is bold, or the only row.
     """
     most, cell = (_MAX_TOKENS, _CELL + 12) if heading else (_SHOWN, _CELL)
     count, more = min(rows.size(1), most), rows.size(1) > most
@@ -82,12 +82,12 @@ def _matrix(
 
 
 def _number(value: float) -> str:
-    """Return a number with at most five characters, if it is not huge."""
+    """Return a number as text of at most five characters, unless it is huge."""
     return f"{value:z.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
 def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0, port: float = 0.0) -> None:
-    """Draw an arrow from the top of a matrix, above its title and a heading, to the bottom of a box.
+    """Draw an arrow to the bottom of a box from the top of a matrix, above the matrix's title and heading.
 
     The arrow ends ``port`` to the right of the center.
     """

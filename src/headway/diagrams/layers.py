@@ -1,7 +1,7 @@
-"""The boxes of a model's modules, which say what the modules compute and how many weights they have.
+"""Boxes for the modules of a model, labeled with what each module computes and its number of weights.
 
-A drawing has one box for each sub-layer of a block, as figure 1 of the paper. A drawing with ``steps`` has one box for
-each step of a sub-layer, with dropout.
+A drawing has one box for each sub-layer of a block, as in figure 1 of the paper. A drawing with ``steps`` has one box
+for each step of a sub-layer, including dropout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.nn.norms import RMSNorm
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
-# The name of each activation, and that of a gated layer with it.
+# Maps each activation to its name and the name of a gated layer with this activation.
 _ACTIVATIONS: dict[Any, tuple[str, str]] = {
     F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), blocks.gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
     F.silu: ("SiLU", "SwiGLU"), F.sigmoid: ("sigmoid", "GLU"),
@@ -38,7 +38,7 @@ _SIZE_OF_MASK = 6
 
 
 def add(column: Column, module: nn.Module | None, words: str = "") -> None:
-    """Place the box of a module, in which ``words`` are a name or a remark. Modules that do nothing have no box."""
+    """Place the box of a module. Its text includes ``words``, a name or a remark. Modules without effect get no box."""
     weights, positions = weights_of(module), column.shape.rpartition(" × ")[0]
     match module:
         case TokenEmbedding():
@@ -68,7 +68,7 @@ def add(column: Column, module: nn.Module | None, words: str = "") -> None:
 
 
 def add_outside(column: Column, *modules: nn.Module | tuple[nn.Module | None, str] | None) -> None:
-    """Place the boxes of modules outside of blocks, some with words for :func:`add`, unless the drawing has steps."""
+    """Place the boxes of modules outside of blocks, some with words (see :func:`add`), unless the drawing has steps."""
     for module in modules if not column.drawing.steps else ():
         add(column, *(module if isinstance(module, tuple) else (module,)))
 
@@ -77,7 +77,7 @@ def add_blocks(
     column: Column, stack: blocks.EncoderStack | blocks.DecoderStack | blocks.CausalStack, words: str,
     memory: Column | None = None,
 ) -> None:  # fmt: skip
-    """Place the blocks of a stack, equal ones once with their number, and the norm after them."""
+    """Place the blocks of a stack and the norm after them. Equal blocks are drawn once, with their number."""
     kinds: dict[Any, list[int]] = {}
     for number, block in enumerate(stack.blocks, start=1):
         alone = Column(Drawing("", steps=column.drawing.steps), [0.0])
@@ -92,7 +92,7 @@ def add_blocks(
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return numbers with successive ones as ranges: 1, 4–6."""
+    """Return numbers as text, with consecutive numbers as ranges: 1, 4–6."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
@@ -115,7 +115,7 @@ def _add_block(column: Column, block: Any, memory: Column | None) -> None:
 
 
 def _add_sublayer(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
-    """Place a sub-layer with its norm and its residual connection."""
+    """Place a sub-layer with its norm and residual connection."""
     start = column.y - 10
     _add_branch(column, around, add_inner)
     if isinstance(around, blocks.PostNorm):
@@ -143,7 +143,7 @@ def _add_attention(
         title += f" in {window_words(*layer.window)}"
     heads = f"{layer.num_heads} head{'s' * (layer.num_heads > 1)}"
     text, mask = "\n".join([title, heads, *attention_options(layer)]), mask_rows(causal, layer.window)
-    shared = weights_of(layer.relative_bias)  # by all blocks of the stack
+    shared = weights_of(layer.relative_bias)  # weights that all blocks of the stack share
     column.drawing.count(shared)
     weights = [weight for weight in weights_of(layer) if weight not in set(shared)]
     if not column.drawing.steps:
@@ -157,14 +157,14 @@ def _add_attention(
 
 
 def attention_name(attention: MultiHeadAttention) -> str:
-    """Return the usual name, which depends on how many heads of queries share keys and values."""
+    """Return the usual name of the attention, which depends on how many query heads share keys and values."""
     if attention.queries_per_key == 1:
         return "Multi-head attention"
     return "Multi-query attention" if attention.num_kv_heads == 1 else "Grouped-query attention"
 
 
 def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
-    """Yield what distinguishes attention from the paper's, in words."""
+    """Yield a description of each difference between an attention layer and the paper's."""
     if attention.queries_per_key > 1:
         kv_heads = attention.num_kv_heads
         which = f"each of {kv_heads} key/value heads" if kv_heads > 1 else "one key/value head"
@@ -182,13 +182,13 @@ def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
 
 
 def window_words(before: int, after: int) -> str:
-    """Return the positions of a window around each position, in words."""
+    """Describe the positions in a window around each position."""
     more = f", {after:,}\u00a0after" if after else ""
     return f"a window of {before + 1 + after:,}: itself, {before:,}\u00a0before{more}"
 
 
 def mask_rows(causal: bool, window: tuple[int, int] | None) -> MaskRows:
-    """Return a small picture of which keys (columns) each query (row) attends to. Windows have three positions."""
+    """Return a small picture of the keys (columns) that each query (row) attends to. Windows have three positions."""
     most = (_SIZE_OF_MASK, 0 if causal else _SIZE_OF_MASK) if window is None else (2, 0) if causal else (1, 1)
     (before, after), places = map(min, window or most, most), range(_SIZE_OF_MASK)
     return tuple(tuple(-before <= key - query <= after for key in places) for query in places)

@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders over the tokens of a text, with the four steps of the first attention."""
+"""Draw recurrent encoder-decoders over a text's tokens, with the four steps of attention at the first target token."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headway.diagrams.unrolled import PITCH, Tokens, add_layers, count_parts, nu
 from headway.models.recurrent import RecurrentModel
 from headway.nn.recurrent_decoders import AttentionDecoder, BahdanauDecoder, FixedVectorDecoder, LuongDecoder
 
-# The layer between the last state of each kind of decoder and the projection.
+# The layer between the last state and the projection, by the class of the decoder.
 _READOUTS = {LuongDecoder: "tanh of\nc, h", BahdanauDecoder: "Maxout\nh, y, c", FixedVectorDecoder: "Maxout\nh, y, z"}
 
 
 def draw_recurrent(model: RecurrentModel, drawing: Drawing, tokens: Tokens | None = None) -> None:
-    """Draw encoder and decoder from left to right."""
+    """Draw the encoder and the decoder from left to right."""
     tokens, config, decoder = (tokens or Tokens()).fitted(4), model.config, model.decoder
     count_parts(model, drawing)
     encoder = token_column(drawing, 0.0, tokens.source)
@@ -49,7 +49,7 @@ def draw_recurrent(model: RecurrentModel, drawing: Drawing, tokens: Tokens | Non
 
 
 def _add_encoder(encoder: Column, model: RecurrentModel, names: Sequence[str]) -> tuple[Box, Box]:
-    """Place the encoder and its summary z, and return the frame around the states and the box of z."""
+    """Place the encoder and its summary z. Return the frame around the states and the box of z."""
     config, drawing, both = model.config, encoder.drawing, model.config.bidirectional
     cell = config.cell.upper() + ("\n→ ←" if both else "")
     add_layers(encoder, model.source_embedding, cell, config.encoder_layers, links=1 + both)
@@ -65,7 +65,7 @@ def _add_encoder(encoder: Column, model: RecurrentModel, names: Sequence[str]) -
 
 
 def _add_readouts(column: Column, text: str) -> list[Box]:
-    """Place the layer between the last state and the projection. It may read y, the embedding, too."""
+    """Place the layer between the last state and the projection. It may also have the embedding y as an input."""
     boxes = column.boxes([text] * len(column.ports), "feed_forward", 36, 54, 40)
     for box in boxes if "y" in text else ():
         port, end = box.center + 17, box.bottom
@@ -74,7 +74,7 @@ def _add_readouts(column: Column, text: str) -> list[Box]:
 
 
 def _add_attention(encoder: Column, states: Box, tokens: Tokens, scores_text: str, query: Box) -> Box:
-    """Place scores, softmax, weighted sum and context vector above the states, and return the context vector."""
+    """Place the scores, softmax, weighted sum and context vector above the states, and return the context vector."""
     drawing, alphas = encoder.drawing, numbered("α", tokens.source, "ₛ")
     scores = encoder.layer(scores_text, "attention", gap=22)
     softmax = encoder.layer("2 Softmax", "softmax")
@@ -90,7 +90,7 @@ def _add_attention(encoder: Column, states: Box, tokens: Tokens, scores_text: st
 
 
 def _enter(drawing: Drawing, boxes: Sequence[Box], names: Sequence[str], *start: float) -> None:
-    """Draw a short arrow with its name into each box that reads a vector, and a line from ``start`` to the first."""
+    """Draw a short, named arrow into each box that a vector enters, and a line from ``start`` to the first arrow."""
     if start:
         drawing.arrow(*start, boxes[0].bottom + 18, boxes[0].center - 16, head=False)
     for box, name in zip(boxes, names, strict=True):

@@ -1,6 +1,6 @@
-"""Models with blocks: the encoder-decoder as in figure 1 of Vaswani et al. 2017, language models and classifiers.
+"""Draw models with blocks: the encoder-decoder as in figure 1 of Vaswani et al. 2017, language models and classifiers.
 
-A drawing with ``steps`` has only the blocks.
+A drawing with ``steps`` contains only the blocks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from headway.models.masked import MaskedTransformer
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
 
-_GUTTER = 28.0  # between the frames of encoder and decoder
+_GUTTER = 28.0  # distance between the frames of encoder and decoder
 
 
 def draw_transformer(model: Transformer, drawing: Drawing) -> None:
-    """Draw encoder and decoder at equal distances from x = 0."""
+    """Draw the encoder and the decoder at equal distances from x = 0."""
     x, config = FRAME_HALF + _GUTTER / 2, model.config
     encoder = _column(drawing, -x, "Inputs", "B × S", config, side=-1)
     add_outside(encoder, (model.source_embedding, "Input embedding"), model.source_positions, model.source_norm)
@@ -42,7 +42,7 @@ def draw_language_model(model: DecoderOnly | MaskedTransformer, drawing: Drawing
 
 
 def draw_classifier(model: EncoderClassifier | SequenceClassifier, drawing: Drawing) -> None:
-    """Draw a classifier, which may be on the body of a language model."""
+    """Draw a classifier. Its body may be a language model."""
     column = _body(model.body if isinstance(model, SequenceClassifier) else model, drawing, "Text")
     add_outside(column, (model.pooling, "without padding" if model.config.masked else "with padding"))
     if isinstance(model, SequenceClassifier):
@@ -57,7 +57,7 @@ def _column(drawing: Drawing, x: float, words: str, shape: str, config: Any, *, 
 
 
 def _body(model: Any, drawing: Drawing, words: str) -> Column:
-    """Draw the layers from the embedding to the states of the last block."""
+    """Draw the layers from the embedding to the last block."""
     column = _column(drawing, 0.0, words, "B × T", model.config)
     segments = (getattr(model, "segment_embedding", None), "Segment\nembedding")
     others = (getattr(model, name, None) for name in ("embedding_norm", "convolution"))
@@ -68,7 +68,7 @@ def _body(model: Any, drawing: Drawing, words: str) -> Column:
 
 
 def _add_output(column: Column, model: Any, words: str) -> None:
-    """Draw the layers from states to probabilities."""
+    """Draw the layers from the last block to the probabilities."""
     add_outside(column, model.projection)
     if not column.drawing.steps:
         column.layer("Softmax", "softmax")

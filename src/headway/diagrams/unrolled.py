@@ -1,4 +1,4 @@
-"""Models over the tokens of a text, with an arrow for each token."""
+"""Draw models over the tokens of a text, with an arrow for each token."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from headway.diagrams.drawing import Box, Drawing, weights_of
 from headway.diagrams.text_width import shortened
 from headway.models.recurrent_lm import RecurrentLM
 
-PITCH = 60.0  # between two tokens
-_APART = 30.0  # between encoder and decoder
+PITCH = 60.0  # distance between two tokens
+_APART = 30.0  # distance between encoder and decoder
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens that are drawn.
+    """The tokens to draw.
 
     Attributes:
-        source: What the encoder reads, with general names by default; empty for models with one side.
-        inputs: What the decoder or the only stack reads.
-        outputs: What it predicts: a token for each input, or a label.
-        weights: The weights of a recurrent decoder's first step on the tokens of the source.
+        source: Input tokens of the encoder. Default: placeholder names. Empty for models without an encoder-decoder.
+        inputs: Input tokens of the decoder or of the only stack.
+        outputs: The predictions: a token for each input, or a label.
+        weights: The attention weights of a recurrent decoder's first step over the source tokens.
     """
 
     source: Sequence[str] = ("x₁", "x₂", "x₃", "<eos>")
@@ -34,7 +34,7 @@ class Tokens:
     weights: Sequence[float] = ()
 
     def fitted(self, most: int) -> Tokens:
-        """Return at most ``most`` shortened tokens of each side: the first ones, an ellipsis and the last one."""
+        """Return at most ``most`` shortened tokens for each side: the first tokens, an ellipsis and the last token."""
         source, inputs, outputs = (
             [shortened(token, PITCH - 4) for token in _cut(tokens, most, "…")]
             for tokens in (self.source, self.inputs, self.outputs)
@@ -43,19 +43,19 @@ class Tokens:
 
 
 def _cut(items: Sequence[Any], most: int, middle: Any) -> Sequence[Any]:
-    """Return ``items``, or the first ones, ``middle`` and the last one if they are more than ``most``."""
+    """Return ``items``. If there are more than ``most``, return the first items, ``middle`` and the last item."""
     return items if len(items) <= most else [*items[: most - 2], middle, items[-1]]
 
 
 def token_column(drawing: Drawing, left: float, tokens: Sequence[str]) -> Column:
-    """Return a column over tokens, whose boxes begin at the x ``left``."""
+    """Return a column over tokens. The left edge of its boxes is at x = ``left``."""
     width = max(len(tokens) * PITCH - 6, 150.0)
     ports = [left + width / 2 + (number - (len(tokens) - 1) / 2) * PITCH for number in range(len(tokens))]
     return Column(drawing, ports, tokens, width=width)
 
 
 def numbered(letter: str, tokens: Sequence[str], last: str) -> list[str]:
-    """Return the letter with the number of each token; ``last`` is that of the last one if some are left out."""
+    """Return the letter with a number for each token. If tokens are left out, the last number is ``last``."""
     names = [f"{letter}{number}" for number in "₁₂₃₄₅₆₇₈₉"[: len(tokens)]]
     return [*names[:-2], "…", f"{letter}{last}"] if "…" in tokens[-2:-1] else names
 
@@ -68,14 +68,14 @@ def count_parts(model: nn.Module, drawing: Drawing) -> None:
 
 
 def add_layers(column: Column, embedding: nn.Module, text: str, count: int, links: int = 1) -> list[list[Box]]:
-    """Place the embeddings of tokens and the cells of all layers, with arrows between the steps of each layer."""
+    """Place the token embeddings and the cells of all layers, with arrows between the steps of each layer."""
     column.boxes(["embed"] * len(column.ports), "embedding", 10, 50, 24, weights=weights_of(embedding))
     return [column.boxes([text] * len(column.ports), "linear", 20 if number else 40, 42, 40, links=links)
             for number in range(count)]  # fmt: skip
 
 
 def draw_recurrent_language_model(model: RecurrentLM, drawing: Drawing, tokens: Tokens | None = None) -> None:
-    """Draw the layers from left to right."""
+    """Draw the model's layers over its tokens, from left to right."""
     tokens, config = (tokens or Tokens()).fitted(8), model.config
     count_parts(model, drawing)
     column = token_column(drawing, 0.0, tokens.inputs)
@@ -89,7 +89,7 @@ def draw_recurrent_language_model(model: RecurrentLM, drawing: Drawing, tokens: 
 
 
 def draw_words(model: Any, drawing: Drawing, tokens: Tokens) -> None:
-    """Draw a model with blocks over the tokens that it reads and predicts."""
+    """Draw a model with blocks over its input tokens and the tokens that it predicts."""
     config, tokens = getattr(model.config, "body", model.config), tokens.fitted(5 if tokens.source else 9)
     memory, left, more = None, 0.0, ""
     if tokens.source:

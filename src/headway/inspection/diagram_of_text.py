@@ -1,4 +1,4 @@
-"""Drawings of what a model does with a text: unrolled over its tokens, or the numbers of one attention head."""
+"""Draw what a model does with a text: the model over the text's tokens, or the numbers of one attention head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.text.base import BOS, EOS
 
 
 def draw_text(folder: Path, text: str, level: Level) -> Drawing:
-    """Return the drawing of a model that reads ``text``.
+    """Return the drawing of a model with the input ``text``.
 
     Raises:
         HeadwayError: The text is blank or too long, or the level cannot show a text.
@@ -50,7 +50,7 @@ def _tokens(seen: Inspection) -> Tokens:
 
 
 def _draw_head(bundle: Any, text: str, drawing: Drawing) -> None:
-    """Draw the first head of the first block, in an encoder-decoder that of the encoder."""
+    """Draw the first head of the first block; in an encoder-decoder, of the encoder's first block."""
     tokenizer = bundle.tokenizers["source"]
     ids = tokenizer.encode(bundle.normalized(text))
     match bundle.capability:
