@@ -186,7 +186,7 @@ def test_exported_models_come_back(make: Callable[[Path], Path], tmp_path: Path)
 def test_decoding_begins_with_the_target_language_only_if_the_model_leaves_it_open(tmp_path: Path) -> None:
     config = {"decoder_start_token": None}
     folder = Model(target=None, source=[*SOURCE, *"xyzuvw"], config=config).save(tmp_path / "open")
-    with pytest.raises(BundleError, match=r"left to the user .*; give it \(target_language="):
+    with pytest.raises(BundleError, match=r"left to the user .*; specify it \(target_language="):
         import_ctranslate2(folder)
     with pytest.raises(BundleError, match="decoder_start_token = 'xx' is not in the target vocabulary"):
         import_ctranslate2(folder, target_language="xx")

@@ -202,12 +202,12 @@ def test_what_is_wrong_with_a_package_is_named(models: dict[str, Path], tmp_path
         [
             ({"x": b""}, "no file metadata.json in the archive"),
             ({**whole, "other/metadata.json": b"{}"}, "several files metadata.json in the archive"),
-            (edited(type="sbd"), "a package of the type 'sbd' is not supported"),
+            (edited(type="sbd"), "packages of type 'sbd' are not supported"),
             (edited(from_code=None), "expected from_code and to_code"),
             (edited(target_prefix="<2xx>"), "target_prefix = '<2xx>' is not in the vocabulary"),
             (without_model, "no CTranslate2 model in the folder model"),
             (without_tokenizer, "no tokenizer in the package; expected sentencepiece.model or bpe.model"),
-            ({**whole, f"{root}model/model.bin": bytes(2**24)}, "16,777,216 bytes, stored in .*; no file of a package"),
+            ({**whole, f"{root}model/model.bin": bytes(2**24)}, "16,777,216 bytes, compressed to .* than packages contain"),
             ({**whole, f"{root}metadata.json": b"["}, "damaged"),
         ]
     ):

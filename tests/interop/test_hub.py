@@ -169,9 +169,9 @@ def flip(content: bytes) -> bytes:
 
 WEIGHTS = "model.safetensors"
 FAULTS: dict[str, tuple[Callable[[Repository], None], dict[str, str], str]] = {
-    "private": (change(token="secret"), {}, "no such model on the Hub, or a private one"),
+    "private": (change(token="secret"), {}, "no such model on the Hub, or the model is private"),
     "a wrong token": (change(), {"HF_TOKEN": "invalid"}, "the Hub does not accept your token"),
-    "gated": (change(gated=True), {}, "a gated model, which needs its owner's permission"),
+    "gated": (change(gated=True), {}, "a gated model, which requires its owner's permission"),
     "disabled": (change(disabled=True), {}, "the Hub has disabled this model"),
     "limited": (change(limited=True), {}, "too many requests to the Hub; wait"),
     "broken": (change(broken=True), {}, "the Hub answers with status 503"),
@@ -415,7 +415,7 @@ def test_an_update_without_a_network_is_an_error(user: User) -> None:
     user.printed("import", NAME)
     left = user.left()
     offline = user.call("models", "--update", HF_HUB_OFFLINE="1")
-    assert offline.stderr == f"headway: {NAME}: the client is offline (HF_HUB_OFFLINE), so the Hub cannot be asked\n"
+    assert offline.stderr == f"headway: {NAME}: the client is offline (HF_HUB_OFFLINE), so the Hub cannot be queried\n"
     unreachable = user.call("models", "--update", HF_ENDPOINT="http://127.0.0.1:9")
     assert (unreachable.returncode, unreachable.stderr.count("\n")) == (2, 1)
     assert user.left() == left

@@ -1,10 +1,10 @@
 """Export to CTranslate2 (Klein et al., "The OpenNMT Neural Machine Translation Toolkit: 2020 Edition", section 5)
 through CTranslate2's specification classes.
 
-A shortlist is written as the file vmap.txt, which ``translate_batch(use_vmap=True)`` reads. All sentences of a batch
-then share one list.
+A shortlist is written as the file vmap.txt, which is used by ``translate_batch(use_vmap=True)``. All sentences of a
+batch then share one list.
 
-Positions are stored as a table, so sinusoids of every layout and offset are exported exactly. The engine refuses
+Positions are stored as a table, so sinusoids of every layout and offset are exported exactly. The engine rejects
 sequences that are longer than the table. Vocabularies are lists of tokens in the order of ids.
 """
 
@@ -35,8 +35,8 @@ _ACTIVATIONS = {
     "gelu_tanh": "GELUTanh",
     "silu": "SWISH",
     "sigmoid": "Sigmoid",
-}  # CTranslate2's names
-PARTS = {  # path in CTranslate2's specification of a layer: the block's modules whose weights are stacked there
+}  # Headway's names: CTranslate2's names
+PARTS = {  # path in CTranslate2's layer specification: the modules of a block whose weights are stacked there
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
     "self_attention.layer_norm": ("attention_residual.norm",),
@@ -78,7 +78,7 @@ LANGUAGE_MODEL: Supported = {
 
 
 def quantization_types() -> tuple[str, ...]:
-    """Return the data types in which the installed CTranslate2 can store weights."""
+    """Return the data types in which the installed version of CTranslate2 can store weights."""
     return tuple(_package().specs.model_spec.ACCEPTED_MODEL_TYPES)
 
 
@@ -96,8 +96,7 @@ def write_ctranslate2(
         bundle: The model, trained by Headway or imported.
         folder: An existing folder.
         quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
-        max_positions: Number of rows of the sinusoid table, and so the length of the longest sequence that the engine
-            accepts.
+        max_positions: Number of rows in the sinusoid table, which is the maximum sequence length of the engine.
         shortlist: The model's shortlist, if it has one.
 
     Raises:
@@ -147,7 +146,7 @@ def write_generator(
         bundle: The model, trained by Headway or imported.
         folder: An existing folder.
         quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
-        max_positions: Number of rows of a sinusoid table.
+        max_positions: Number of rows in a sinusoid table.
 
     Raises:
         ConfigError: CTranslate2 does not support an option of the model, or the quantization is unknown.
@@ -164,7 +163,7 @@ def write_generator(
     scaling, width = config.rotary_scaling, config.d_key or config.d_model // config.num_heads
     if scaling is not None and scaling.kind != "linear":
         raise ConfigError(f"rotary_scaling = {scaling.kind!r} cannot be exported to CTranslate2; supported: linear")
-    if config.parallel and config.norm_kind == "rms":  # its norms of parallel sub-layers are always layer norms
+    if config.parallel and config.norm_kind == "rms":  # CTranslate2 always uses layer norm there
         raise ConfigError(
             "parallel = True with norm_kind = 'rms' cannot be exported to CTranslate2; supported: norm_kind = 'layer'"
         )
@@ -233,7 +232,7 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
     for index, layer in enumerate(decoder.layer):
         for path, modules in parts.items():
             names = [f"decoder.blocks.{index}.{module}" for module in modules]
-            if f"{names[0]}.weight" in weights:  # there is no cross-attention
+            if f"{names[0]}.weight" in weights:  # decoder-only models have no cross-attention
                 fill(_resolve(layer, path), *names)
     decoder.projection.weight = _copy(model.projection.weight)
     if model.projection.bias is not None:
@@ -249,7 +248,7 @@ def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequenc
     """Return one line per source token: the token, a tab, and its target tokens.
 
     A line with an empty source token lists the target tokens that are always allowed. Tokens whose names contain spaces
-    cannot be listed. They are special tokens, and the engine adds the ones that it needs.
+    cannot be listed. They are special tokens; the engine adds those that it needs.
     """
     rows = [("", shortlist.always_allowed), *zip(source, shortlist.table, strict=True)]
     lines = []
@@ -303,7 +302,7 @@ def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
 
 
 def _resolve(part: Any, path: str) -> Any:
-    """Return the member of a specification at a path such as ``self_attention.linear.0``."""
+    """Return the part of a specification at a path such as ``self_attention.linear.0``."""
     for name in path.split("."):
         part = part[int(name)] if name.isdigit() else getattr(part, name)
     return part

@@ -1,17 +1,18 @@
 """Import a Transformer from a CTranslate2 folder.
 
-    model.bin        the variables (:mod:`headway.interop.ctranslate2_variables`), and in them the options
+    model.bin        the variables (:mod:`headway.interop.ctranslate2_variables`), which contain the options
                      (:mod:`headway.interop.ctranslate2_options`)
     other files      vocabularies and special tokens (:mod:`headway.interop.ctranslate2_vocabularies`)
 
-Every variable must be known and every option is either applied or refused by name. Alignment heads are not needed:
-Headway chooses its own. Differences between the weights of the two toolkits that do not change the function:
+Every variable must be known, and every option is either applied or rejected with an error that names it. Alignment
+heads are not needed, because Headway chooses its own. The weights of the two toolkits differ as follows, without
+changing the function:
 
-- ``start_from_zero_embedding`` becomes a row of zeros for the begin symbol.
+- For ``start_from_zero_embedding``, the embedding of the begin symbol is a row of zeros.
 - Missing biases are zeros.
-- The sigmoid form of GELU, x * sigmoid(1.702 x), equals silu(1.702 x) / 1.702, so the weights before and after it are
-  scaled. So are the weights of queries with a scale of their own.
-- Rows of special tokens that a vocabulary does not have duplicate others. A bias keeps their probability at 0.
+- The sigmoid approximation of GELU, x * sigmoid(1.702 x), equals silu(1.702 x) / 1.702, so the weights before and after
+  it are scaled. Query weights with their own scale are also scaled.
+- The rows of special tokens that a vocabulary lacks duplicate other rows. A bias keeps their probability at 0.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from headway.weights import named_weights, shapes_of
 
 _SPECIFICATION, _LAST_REVISION = "TransformerSpec", 7
 _GELU_SIGMOID = 1.702
-_WITHOUT_EFFECT = {  # variables that are not needed, in all versions
+_WITHOUT_EFFECT = {  # variables of all versions that do not affect the result
     *("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions", "scale_alibi"),
     *("multi_query_attention", "multiply_by_sqrt_depth"),
     *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens", "with_relative_position"),
@@ -64,11 +65,11 @@ class CTranslate2Model:
 
     Attributes:
         model: The model.
-        source_vocabulary: The source's vocabulary.
-        target_vocabulary: The target's vocabulary, the same object if both are shared.
-        token_template: The special tokens that CTranslate2 adds by itself, without languages.
+        source_vocabulary: The source vocabulary.
+        target_vocabulary: The target vocabulary; the same object as ``source_vocabulary`` if it is shared.
+        token_template: The special tokens that CTranslate2 adds by itself, without language codes.
         version: The version of the binary format.
-        dtype: The type in which matrices were stored.
+        dtype: The data type in which the matrices were stored.
         starts_from_zero: Whether the first decoder embedding is zero, as in Marian.
     """
 
@@ -86,10 +87,10 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
 
     Args:
         folder: The folder.
-        start_token: The first decoder token of a model that leaves it to its user, such as a language code.
+        start_token: The first decoder token, such as a language code, for models that let their user choose it.
 
     Raises:
-        BundleError: A file is missing or damaged, or Headway does not support an option. The message names it.
+        BundleError: A file is missing or damaged, or Headway does not support an option, which the message names.
     """
     variables = StoredVariables(folder / "model.bin")
     _check_specification(variables)
@@ -107,7 +108,7 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
 
 
 def is_ctranslate2(folder: Path) -> bool:
-    """Return whether a folder contains a CTranslate2 model, as its files show."""
+    """Return whether a folder contains a CTranslate2 model, judging by its files."""
     names = ("shared_vocabulary", "source_vocabulary", "target_vocabulary", "vocabulary")
     files = (folder / f"{name}.{ending}" for name in names for ending in ("json", "txt"))
     return (folder / "model.bin").is_file() and any(file.is_file() for file in files)
@@ -116,10 +117,10 @@ def is_ctranslate2(folder: Path) -> bool:
 def _check_specification(variables: StoredVariables) -> None:
     name = variables.specification
     if "Decoder" in name:
-        raise BundleError(f"{variables.path}: decoder-only models ({name}) of CTranslate2 are not supported")
+        raise BundleError(f"{variables.path}: CTranslate2's decoder-only models ({name}) are not supported")
     if name not in (*HEADS, _SPECIFICATION):
         raise BundleError(
-            f"{variables.path}: the specification {name!r} of CTranslate2 is not supported; supported: encoder-decoder "
+            f"{variables.path}: CTranslate2's specification {name!r} is not supported; supported: encoder-decoder "
             f"Transformers ({_SPECIFICATION}, TransformerBase, TransformerBig)"
         )
     if not 1 <= variables.revision <= _LAST_REVISION:
@@ -130,7 +131,7 @@ def _check_specification(variables: StoredVariables) -> None:
 
 
 def _name_of_revision_1(name: str) -> str:
-    """Return the present name of a variable of revision 1, whose names are those of OpenNMT-tf."""
+    """Return the current name of a variable of revision 1, which used OpenNMT-tf's names."""
     changes = {
         "transformer/": "",
         ":0": "",
@@ -150,12 +151,12 @@ def _name_of_revision_1(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A part of a variable that one weight of Headway's is copied from.
+    """The part of a variable from which one of Headway's weights is copied.
 
     Attributes:
-        name: The variable.
-        start: Its first row.
-        factor: A factor of the values.
+        name: The name of the variable.
+        start: The first row of the part.
+        factor: The factor by which the values are multiplied.
         optional: Whether the weight is zero if the variable is missing.
     """
 
@@ -172,7 +173,7 @@ def _build(
     target: StoredVocabulary,
     settings: TokenSettings,
 ) -> Transformer:
-    """Build the model and copy the weights, a part of one at a time."""
+    """Build the model and copy the weights, one part at a time."""
     tables = embeddings_name(variables, "encoder"), embeddings_name(variables, "decoder"), "decoder/projection/weight"
     tie = "none"
     if _are_equal(variables, tables[1], tables[2]):
@@ -215,12 +216,12 @@ def _rows_of(variables: StoredVariables, table: str) -> Callable[[slice], Tensor
 def _set_special_rows(
     variables: StoredVariables, weights: Mapping[str, Tensor], order: VocabularyOrder, settings: TokenSettings
 ) -> None:
-    """Set the output bias, and the embedding of the begin symbol if it is zero."""
+    """Set the output bias and, if the first decoder embedding is zero, the embedding of the begin symbol."""
     if (bias := weights.get("projection.bias")) is not None:
         bias.zero_()
         if "decoder/projection/bias" in variables:
             bias.copy_(variables.rows("decoder/projection/bias")[list(order.order)])
-        bias[list(order.duplicates)] = NEVER  # a duplicated row must not count twice in the softmax
+        bias[list(order.duplicates)] = NEVER  # the softmax must not include duplicated rows
     if settings.zero_start:
         table = weights.get("target_embedding.weight", weights.get("source_embedding.weight"))
         assert table is not None
@@ -243,7 +244,7 @@ def _are_equal(variables: StoredVariables, first: str, second: str) -> bool:
 
 
 def _stored_weights(variables: StoredVariables, config: TransformerConfig) -> dict[str, _Stored]:
-    """Return where each weight is stored, except embeddings, projection and its bias."""
+    """Return the location of each weight except the embeddings, the projection and its bias."""
     stored: dict[str, _Stored] = {}
     parts = dict(GATED_PARTS if config.activation in GATES else PARTS)
     if config.qk_norm:
@@ -274,7 +275,7 @@ def _stored_weights(variables: StoredVariables, config: TransformerConfig) -> di
 def _module(
     ours: str, theirs: str, start: int, factors: tuple[float, float], config: TransformerConfig
 ) -> dict[str, _Stored]:
-    """Return where weight and bias of one module are stored, a norm or a linear layer with ``factors`` of both."""
+    """Return the locations of the weight and bias of a norm or linear layer, and the ``factors`` to apply to them."""
     if ours.endswith("norm"):
         named = {f"{ours}.weight": _Stored(f"{theirs}/gamma")}
         if config.norm_kind == "layer" and not ours.endswith(("query_norm", "key_norm")):
@@ -288,7 +289,7 @@ def _module(
 
 
 def _rows(config: TransformerConfig, module: str) -> int:
-    """Return the number of rows of a module that is stored together with others."""
+    """Return the number of rows of a module that is stored in one variable with other modules."""
     width = config.d_key or config.d_model // config.num_heads
     heads = config.num_heads if module.endswith("query") else config.num_kv_heads or config.num_heads
     return width * heads
@@ -297,7 +298,7 @@ def _rows(config: TransformerConfig, module: str) -> int:
 def _factor(
     variables: StoredVariables, config: TransformerConfig, side: str, scope: str, module: str
 ) -> tuple[float, float]:
-    """Return the factors of a linear layer's weight and bias, for options that Headway expresses by weights."""
+    """Return the factors of a linear layer's weight and bias, for options that Headway folds into the weights."""
     if module.endswith(".query"):
         attention = "attention" if module.startswith("cross_") else "self_attention"
         scale = variables.scalar(f"{scope}/{attention}/queries_scale")
@@ -318,10 +319,10 @@ def _check_shapes(
     stored: Mapping[str, _Stored],
     tables: tuple[str, str, str],
 ) -> None:
-    """Raise :class:`BundleError` if a variable is missing or its shape does not fit the options of the model."""
+    """Raise :class:`BundleError` if a variable is missing or its shape does not match the options of the model."""
     required: dict[str, tuple[int, ...]] = {}
     for ours, part in stored.items():
-        if not part.optional or part.name in variables:  # several weights may be stored one after the other
+        if not part.optional or part.name in variables:  # a variable may contain several weights, one after the other
             end = part.start + expected[ours][0]
             required[part.name] = max(required.get(part.name, ()), (end, *expected[ours][1:]))
     for name, shape in required.items():
@@ -346,10 +347,10 @@ def _shape_error(variables: StoredVariables, name: str, expected: tuple[int, ...
 
 
 def _check_all_known(variables: StoredVariables) -> None:
-    """Raise :class:`BundleError` for a variable that was not used, unless it is known to have no effect."""
+    """Raise :class:`BundleError` for an unused variable, unless it is known to have no effect."""
     for name in variables.names:
         if name in variables.accessed or name.removesuffix("_scale") in variables.accessed:
             continue
         if name.rpartition("/")[2] in _WITHOUT_EFFECT:
             continue
-        raise BundleError(f"{variables.path}: unknown variable {name!r}, which this form of model does not have")
+        raise BundleError(f"{variables.path}: unknown variable {name!r}, which models with these options do not have")

@@ -1,7 +1,8 @@
-"""Models of the Hugging Face Hub by name: downloaded once, converted once, and then loaded like any model folder.
+"""Load models of the Hugging Face Hub by name. A model is downloaded and converted once, and then loaded like any
+folder.
 
-:func:`model_folder` is the only place in which a name becomes a folder. Commands call it for their arguments, and
-Python for the arguments of the functions that load models.
+Only :func:`model_folder` converts a name to a folder. It is called for the arguments of commands and for the arguments
+of the Python functions that load models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convert a model of the Hub to a model folder, once for each content."""
+"""Convert models from the Hub to model folders. Models with the same content are converted once."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from headway.storage import atomic_write_folder
 
 
 def convert(name: HubName) -> ConvertedModel:
-    """Return the converted model of a name, which is downloaded and converted if it has not been yet.
+    """Return the converted model for a name. Download and convert it if necessary.
 
-    Processes that need the same model at the same time wait for the first of them.
+    If several processes need the same model at the same time, they wait for the first process to convert it.
 
     Raises:
-        HeadwayError: The model cannot be downloaded, verified, converted or written. Nothing is left of it.
+        HeadwayError: The model cannot be downloaded, verified, converted or written. Partial results are removed.
     """
     with locked(name):
         return find_converted(name) or _convert(name)
 
 
 def update(name: HubName) -> ConvertedModel:
-    """Ask the Hub for the newest commit of a revision, and convert it if its content has changed."""
+    """Get the newest commit of a revision from the Hub, and convert it if its content has changed."""
     with locked(name):
         return _convert(name, must_ask=True)
 
 
 @contextmanager
 def downloaded_source(name: HubName) -> Iterator[str]:
-    """Yield the downloaded files of a model, or links to them, as ``FORMAT:PATH`` of an import."""
+    """Yield the downloaded files of a model, or links to them, as an import source ``FORMAT:PATH``."""
     with _linked(name, downloaded := _download(name)) as folder:
         yield _source(folder, downloaded)
 
 
 def _source(folder: Path, downloaded: DownloadedModel) -> str:
-    """Return what to import from a folder with the downloaded files."""
+    """Return the import source for a folder with the downloaded files."""
     match downloaded.form:
         case "argos":
             (package,) = downloaded.files
             return f"argos:{folder / package}"
         case "headway":
-            return f"huggingface:{folder}"  # which is refused
+            return f"huggingface:{folder}"  # the import rejects it
     return f"{downloaded.form}:{folder}"
 
 
 def _download(name: HubName, *, must_ask: bool = False) -> DownloadedModel:
-    """Download a model that can be imported."""
+    """Download a model after checking that it can be imported."""
 
     def check(folder: Path) -> None:
         try:
@@ -104,9 +104,9 @@ def _write(source: Path, downloaded: DownloadedModel, target: Path) -> None:
 
 @contextmanager
 def _linked(name: HubName, downloaded: DownloadedModel) -> Iterator[Path]:
-    """Yield a folder with links to the downloaded files, without others that the client's cache may have.
+    """Yield a folder with links to only the downloaded files, because the client's cache may contain other files.
 
-    Errors from reading it begin with the name of the model.
+    Messages of errors that are raised while the folder is read begin with the name of the model.
     """
     with tempfile.TemporaryDirectory(prefix="headway-hub-") as parent:
         folder = Path(parent) / name.title
@@ -115,7 +115,7 @@ def _linked(name: HubName, downloaded: DownloadedModel) -> Iterator[Path]:
             link.parent.mkdir(parents=True, exist_ok=True)
             try:
                 link.symlink_to(path.resolve())
-            except OSError:  # Windows allows links only with a privilege
+            except OSError:  # Windows requires a privilege for links
                 shutil.copyfile(path, link)
         try:
             yield folder
