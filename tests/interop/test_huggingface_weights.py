@@ -345,9 +345,9 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
-        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids contains \[3, 4\]: only lists of one token id"),
-        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids contains \['a'\]: only lists of one token id"),
-        ("marian", {"bad_words_ids": 7}, "bad_words_ids contains 7: only lists of one token id"),
+        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids contains \[3, 4\]: only lists with a single token id"),
+        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids contains \['a'\]: only lists with a single token id"),
+        ("marian", {"bad_words_ids": 7}, "bad_words_ids contains 7: only lists with a single token id"),
         ("marian", {"model_type": "umt5"}, r"'umt5' is not supported; supported: marian \(MarianMT\), m2m_100"),
         ("marian", {"model_type": None}, "model_type = None is not supported"),
         ("marian", {"logit_scale": 0.0625}, "logit_scale = 0.0625 is not supported for MarianMT"),
@@ -435,7 +435,7 @@ def test_nothing_is_unpickled_with_a_pytorch_that_such_files_can_attack(
     drawn("bart").config.save_pretrained(tmp_path)
     torch.save({"a": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cpu"))
-    with pytest.raises(BundleError, match=r"attack PyTorch 2\.9\.1\+cpu; install PyTorch 2\.10 or newer, or use model"):
+    with pytest.raises(BundleError, match=r"a security risk in PyTorch 2\.9\.1\+cpu; install PyTorch 2\.10 or newer, or use model"):
         import_model(tmp_path)
 
 

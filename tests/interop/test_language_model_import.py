@@ -485,7 +485,7 @@ PHI = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
         ("llama", {"rope_parameters": None, "rope_scaling": DYNAMIC}, "rope_type = 'dynamic' is not supported; supp"),
         ("llama", {"rope_parameters": PHI}, "rope_type = 'longrope' is not supported; supported: default, linear"),
         ("llama", {"rope_parameters": {**YARN, "mscale": 1.0}}, "mscale = 1.0 in rope_parameters of type 'yarn'"),
-        ("llama", {"rope_parameters": {**YARN, "truncate": False}}, "truncate = false in the yarn scaling"),
+        ("llama", {"rope_parameters": {**YARN, "truncate": False}}, "truncate = false in yarn scaling"),
         ("llama", {"rope_parameters": {**LLAMA3, "factor": 0.5}}, "factor.*greater than or equal to 1"),
         ("llama", {"attention_bias": True}, "attention_bias = True and mlp_bias = False: Headway needs the same"),
         ("llama", {"num_key_value_heads": 3}, "num_kv_heads = 3 does not divide num_heads = 4"),

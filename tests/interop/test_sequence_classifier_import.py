@@ -90,7 +90,7 @@ def test_older_files(tmp_path: Path) -> None:
     [
         ("bert", {"problem_type": "multi_label_classification"}, "problem_type = 'multi_label_classification' is not"),
         ("bert", {"problem_type": "regression"}, "problem_type = 'regression' is not supported; expected 'single_la"),
-        ("bert", {"id2label": {"0": "score"}}, "one label computes a number"),
+        ("bert", {"id2label": {"0": "score"}}, "one label predicts a number"),
         ("bert", {"id2label": {"0": "a", "2": "b"}}, "expected a name for each number from 0"),
         ("bert", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "gives two labels the name 'a'"),
         ("bert", {"id2label": {"0": "a", "1": "b"}}, r"'classifier.*' has shape \[3.*requires \[2"),

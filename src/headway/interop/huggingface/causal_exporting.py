@@ -1,4 +1,4 @@
-"""Export a decoder-only model to `transformers`, in the form of the family that has the model's options.
+"""Export a decoder-only model to `transformers`, as a model of the family that supports its options.
 
     RMSNorm and normed queries and keys     Qwen3
     RMSNorm and biases of q, k and v        Qwen2
@@ -7,8 +7,9 @@
     layer norm and rotary positions         GPT-NeoX
     layer norm and learned positions        GPT-2
 
-These forms have no output bias. In an imported model it only forbids the rows that stand for missing special tokens
-(:attr:`~headway.interop.vocabulary_order.VocabularyOrder.duplicates`). The exported vocabulary has no such rows.
+These families have no output bias. In an imported model, the output bias only disables the rows of missing special
+tokens (:attr:`~headway.interop.vocabulary_order.VocabularyOrder.duplicates`). The exported vocabulary does not contain
+such rows.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ SUPPORTED: dict[str, Supported] = {
 
 
 def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
-    """Write the model and its tokenizer to ``folder``, and return the title of the form.
+    """Write the model and its tokenizer to ``folder``, and return the title of the model family.
 
     Raises:
-        ConfigError: The form, or `transformers`, does not support an option of the model or its tokenizer.
+        ConfigError: The family or `transformers` does not support an option of the model or its tokenizer.
     """
     model = bundle.model
     if not isinstance(model, DecoderOnly):
@@ -119,7 +120,7 @@ def _model_type(config: DecoderOnlyConfig) -> str:
 
 
 def _exported_ids(model: DecoderOnly, title: str) -> list[int]:
-    """Return the ids of the exported vocabulary: all but those that stand for missing special tokens."""
+    """Return the ids to export: all ids except those of missing special tokens."""
     size = len(model.projection.weight)
     if model.projection.bias is None:
         return [*range(size)]

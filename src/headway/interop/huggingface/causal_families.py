@@ -1,4 +1,4 @@
-"""The decoder-only model families of `transformers` that Headway's language model can represent, and how they differ.
+"""The `transformers` families of decoder-only models that Headway can represent, and how they differ.
 
                 norm        positions               feed-forward     biases        further
     GPT-2       layer norm  learned                 GELU (tanh)      all           matrices stored transposed
@@ -8,9 +8,9 @@
     Qwen2       RMSNorm     rotary                  SwiGLU           q, k, v only
     Qwen3       RMSNorm     rotary                  SwiGLU           none          normed queries and keys
 
-All are pre-norm with a final norm. Rotary positions rotate pairs of units. The pairs of these families are units i and
-i + K/2 of a head (K rotated units), and Headway's are units 2i and 2i + 1, as in the paper: the order of a head's units
-is arbitrary, so the rows of the projections to queries and keys are permuted
+All families are pre-norm with a final norm. Rotary positions rotate pairs of units. In these families, a pair consists
+of units i and i + K/2 of a head (K rotated units); in Headway, of units 2i and 2i + 1, as in the paper. The order of a
+head's units is arbitrary, so the rows of the query and key projections are permuted
 (:func:`~headway.interop.huggingface.tensor_maps.permute_heads`).
 """
 
@@ -47,13 +47,14 @@ class CausalFamily(ModelFamily):
     """Properties of a family of decoder-only models.
 
     Attributes:
-        fixed: Keys of config.json that affect the result, and the only value that is supported.
-        options: Returns the options of :class:`DecoderOnlyConfig` for a checkpoint.
-        tensors: Yields the family's tensors, except embeddings and output projection, for a config.
-        prefix: Prefix of the names of all tensors except the output projection's. Files without an output projection
-            may lack it.
-        embedding: Name of the embedding.
-        projection: Name of an output projection that is not tied to the embedding.
+        fixed: Keys of config.json that affect the result, with the only supported value of each.
+        options: Function that returns the options of :class:`DecoderOnlyConfig` for a checkpoint.
+        tensors: Function that yields the family's tensors for a config, except the embeddings and the output
+            projection.
+        prefix: Prefix of all tensor names except the output projection's. It may be missing in files without an output
+            projection.
+        embedding: Tensor name of the embedding.
+        projection: Tensor name of an output projection that is not tied to the embedding.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class CausalFamily(ModelFamily):
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
         return self.fixed
 
 
@@ -104,7 +105,7 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
 def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[str, Any]:
     older = {"rope_theta": checkpoint["rope_theta"], "partial_rotary_factor": 1.0}
     options = _rotary_options(checkpoint, older)
-    # Without scaling, this family of `transformers` does not read the factor; with scaling, it fails.
+    # Without scaling, `transformers` ignores partial_rotary_factor for this family; with scaling, it fails.
     if options["rotary_fraction"] != 1 and options["rotary_scaling"] is not None:
         raise checkpoint.bundle_error(
             f"partial_rotary_factor = {options['rotary_fraction']} with scaled rotary positions is not supported"
@@ -137,11 +138,10 @@ def _plain_llama_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]
 
 
 def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that GPT-NeoX and Llama have in common.
+    """Return the rotary position options, which GPT-NeoX and Llama have in common.
 
-    Since version 5, `transformers` stores all settings of rotary positions under ``rope_parameters``; ``older``
-    contains the values of the keys that were used before. If ``rope_scaling`` is present too, it replaces
-    ``rope_parameters``.
+    Since version 5, `transformers` stores all rotary position settings under ``rope_parameters``. ``older`` contains
+    the values of the keys that were used before. If ``rope_scaling`` is present too, it replaces ``rope_parameters``.
     """
     scaling = checkpoint["rope_scaling"] or checkpoint["rope_parameters"] or {}
     if not isinstance(scaling, dict):
@@ -161,7 +161,7 @@ def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, An
     }
 
 
-# The settings of each scaling of rotary positions: key of config.json to field of RotaryScaling.
+# The settings of each kind of rotary scaling: the key in config.json, and the field of RotaryScaling.
 ROTARY_SCALINGS = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -188,7 +188,7 @@ def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) 
         raise checkpoint.bundle_error(f"rope_type = {kind!r} is not supported; supported: {', '.join(ROTARY_SCALINGS)}")
     known = ROTARY_SCALINGS[kind]
     if kind == "yarn" and given.pop("truncate", True) is not True:
-        raise checkpoint.bundle_error("truncate = false in the yarn scaling of rotary positions is not supported")
+        raise checkpoint.bundle_error("truncate = false in yarn scaling of rotary positions is not supported")
     if kind == "default":
         given.pop("factor", None)
     if strange := sorted(given.keys() - known):
@@ -202,7 +202,7 @@ def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) 
 
 
 def activation_of(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str]) -> str:
-    """Return Headway's name of the activation in ``key``. ``known`` maps `transformers`' names to Headway's."""
+    """Return Headway's name of the activation under ``key``. ``known`` maps `transformers`' names to Headway's."""
     name = checkpoint[key]
     if not isinstance(name, str) or name not in known:
         raise checkpoint.bundle_error(f"{key} = {name!r} is not supported; supported: {', '.join(known)}")
@@ -210,14 +210,14 @@ def activation_of(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str
 
 
 def activation_name(known: Mapping[str, str], activation: str) -> str:
-    """Return the first name in `transformers` of an activation. ``known`` maps `transformers`' names to Headway's."""
+    """Return `transformers`' first name of an activation. ``known`` maps `transformers`' names to Headway's."""
     return next(theirs for theirs, ours in known.items() if ours == activation)
 
 
 def _window(checkpoint: Checkpoint[CausalFamily]) -> int | None:
-    """Return the sliding window, which must be the same in all layers, or None if all attention is full."""
+    """Return the size of the sliding window, which must be the same in all layers, or None for full attention."""
     defaults, layers = checkpoint.family.defaults, checkpoint.positive_int("num_hidden_layers")
-    size = checkpoint.config.get("sliding_window", defaults.get("sliding_window"))  # null means none, not the default
+    size = checkpoint.config.get("sliding_window", defaults.get("sliding_window"))  # null means no window here
     if size is None or ("use_sliding_window" in defaults and not checkpoint["use_sliding_window"]):
         return None
     first = checkpoint["max_window_layers"] or 0
@@ -245,10 +245,7 @@ def _gpt2_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "mlp.c_proj": ("feed_forward.outer",),
         }
         for name, parts in matrices.items():
-            for kind in (
-                "weight",
-                "bias",
-            ):  # .T of a bias would be deprecated: movedim changes nothing in one dimension
+            for kind in ("weight", "bias"):  # movedim, because .T is deprecated for the one dimension of a bias
                 yield TensorMap(
                     f"{theirs}.{name}.{kind}",
                     tuple(f"{ours}.{part}.{kind}" for part in parts),

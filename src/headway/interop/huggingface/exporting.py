@@ -1,10 +1,10 @@
 """Export to `transformers`: a post-norm Transformer becomes MarianMT, a pre-norm Transformer becomes Pegasus, and a
-classifier has a custom class.
+classifier gets a custom class.
 
-Marian and Pegasus compute the same as our Transformer with sinusoidal positions, except that all sines come before all
-cosines. The paper's interleaved sinusoids are exported exactly, too: the order of the d_model dimensions of the
-residual stream is arbitrary, so all weights that read from it or write to it are permuted in the same way
-(:func:`_as_halves`).
+Marian and Pegasus compute the same function as our Transformer with sinusoidal positions, except that all sines come
+before all cosines. The paper's interleaved sinusoids are also exported exactly. The order of the d_model dimensions of
+the residual stream is arbitrary, so all weights whose inputs or outputs are in the residual stream are permuted in the
+same way (:func:`_as_halves`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SUPPORTED: dict[str, Supported] = {
     },
 }
 _SPECIAL_TOKENS = {"pad_token_id": PAD, "decoder_start_token_id": BOS, "bos_token_id": BOS, "eos_token_id": EOS}
-# Modules whose matrices write to the residual stream with their rows. All others read from it with their columns.
+# Modules whose matrix rows write to the residual stream. The columns of all other matrices read from it.
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
 
@@ -63,11 +63,11 @@ def export_model(
 ) -> None:
     """Write config.json, generation_config.json and model.safetensors to ``folder``. Token ids do not change.
 
-    `transformers` stores a position table, so it translates at most ``max_positions`` tokens (Headway has no limit).
-    ``search`` are the model's search settings.
+    `transformers` stores a position table, so sequences are limited to ``max_positions`` tokens (Headway has no limit).
+    ``search`` contains the model's search settings.
 
     Raises:
-        ConfigError: MarianMT or Pegasus, whichever is written, does not support an option of the model.
+        ConfigError: The format (MarianMT or Pegasus) does not support an option of the model.
     """
     folder = Path(folder)
     config = model.config
@@ -97,11 +97,11 @@ def export_model(
 def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
     """Write config.json, model.safetensors and modeling_headway.py into ``folder``.
 
-    No architecture of `transformers` has this embedding and pooling, so the folder contains the model's code: a PyTorch
-    file of about 200 lines, which ``from_pretrained(..., trust_remote_code=True)`` runs.
+    No `transformers` architecture has this embedding and pooling, so the folder contains the model's code: a PyTorch
+    file of about 200 lines, which is executed by ``from_pretrained(..., trust_remote_code=True)``.
 
     Raises:
-        ConfigError: The file does not support an option of the model.
+        ConfigError: The exported code does not support an option of the model.
     """
     folder = Path(folder)
     config = cast("ClassifierConfig", bundle.model.config)
@@ -131,7 +131,7 @@ def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
 
 
 def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """Permute the weights so that the residual stream has its even dimensions (sines) first, then the odd (cosines)."""
+    """Permute the weights so that the even dimensions (sines) of the residual stream come before the odd (cosines)."""
     if config.sinusoid_layout == "halves":
         return dict(weights)
     order = torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
@@ -168,7 +168,7 @@ def _config(
 
 
 def _generation_config(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
-    """Return the content of generation_config.json with the settings that are closest to those of ``search``."""
+    """Return the content of generation_config.json with the settings that are closest to ``search``."""
     return {
         **_SPECIAL_TOKENS,
         "forced_eos_token_id": EOS,

@@ -1,7 +1,7 @@
-"""The encoder-decoder families of `transformers` that Headway's Transformer can represent, and how they differ.
+"""The `transformers` families of encoder-decoders that Headway can represent, and how they differ.
 
-All descend from fairseq's or Marian's Transformer, and their weights have the same names (:func:`tensor_names`). They
-differ in:
+All of them are derived from fairseq's or Marian's Transformer, and their weights have the same names
+(:func:`tensor_names`). They differ in:
 
               norm   embeddings + positions                        output bias
     MarianMT  post   sinusoids in halves                           yes
@@ -11,8 +11,8 @@ differ in:
     FSMT      post   sinusoids in halves, inclusive, offset        no
     Pegasus   pre    sinusoids in halves                           yes
 
-fairseq's first position is the padding token's id + 1, hence the offset. The tables of BART and mBART begin with two
-unused rows, which are dropped. NLLB is M2M-100 with different weights.
+fairseq's first position is the id of the padding token plus 1, hence the offset. The tables of BART and mBART begin
+with two unused rows, which are dropped. NLLB is M2M-100 with different weights.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _READ = frozenset(
         "forced_bos_token_id",
     }
 )
-# Keys that do not affect the logits, or only repeat what the tensors show.
+# Keys that do not affect the logits or are redundant, because the tensors show their values.
 _WITHOUT_EFFECT = frozenset(
     {
         "add_bias_logits",
         "add_final_layer_norm",
         "classif_dropout",
-        "decoder",  # FSMT's size of the target vocabulary, again
+        "decoder",  # repeats FSMT's target vocabulary size
         "decoder_layerdrop",
         "encoder_layerdrop",
         "extra_pos_embeddings",
@@ -84,7 +84,7 @@ class Family(ModelFamily):
             vocab.json.
         has_output_bias: Whether models have a ``final_logits_bias``.
         output_tensor_name: Tensor name of an output projection that is not tied to an embedding.
-        has_shared_table: Whether a table shared by source and target has a tensor name of its own.
+        has_shared_table: Whether a table shared by source and target has its own tensor name.
     """
 
     model_options: Mapping[str, Any]
@@ -101,17 +101,17 @@ class Family(ModelFamily):
 
     @property
     def fixed_options(self) -> dict[str, bool]:
-        """Old options of config.json for which the family supports only one value.
+        """Old options in config.json for which the family supports only one value, and this value.
 
-        Other old options, such as ``add_final_layer_norm``, are not checked: they only repeat what the tensors show,
-        and are not always correct.
+        Other old options, such as ``add_final_layer_norm``, are not checked: they are redundant, because the tensors
+        show their values, and not always correct.
         """
         sinusoidal = self.model_options["positions"] == "sinusoidal"
         return {"normalize_before": self.model_options["norm"] == "pre", "static_position_embeddings": sinusoidal}
 
     @property
     def positions_start_after_padding(self) -> bool:
-        """Whether positions begin after the id of the padding token (fairseq's sinusoids)."""
+        """Whether the first position is the padding token's id plus 1 (fairseq's sinusoids)."""
         return self.model_options.get("sinusoid_spacing") == "inclusive"
 
 
@@ -214,7 +214,7 @@ _DECODER_BLOCK = {
 def tensor_names(config: TransformerConfig) -> dict[str, str]:
     """Map Headway's weight names to those of `transformers`.
 
-    Embeddings and the output projection are left out, because they may be one tensor or several.
+    Embeddings and the output projection are not included, because they may be stored as one or several tensors.
     """
     modules = {}
     sides = (("encoder", config.encoder_layers, _ENCODER_BLOCK), ("decoder", config.decoder_layers, _DECODER_BLOCK))
@@ -237,7 +237,7 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
 def embedding_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the possible tensor names of the source embedding, the target embedding and the output projection.
 
-    The first name that exists is used. If the tables are ``tied``, some may be missing in the file. Before
+    The first name that exists is used. If the tables are ``tied``, some names may be missing in the file. Before
     `transformers` 5, FSMT's output projection was always the target embedding, regardless of ``tied``.
     """
     source, target, shared = (

@@ -1,10 +1,10 @@
 """Import a `transformers` folder (config.json and weights): the Transformer, the order of its vocabularies, and its
 special tokens.
 
-Every tensor in the file must be known, and every option of config.json that affects inference is either applied or
-refused by name. These options are ignored on purpose: LayerDrop (training only), weight initialization, and
-``max_position_embeddings`` of sinusoids, which have no limit. For the settings of ``generate()`` see
-:mod:`headway.interop.search_settings`.
+Every tensor in the file must be known, and every option in config.json that affects inference is either applied or
+rejected with an error that names it. The following options are ignored: LayerDrop (training only), weight
+initialization, and ``max_position_embeddings`` for sinusoids, which have no limit. For the settings of ``generate()``,
+see :mod:`headway.interop.search_settings`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 from headway.weights import load_weights, named_weights, shapes_of
 
-_IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
-NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN
-_UNUSED_POSITIONS = 2  # rows before the first position in learned tables
+_IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; without effect on the model
+NEVER = -1e4  # bias that gives probability 0 in every precision; finite, because 0 times infinity would be NaN
+_UNUSED_POSITIONS = 2  # number of rows before the first position in learned tables
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
 }
@@ -55,7 +55,8 @@ _SINUSOID_TABLES = {
 class ImportedModel:
     """An imported model in evaluation mode, the orders of its vocabularies, and its special tokens.
 
-    ``token_template`` has no languages yet; they come from the tokenizer. ``family`` is the family's name in messages.
+    ``token_template`` contains no languages yet; they are defined by the tokenizer. ``family`` is the model family's
+    name for messages.
     """
 
     model: Transformer
@@ -68,13 +69,13 @@ class ImportedModel:
 def import_model(
     folder: str | Path, *, decoder_start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
 ) -> ImportedModel:
-    """Import a model folder of `transformers`.
+    """Import the encoder-decoder in a `transformers` folder.
 
     Args:
         folder: The folder.
         decoder_start_id: Id of the first decoder token. None means the id that config.json defines. (Some mBART models
-            define none: they start with the target language's code.)
-        unknown_ids: Ids of the unknown tokens of source and target. None means the ones that the folder or the family
+            define no such id, because they start with the target language's code.)
+        unknown_ids: Ids of the unknown tokens of source and target. None means the ids that the folder or the family
             defines.
 
     Raises:
@@ -128,7 +129,7 @@ def _start(checkpoint: Checkpoint[Family]) -> int:
 
 
 def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
-    """Return the id of the unknown token: from config.json, the family, or the first vocabulary file that exists."""
+    """Return the unknown token's id, as defined by config.json, the family, or the first existing vocabulary file."""
     if checkpoint["unk_token_id"] is not None:
         return checkpoint.token_id("unk_token_id")
     if checkpoint.family.unknown_id is not None:
@@ -143,7 +144,7 @@ def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
 
 
 def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> SpecialTokenTemplate:
-    """Return the special tokens around a sentence. They have the same ids in both vocabularies.
+    """Return the special tokens that surround a sentence. They have the same ids in both vocabularies.
 
         Marian, FSMT, Pegasus           X </s>
         BART                        <s> X </s>              target: its forced first token, often <s>
@@ -156,7 +157,7 @@ def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> Specia
     prefix: tuple[TemplateItem, ...] = ()
     suffix: tuple[TemplateItem, ...] = (EOS,)
     forced = checkpoint.generation_setting("forced_bos_token_id")
-    if forced is None and checkpoint["force_bos_token_to_be_generated"]:  # before transformers 4.3
+    if forced is None and checkpoint["force_bos_token_to_be_generated"]:  # transformers before 4.3
         forced = checkpoint.token_id("bos_token_id")
     begins: tuple[TemplateItem, ...] = () if forced is None else target.to_headway_ids([forced])
     match checkpoint.family.title:
@@ -170,7 +171,7 @@ def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> Specia
 
 
 def _model_config(checkpoint: Checkpoint[Family]) -> TransformerConfig:
-    """Return the model's config, except ``tie`` and ``output_bias``, which its tensors determine."""
+    """Return the model's config except ``tie`` and ``output_bias``, which are determined by its tensors."""
     family = checkpoint.family
     options: dict[str, Any] = {"tie": "none", **family.model_options}
     for key, option in OPTION_NAMES.items():
@@ -195,7 +196,7 @@ def _model_config(checkpoint: Checkpoint[Family]) -> TransformerConfig:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The embeddings, the output projection and its bias. Rows are tokens in Headway's order."""
+    """The embeddings, the output projection and its bias. Rows correspond to tokens in Headway's order."""
 
     source: Float[Tensor, "S D"]
     target: Float[Tensor, "V D"]
@@ -204,9 +205,9 @@ class _Tables:
 
     @property
     def tie(self) -> Literal["all", "target", "none"]:
-        """The tables that are equal, as the option ``tie``.
+        """Which tables are equal, as a value of the option ``tie``.
 
-        The values of the tables are compared; config.json is not used (as in `transformers` since 5.0).
+        The values of the tables are compared; config.json is ignored, as in `transformers` since 5.0.
         """
         if not torch.equal(self.target, self.output):
             return "none"
@@ -241,14 +242,14 @@ def _tables(
     source: VocabularyOrder,
     target: VocabularyOrder,
 ) -> _Tables:
-    """Return the tables. Each is the first tensor that exists of several possible names."""
+    """Return the tables. A table may have several names; the first tensor that exists is used."""
     (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.positive_int("d_model")
     bias = torch.zeros(target_rows)
     if checkpoint.family.has_output_bias and OUTPUT_BIAS in tensors:
         bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
     bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
-        bias[BOS] = NEVER  # the duplicated row must not count twice in the softmax
+        bias[BOS] = NEVER  # the softmax must not include the duplicated row
     names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
@@ -259,7 +260,7 @@ def _tables(
 
 
 def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
-    """Return a copy of the output bias in which forbidden tokens have a value so low that they are never generated.
+    """Return a copy of the output bias in which forbidden tokens have such a low value that they are never generated.
 
     Padding is never generated anyway. As in transformers, the end symbol cannot be forbidden.
     """
@@ -272,8 +273,8 @@ def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]
                     bias[token] = NEVER
             case _:
                 raise checkpoint.bundle_error(
-                    f"bad_words_ids contains {word!r}: only lists of one token id are supported; remove it, and ban "
-                    "the phrase when translating (--ban)"
+                    f"bad_words_ids contains {word!r}, but only lists with a single token id are supported; remove "
+                    "it, and ban the phrase when translating (--ban)"
                 )
     return bias
 
@@ -286,14 +287,14 @@ def _check_names(checkpoint: Checkpoint[Family], path: Path, stored_names: set[s
     known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
     if foreign := sorted(stored_names - known):
         raise BundleError(
-            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in all), which {family.title} does not have"
+            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in total), which {family.title} does not have"
         )
     if missing := sorted(required_names - stored_names):
-        raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
+        raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in total)")
 
 
 def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], *shape: int) -> Tensor:
-    """Return the first tensor of ``names`` that exists. It must have ``shape``, which follows from config.json."""
+    """Return the first tensor in ``names`` that exists. It must have ``shape``, which is derived from config.json."""
     name = next((name for name in names if name in tensors), None)
     if name is None:
         raise BundleError(f"{path}: tensor {names[-1]!r} is missing; expected {' or '.join(names)}")
@@ -305,7 +306,7 @@ def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], *sha
 
 
 def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: TransformerConfig) -> None:
-    """Check that stored sinusoid tables equal Headway's, within the precision in which they are stored."""
+    """Check that stored sinusoid tables are equal to Headway's, within the precision of their data type."""
     for name in sorted(_SINUSOID_TABLES & tensors.keys() if config.positions == "sinusoidal" else ()):
         table = tensors[name]
         inclusive = config.sinusoid_spacing == "inclusive"

@@ -1,14 +1,14 @@
-"""Export a masked language model, or a sequence classifier with its body, to `transformers`, in one of two forms.
+"""Export a masked language model, or a sequence classifier on one, to `transformers`, as one of two families.
 
     post-norm, learned positions, biases                 BERT
     pre-norm, rotary positions, gated, without biases    ModernBERT
 
-Token ids do not change. BERT adds a segment embedding to every token: a model that has none is exported with one
-segment of zeros. Both forms have an output bias, which is zero if the model has none. In ModernBERT, a model without
-windows is one with `global_attn_every_n_layers` = 1.
+Token ids do not change. BERT adds a segment embedding to every token, so a model without segment embeddings is exported
+with a single segment of zeros. Both families have an output bias, which is zero if the model has none. A model without
+windows is exported to ModernBERT with `global_attn_every_n_layers` = 1.
 
-The heads of classifiers (:mod:`~headway.interop.huggingface.classifier_families`) are a dense layer with tanh on the
-first position (BERT), or a dense layer and a norm on the first position or the mean (ModernBERT).
+A classifier's head (:mod:`~headway.interop.huggingface.classifier_families`) is a dense layer with tanh on the first
+position (BERT), or a dense layer and a norm on the first position or the mean (ModernBERT).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ SUPPORTED_HEADS: dict[str, Supported] = {
 
 
 def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
-    """Write the model and its tokenizer to ``folder``, and return the title of the form.
+    """Write the model and its tokenizer to ``folder``, and return the title of the model family.
 
     Raises:
-        ConfigError: The form, or `transformers`, does not support an option of the model or its tokenizer.
+        ConfigError: The family or `transformers` does not support an option of the model or its tokenizer.
     """
     config = bundle.model.config
     family = MASKED_FAMILIES[model_type := _supported_form(config)]
@@ -77,7 +77,7 @@ def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
     tensors[family.bias] = bias
     if config.tie == "none":
         tensors[f"{family.projection}.weight"] = weights["projection.weight"]
-        tensors[f"{family.projection}.bias"] = bias.clone()  # BERT stores it under both names
+        tensors[f"{family.projection}.bias"] = bias.clone()  # BERT stores the bias under both names
     head = {} if model_type == "bert" else {"classifier_activation": _gate_name(config)}
     content = {**_config(config, model_type), **head, "tie_word_embeddings": config.tie == "target"}
     _write(folder, tensors, content, family.architecture, files, bundle.tokenizer.vocab_size)
@@ -85,10 +85,10 @@ def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
 
 
 def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
-    """Write the classifier and its tokenizer to ``folder``, and return the title of the form.
+    """Write the classifier and its tokenizer to ``folder``, and return the title of the model family.
 
     Raises:
-        ConfigError: The form, or `transformers`, does not support an option of the model or its tokenizer.
+        ConfigError: The family or `transformers` does not support an option of the model or its tokenizer.
     """
     model = bundle.model
     assert isinstance(model, SequenceClassifier)
@@ -114,7 +114,7 @@ def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
 
 
 def _supported_form(config: MaskedConfig) -> str:
-    """Return the ``model_type`` of the form, or raise :class:`ConfigError` if it does not support an option."""
+    """Return the family's ``model_type``, or raise :class:`ConfigError` if it does not support an option."""
     model_type = "modernbert" if config.norm == "pre" else "bert"
     toolkit = f"Hugging Face's {MASKED_FAMILIES[model_type].title} (for norm = {config.norm!r})"
     refuse_unsupported(config, toolkit, SUPPORTED[model_type], __name__)
@@ -132,8 +132,8 @@ def _supported_form(config: MaskedConfig) -> str:
 
 
 def _tensors(weights: dict[str, Tensor], maps: list[TensorMap], config: MaskedConfig) -> dict[str, Tensor]:
-    """Return the tensors of a form without embedding and output projection."""
-    weights = {"segment_embedding.weight": torch.zeros(1, config.d_model), **weights}  # only BERT's form has segments
+    """Return the tensors of a family, without the embedding and the output projection."""
+    weights = {"segment_embedding.weight": torch.zeros(1, config.d_model), **weights}  # only BERT has segments
     return {
         tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
         for tensor_map in maps

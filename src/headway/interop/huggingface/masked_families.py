@@ -1,10 +1,10 @@
-"""The encoder families of `transformers` that Headway's masked language model can represent, and how they differ.
+"""The `transformers` families of encoders that Headway's masked language model can represent, and how they differ.
 
              norm   positions                             segments   biases
 BERT         post   learned                               yes        all
 RoBERTa      post   learned, after two unused rows        yes        all
 DistilBERT   post   learned                               no         all
-ModernBERT   pre    rotary, two bases; windows alternate  no         only that of the output projection
+ModernBERT   pre    rotary, two bases; windows alternate  no         only the output projection
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class MaskedFamily(ModelFamily):
 
     Attributes:
         pretraining_class: Name of another `transformers` class whose weights contain the prediction head.
-        fixed: Keys of config.json that affect the result, and the only value that is supported.
-        options: Returns the options of :class:`MaskedConfig` for a checkpoint.
-        tensors: Yields the family's tensors, except embedding and output projection, for a config.
+        fixed: Keys of config.json that affect the result, with the only supported value of each.
+        options: Function that returns the options of :class:`MaskedConfig` for a checkpoint.
+        tensors: Function that yields the family's tensors for a config, except the embedding and the output projection.
         prefix: Prefix of the encoder's tensor names.
-        embedding: Name of the embedding.
-        projection: Name of the output projection, without ".weight", if it is stored.
-        bias: Name of the output projection's bias.
-        ignored: Pattern of names of tensors that are not needed.
+        embedding: Tensor name of the embedding.
+        projection: Tensor name of the output projection, if it is stored, without ".weight".
+        bias: Tensor name of the output projection's bias.
+        ignored: Pattern of the names of tensors that are not needed.
     """
 
     pretraining_class: str
@@ -56,11 +56,13 @@ class MaskedFamily(ModelFamily):
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
         return self.fixed
 
 
-_UNUSED_POSITIONS = 2  # first rows of RoBERTa's table: positions begin after the padding token's id, which is 1
+_UNUSED_POSITIONS = (
+    2  # rows at the start of RoBERTa's table, because positions begin after the padding token's id, which is 1
+)
 
 
 def _bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int = 0) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
 
 
 def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
-    """Return the options of :class:`MaskedConfig` for ModernBERT, whatever its head."""
+    """Return the options of :class:`MaskedConfig` for ModernBERT with any head."""
     layers = checkpoint.positive_int("num_hidden_layers")
     every = checkpoint.positive_int("global_attn_every_n_layers")
     expected = ["full_attention" if layer % every == 0 else "sliding_attention" for layer in range(layers)]
@@ -172,7 +174,7 @@ def _bert_tensors(
     head: Sequence[str],
     unused_positions: int = 0,
 ) -> Iterator[TensorMap]:
-    """Yield the tensors of BERT and its relatives; ``head`` names the dense layer and the norm of the head."""
+    """Yield the tensors of BERT and related families. ``head`` names the head's dense layer and norm."""
     yield TensorMap(
         f"{prefix}.embeddings.position_embeddings.weight",
         ("positions.table",),
