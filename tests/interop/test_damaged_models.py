@@ -207,7 +207,10 @@ def test_what_is_wrong_with_a_package_is_named(models: dict[str, Path], tmp_path
             (edited(target_prefix="<2xx>"), "target_prefix = '<2xx>' is not in the vocabulary"),
             (without_model, "no CTranslate2 model in the folder model"),
             (without_tokenizer, "no tokenizer in the package; expected sentencepiece.model or bpe.model"),
-            ({**whole, f"{root}model/model.bin": bytes(2**24)}, "16,777,216 bytes, compressed to .* than packages contain"),
+            (
+                {**whole, f"{root}model/model.bin": bytes(2**24)},
+                "16,777,216 bytes, compressed to .* than packages contain",
+            ),
             ({**whole, f"{root}metadata.json": b"["}, "damaged"),
         ]
     ):
@@ -216,7 +219,7 @@ def test_what_is_wrong_with_a_package_is_named(models: dict[str, Path], tmp_path
             import_from(str(path))
         assert str(caught.value).startswith(str(path))
     (tmp_path / "not.argosmodel").write_bytes(b"no archive")
-    with pytest.raises(BundleError, match="not a package of Argos Translate"):
+    with pytest.raises(BundleError, match="not an Argos Translate package"):
         import_from(str(tmp_path / "not.argosmodel"))
 
 

@@ -361,7 +361,7 @@ def change(folder: Path, **values: Any) -> None:
         ("marian", {"d_model": 18}, "num_heads = 4 does not divide d_model = 18"),
         ("m2m_100", {"d_model": 15}, "d_model = 15 is not supported; M2M-100's sinusoids need an even number"),
         ("m2m_100", {"decoder_start_token_id": 1}, "decoder_start_token_id = 1 is the padding token"),
-        ("bart", {"pad_token_id": 2}, r"the pad and the end token are the same \(id 2\)"),
+        ("bart", {"pad_token_id": 2}, r"the pad and end tokens are the same \(id 2\)"),
         ("bart", {"eos_token_id": [2, 5]}, r"eos_token_id = \[2, 5\]: expected the id of one token"),
         ("bart", {"bos_token_id": 99}, "token id 99 is not in the vocabulary, whose ids are 0 to 39"),
         ("bart", {"pad_token_id": 99}, "the pad token's id 99 is not in the vocabulary, which has 40 tokens"),
@@ -435,7 +435,9 @@ def test_nothing_is_unpickled_with_a_pytorch_that_such_files_can_attack(
     drawn("bart").config.save_pretrained(tmp_path)
     torch.save({"a": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cpu"))
-    with pytest.raises(BundleError, match=r"a security risk in PyTorch 2\.9\.1\+cpu; install PyTorch 2\.10 or newer, or use model"):
+    with pytest.raises(
+        BundleError, match=r"a security risk in PyTorch 2\.9\.1\+cpu; install PyTorch 2\.10 or newer, or use model"
+    ):
         import_model(tmp_path)
 
 

@@ -280,7 +280,7 @@ def test_the_card_names_the_origin_of_the_model(folders: dict[str, Path], tmp_pa
     card = import_huggingface(folder).card
     for fact in ("opus-mt-de-en", "MarianMT", "License: cc-by-4.0", "from de to en", "sentencepiece"):
         assert fact in card
-    assert "not given in" in import_huggingface(folders["marian"]).card
+    assert "not named in" in import_huggingface(folders["marian"]).card
     languages = import_huggingface(folders["nllb"]).card
     assert "deu_Latn, eng_Latn, rus_Cyrl (default: source deu_Latn, target eng_Latn)" in languages
 
@@ -360,7 +360,7 @@ def test_an_mbart_that_begins_with_a_language(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("opus", r"opus: no such file or folder; expected a folder of Hugging Face or CTranslate2, a package of Argos"),
+        ("opus", r"opus: no such file or folder; expected a Hugging Face or CTranslate2 folder, an Argos"),
         ("huggingfase:x", r"huggingfase:x: no such file or folder; did you mean 'huggingface:'\?"),
         ("huggingface:nowhere", r"nowhere: no such folder; expected a folder with a model's config\.json"),
     ],

@@ -498,7 +498,7 @@ def test_another_folder_is_none_of_these(bundle: Bundle, tmp_path: Path) -> None
     [
         ("headway.format", None, "not a graph from Headway"),
         ("headway.format", "x", "not a graph from Headway"),
-        ("headway.format", "2", "format 2 is newer than this Headway's 1; update Headway"),
+        ("headway.format", "2", "format 2 is newer than format 1 of this version of Headway; update Headway"),
         ("headway.weights", "0123", "does not belong to the weights in model.safetensors"),
     ],
 )

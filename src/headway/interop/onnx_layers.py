@@ -23,7 +23,7 @@ from headway.nn.norms import RMSNorm
 from headway.nn.positions import NoPositions
 
 Window = tuple[int, int] | None
-"""The number of positions before and after a query that it may attend to, in addition to its own; None means all."""
+"""The numbers of positions before and after its own position that a query may attend to; None means all positions."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class OnnxMask:
     """An attention mask.
 
     Attributes:
-        bias: Name of the values that are added to scores, 0 or minus infinity, of shape (B or 1, 1, T or 1, S).
-        output_factor: Name of the factors of attention outputs: 0 for queries that may not attend to any key, else 1.
-            None if there are no such queries.
+        bias: Name of the values to add to scores: 0 or minus infinity, of shape (B or 1, 1, T or 1, S).
+        output_factor: Name of the factors to multiply attention outputs by: 0 for queries that may not attend to any
+            key, otherwise 1. None if there are no such queries.
     """
 
     bias: str
@@ -41,9 +41,10 @@ class OnnxMask:
 
 
 def attention_mask(graph: OnnxGraph, conditions: Iterable[str], *, has_empty_rows: bool) -> OnnxMask:
-    """Return the mask of keys that meet all ``conditions``: booleans that broadcast to (B, 1, T, S).
+    """Return the mask of the keys that satisfy all ``conditions``, booleans that broadcast to (B, 1, T, S).
 
-    As in ``nn.attention``, a fully masked row is unmasked to keep its softmax finite, and its result is set to zero.
+    As in ``nn.attention``, a fully masked row is unmasked so that its softmax remains finite, and its result is set to
+    zero.
     """
     first, *others = conditions
     for other in others:
@@ -64,7 +65,7 @@ def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
 
 
 def window_conditions(graph: OnnxGraph, queries: str, keys: str, window: Window) -> list[str]:
-    """Return the conditions that the keys are in the window around the queries.
+    """Return conditions that are True for keys in the window around the query.
 
     ``queries`` and ``keys`` are positions that broadcast to (B, 1, T, S).
     """
@@ -78,7 +79,7 @@ def window_conditions(graph: OnnxGraph, queries: str, keys: str, window: Window)
 
 
 def embedded(graph: OnnxGraph, path: str, tokens: str) -> str:
-    """Look up ``tokens`` in the embedding at ``path``, and scale their vectors."""
+    """Look up ``tokens`` in the embedding at ``path``, and scale the embeddings."""
     embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
     embeddings = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
@@ -86,14 +87,14 @@ def embedded(graph: OnnxGraph, path: str, tokens: str) -> str:
 
 
 def with_positions(graph: OnnxGraph, path: str, x: str, positions: str, max_length: int) -> str:
-    """Add the vectors of ``positions``, which are below ``max_length``, by the module at ``path``."""
+    """Add the positional embeddings of the module at ``path`` for ``positions``, which are below ``max_length``."""
     if isinstance(graph.module.get_submodule(path), NoPositions):
         return x
     return graph.op("Add", x, graph.op("Gather", _position_table(graph, path, max_length), positions))
 
 
 def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
-    """Return the vectors that the module at ``path`` adds at positions 0 .. max_length - 1."""
+    """Return the positional embeddings of the module at ``path`` for positions 0 .. max_length - 1."""
     if graph.has_weight(name := f"{path}.table"):
         return graph.weight(name)
     with torch.no_grad():
@@ -102,11 +103,11 @@ def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
 
 @dataclass(frozen=True)
 class Rotation:
-    """The positions by which rotary positions rotate queries and keys.
+    """The positions for the rotation of queries and keys (rotary positions).
 
     Attributes:
         positions: Name of the positions, which broadcast to (B, H, T).
-        max_length: All positions are below it.
+        max_length: An upper bound that all positions are below.
     """
 
     positions: str
@@ -116,7 +117,7 @@ class Rotation:
 def self_attention_block(
     graph: OnnxGraph, path: str, x: str, attend: Callable[[str], str], *, parallel: bool = False
 ) -> str:
-    """Apply the block at ``path``; ``attend`` is its self-attention. If ``parallel``, both sub-layers read x."""
+    """Apply the block at ``path`` with the self-attention ``attend``. If ``parallel``, both sub-layers transform x."""
     first, second = f"{path}.attention_residual", f"{path}.feed_forward_residual"
     if parallel:
         attended = attend(norm(graph, f"{first}.norm", x))
@@ -138,9 +139,9 @@ def residual(graph: OnnxGraph, path: str, x: str, sublayer: Callable[[str], str]
 def self_attention(
     graph: OnnxGraph, path: str, x: str, batch: str, masks: Mapping[Window, OnnxMask], rotation: Rotation
 ) -> str:
-    """Attend from all positions of x to all others. ``batch`` is the shape [B], and ``masks`` has one mask per window.
+    """Attend from all positions of x to all positions. ``batch`` is the shape [B]; ``masks`` has one mask per window.
 
-    As in the module, positions rotate queries and keys only if they are rotary.
+    As in the module, queries and keys are rotated only if positions are rotary.
     """
     query, keys, values = heads(graph, path, x, ("query", "key", "value"), batch, rotation=rotation)
     return attended(graph, path, query, keys, values, masks[graph.attention(path).window])
@@ -158,8 +159,7 @@ def heads(
 ) -> list[str]:
     """Project (B * T, D) to queries, keys or values of shape (B, H, T, K or U), with one matrix product.
 
-    ``batch`` is the name of a value, the shape [B]; ``length`` is T. One of them may be -1, which means that it is
-    inferred.
+    ``batch`` is the name of the shape [B], and ``length`` is T. Either may be -1, which means that it is inferred.
     """
     attention = graph.attention(path)
     counts = [attention.num_heads if part == "query" else attention.num_kv_heads for part in parts]
@@ -177,13 +177,13 @@ def heads(
 
 
 def _rotated(graph: OnnxGraph, path: str, x: str, rotation: Rotation | None) -> str:
-    """Rotate queries or keys (B, H, T, K) to their positions if positions are rotary."""
+    """Rotate queries or keys (B, H, T, K) by their positions if positions are rotary."""
     rotary = graph.attention(path).rotary
     if rotary is None:
         return x
     assert rotation is not None
     rotary.reserve(rotation.max_length)
-    tables = rotary.table[: rotation.max_length].unbind(1)  # cosines; sines with their signs in the rotation
+    tables = rotary.table[: rotation.max_length].unbind(1)  # cosines, and signed sines
     cosine, sine = (graph.op("Gather", graph.constant(table.clone()), rotation.positions) for table in tables)
     swapped = [unit ^ 1 for unit in range(tables[0].size(1))]  # the two units of each pair
     other = graph.op("Gather", x, graph.constant(swapped), axis=-1)
@@ -191,7 +191,7 @@ def _rotated(graph: OnnxGraph, path: str, x: str, rotation: Rotation | None) -> 
 
 
 def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) -> str:
-    """Apply several linear layers as one. The runtime concatenates their matrices once, when it loads the graph."""
+    """Apply several linear layers as one. The runtime concatenates their matrices when it loads the graph."""
     kinds = [kind for kind in ("weight", "bias") if graph.has_weight(f"{path}.{parts[0]}.{kind}")]
     joined = [graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0) for kind in kinds]
     return graph.op("Gemm", x, *joined, transB=1)
@@ -203,7 +203,7 @@ def attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, ma
     grouped, groups = attention.queries_per_key > 1, [attention.num_kv_heads, attention.queries_per_key]
     query = graph.op("Mul", query, graph.constant(attention.d_key**-0.5))
     bias, factor = mask.bias, mask.output_factor
-    if grouped:  # (B, heads of keys, queries per key, T, K), so that keys and values need not be repeated
+    if grouped:  # (B, key heads, queries per key, T, K), so that keys and values need not be repeated
         query = graph.op("Reshape", query, graph.constant([0, *groups, -1, attention.d_key]))
         axis = graph.constant([2])
         keys, values, bias = (graph.op("Unsqueeze", tensor, axis) for tensor in (keys, values, bias))

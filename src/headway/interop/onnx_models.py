@@ -1,16 +1,16 @@
 """Build the ONNX graphs of whole models, from the layers of :mod:`headway.interop.onnx_layers`.
 
     Transformer                            two graphs: the encoder, and one decoder step with cached keys and values
-    decoder-only language model            one graph: some new tokens, with cached keys and values of earlier ones
+    decoder-only language model            one graph: new tokens, with cached keys and values of earlier tokens
     masked language model                  one graph
-    classifier, also on a language model   one graph
+    classifier (also on language models)   one graph
 
 Shapes: B sentences or texts, S source length, R = B * W rows (the W beams of a sentence are adjacent), T number of new
 tokens, P prefix length, H heads of keys, K width of a query or key per head, U width of a value per head, D model, V
 vocabulary, C classes. Inside the graphs, the residual stream is one matrix of shape (B * S, D), (R, D) or (R * T, D).
 
-Prefixes are aligned at the end. A row that started later than others has masked columns in front, and ``positions``
-determines how many. Appending a token is therefore one concatenation, whatever the lengths of the rows.
+Prefixes are right-aligned. A row that started later than others has masked columns on the left, whose number is
+determined by ``positions``. Appending a token is therefore a single concatenation, whatever the lengths of the rows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
             return _attended_with_prefix(graph, layer, x, rows, 1, prefixes[layer], prefix_masks, rotation)
 
         def attend_to_memory(x: str, layer: int = layer, path: str = f"{path}.cross_attention") -> str:
-            # The beams of a sentence share its memory: they are query positions of one batch entry.
+            # The beams of a sentence share its memory, so they become query positions of one batch entry.
             (query,) = heads(graph, path, x, ("query",), sentences)
             return attended(graph, path, query, *memories[layer], memory_mask)
 
@@ -113,12 +113,12 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
 
 
 def language_model_graph(model: DecoderOnly, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
-    """Return the graph that reads new tokens of a decoder-only language model, of a prompt or of a text it continues.
+    """Return the graph that processes new tokens of a decoder-only language model, such as a prompt or a generated
+    token.
 
-    Its inputs are ``tokens`` (R, T), ``positions`` (R) of the first of them, ``prefix_keys.N`` (R, H, P, K) and
-    ``prefix_values.N`` (R, H, P, U). Its outputs are ``logits`` (R, T, V) of the token after each new one, and
-    ``keys.N`` and ``values.N``, the prefixes of the next call. Positions are negative at padding, which is in front of
-    the tokens.
+    Its inputs are ``tokens`` (R, T), the ``positions`` (R) of their first columns, ``prefix_keys.N`` (R, H, P, K) and
+    ``prefix_values.N`` (R, H, P, U). Its outputs are ``logits`` (R, T, V) of the token after each new token, and
+    ``keys.N`` and ``values.N``, the prefixes of the next call. Positions are negative at padding, which is on the left.
     """
     graph, max_length = OnnxGraph(model, model.config, locations), model.config.max_length
     tokens, first = graph.add_input("tokens", INT, "rows", "length"), graph.add_input("positions", INT, "rows")
@@ -160,7 +160,7 @@ def classifier_graph(model: EncoderClassifier, locations: Mapping[str, StoredTen
     source = graph.add_input("source", INT, "texts", "source_length")
     texts = _batch(graph, source)
     source = _with_padding_and_begin(graph, model, source)
-    # Without masks, padding counts like any other token. No id is -1, so nothing is hidden then.
+    # Without masks, padding is treated like any other token: no id is -1, so nothing is masked.
     attends = _tokens_to_attend_to(graph, source, model.pad if config.masked else -1)
     positions, max_length = _positions(graph, source), model.max_length + 1
     x = with_positions(graph, "positions", embedded(graph, "embedding", source), positions, max_length)
@@ -190,7 +190,7 @@ def sequence_classifier_graph(model: SequenceClassifier, locations: Mapping[str,
 
 
 def _masked_states(graph: OnnxGraph, body: str, model: MaskedTransformer, tokens: str) -> str:
-    """Return the states (B * S, D) of the masked language model whose weights' names begin with ``body``."""
+    """Return the hidden states (B * S, D) of the masked language model whose weight names begin with ``body``."""
     positions, max_length = _positions(graph, tokens), model.config.max_length
     x = embedded(graph, f"{body}embedding", tokens)
     x = with_positions(graph, f"{body}positions", x, positions, max_length)
@@ -203,7 +203,7 @@ def _masked_states(graph: OnnxGraph, body: str, model: MaskedTransformer, tokens
 
 
 def _causal_states(graph: OnnxGraph, body: str, model: DecoderOnly, tokens: str) -> str:
-    """Return the states (B * S, D) of the decoder-only language model whose weights' names begin with ``body``."""
+    """Return the hidden states (B * S, D) of the decoder-only language model whose weight names begin with ``body``."""
     positions, max_length = _positions(graph, tokens), model.config.max_length
     x = embedded(graph, f"{body}embedding", tokens)
     x = _as_matrix(graph, with_positions(graph, f"{body}positions", x, positions, max_length))
@@ -213,8 +213,8 @@ def _causal_states(graph: OnnxGraph, body: str, model: DecoderOnly, tokens: str)
 def _encoded(graph: OnnxGraph, path: str, x: str, batch: str, attends: str | None, rotation: Rotation) -> str:
     """Apply the stack at ``path`` to a (B * S, D) matrix.
 
-    ``attends`` (B, S) is False at padding; without it, attention is causal. ``batch`` is the shape [B], and
-    ``rotation`` has the positions of one row.
+    ``attends`` (B, S) is False at padding; if it is None, attention is causal. ``batch`` is the shape [B], and
+    ``rotation`` contains the positions of one row.
     """
     stack = graph.module.get_submodule(path)
     assert isinstance(stack, EncoderStack | CausalStack)
@@ -268,11 +268,10 @@ def _prefix_masks(
     *,
     has_empty_rows: bool,
 ) -> dict[Window, OnnxMask]:
-    """Return a mask (R, 1, T, P + T) for each window: a new token attends to its row's prefix and to no later token.
+    """Return a mask (R, 1, T, P + T) for each window. A new token attends to its row's prefix and to no later token.
 
-    ``positions`` (R) are those of the first new token of each row, so that many of the last columns of its prefix
-    contain a token. If they are negative, as many of its new tokens are padding (``has_empty_rows``). ``count`` is the
-    shape [T].
+    ``positions`` (R) contains the position p of each row's first new token, so the last p columns of its prefix contain
+    tokens. If p is negative, the first -p new tokens are padding (``has_empty_rows``). ``count`` is the shape [T].
     """
     before = graph.op("Shape", prefix_keys, start=2, end=3)
     columns = _range(graph, graph.op("Add", before, count))
@@ -298,9 +297,10 @@ def _attended_with_prefix(
     masks: Mapping[Window, OnnxMask],
     rotation: Rotation,
 ) -> str:
-    """Attend from the new tokens of a decoder block to its prefix and to them; output the prefix of the next call.
+    """Attend from a decoder block's new tokens to the prefix and the new tokens, and output the prefix of the next
+    call.
 
-    ``rows`` is the shape [R] and ``length`` is T; one of them may be -1.
+    ``rows`` is the shape [R] and ``length`` is T. Either may be -1.
     """
     path = f"decoder.blocks.{layer}.attention"
     query, *new = heads(graph, path, x, ("query", "key", "value"), rows, length=length, rotation=rotation)
@@ -321,7 +321,7 @@ def _batch(graph: OnnxGraph, tokens: str) -> str:
 
 
 def _positions(graph: OnnxGraph, tokens: str) -> str:
-    """Return the positions (S) of (B, S) tokens, from 0."""
+    """Return the positions (S) of (B, S) tokens, counted from 0."""
     return _range(graph, graph.op("Shape", tokens, start=1, end=2))
 
 
@@ -342,7 +342,7 @@ def _as_sequences(graph: OnnxGraph, x: str, tokens: str) -> str:
 
 
 def _columns(graph: OnnxGraph, tokens: str, token: int, count: int) -> str:
-    """Return (B, count) ids that are all ``token``, given (B, S) tokens."""
+    """Return a (B, count) matrix filled with the id ``token``, given (B, S) tokens."""
     shape = graph.op("Concat", _batch(graph, tokens), graph.constant([count]), axis=0)
     return graph.op("Expand", graph.constant(token), shape)
 
@@ -369,7 +369,7 @@ def _convolved(graph: OnnxGraph, width: int, x: str, attends: str) -> str:
 
 
 def _pooled(graph: OnnxGraph, config: ClassifierConfig | SequenceClassifierConfig, x: str, attends: str) -> str:
-    """Pool (B, S, D) to (B, P). A text in which no position counts is pooled to zeros."""
+    """Pool (B, S, D) to (B, P). A text in which all positions are masked is pooled to zeros."""
     axes, mask = graph.constant([1, 2]), padding_mask(graph, attends)
     assert mask.output_factor is not None
     bias, some = graph.op("Squeeze", mask.bias, axes), graph.op("Squeeze", mask.output_factor, axes)
@@ -387,7 +387,7 @@ def _pooled(graph: OnnxGraph, config: ClassifierConfig | SequenceClassifierConfi
         return graph.op("Mul", graph.op("ReduceMax", shifted, one, keepdims=0), some)
 
     def one_position() -> str:
-        """Return the vector of the first or last position that counts, selected by one-hot weights."""
+        """Return the vector at the first or last unmasked position, selected by one-hot weights."""
         length = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2))
         positions = graph.op("Range", graph.constant(0), length, graph.constant(1))
         last = config.pooling == "last"
