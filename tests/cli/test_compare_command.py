@@ -125,7 +125,7 @@ def test_mistakes(files: dict[str, Path], words: tuple[str, ...], message: str) 
 def test_a_model_needs_its_source(files: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     ended = run("compare", tmp_path / "model", files["good"], "--reference", files["reference"])
-    assert_refused(ended, "model is a model folder, which needs the source text; give it with --source F")
+    assert_refused(ended, "model is a model folder, which needs the source text; pass it with --source F")
 
 
 @pytest.mark.parametrize(

@@ -318,8 +318,8 @@ class TestNoisyChannel:
         model = tmp_path / "forward"
         refused = {
             "--channel-weight needs --language-model or --channel": ["rerank", model, *words[6:], *channel],
-            "--language-model: give either its weight": [*words, *channel],
-            "--channel: give either its weight": [*words, "--language-model-weight", 1],
+            "--language-model: pass either its weight": [*words, *channel],
+            "--channel: pass either its weight": [*words, "--language-model-weight", 1],
             "needs exactly one MODEL": [*words, model, *channel],
             "--length-penalty does not apply with --language-model": [*words, "--length-penalty", 1],
             "--language-model: .* is not a language model": [

@@ -186,7 +186,7 @@ def test_tokens_of_qwen2_follow_its_class_whatever_the_folder_names(tmp_path: Pa
     decoder = {str(theirs.convert_tokens_to_ids("QQ")): token}
     changes = {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": decoder}
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(BundleError, match="without which Qwen2Tokenizer of transformers numbers it differently"):
+    with pytest.raises(BundleError, match="without which transformers' Qwen2Tokenizer assigns it a different id"):
         read_prompt_tokenizer(tmp_path, "qwen2")
 
 
@@ -209,7 +209,7 @@ def test_an_id_that_the_library_does_not_give_is_refused(tmp_path: Path) -> None
     content = json.loads(path.read_text())
     content["added_tokens"][-1]["id"] += 5
     path.write_text(json.dumps(content))
-    with pytest.raises(BundleError, match=r"the added token 'QQ' has the id \d+, but transformers gives it"):
+    with pytest.raises(BundleError, match=r"the added token 'QQ' has the id \d+, but transformers assigns it"):
         read_prompt_tokenizer(tmp_path, "gpt2")
 
 
@@ -218,7 +218,7 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<ent1>": 500, "[PAD]": 501}))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "[PAD]"}))
     with pytest.raises(
-        BundleError, match=r"the added token '<ent1>' \(1 in all\) is not supported without a tokenizer"
+        BundleError, match=r"the added token '<ent1>' \(1 in total\) is not supported without a tokenizer"
     ):
         read_prompt_tokenizer(tmp_path, "llama")
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": 501}))

@@ -126,7 +126,7 @@ Q = "encoder/layer_0/self_attention/linear_0/weight"
         ),
         (lambda v: file_content(6, "TransformerSpec", 8, v), "revision 8 of TransformerSpec is not supported"),
         (with_entry("x", (2**31, 2**31), "int8"), r"a variable of the shape \[2147483648, 2147483648\] has 0 bytes"),
-        (with_entry("x", (1,), "int8", b"\1"), "unknown variable 'x', which this form of model does not have"),
+        (with_entry("x", (1,), "int8", b"\1"), "unknown variable 'x', which models with these options do not have"),
         (
             with_entry(Q, (96, 31), "int8", bytes(96 * 31)),
             r"has the shape \[96, 31\]; the other variables require \[96",

@@ -398,8 +398,8 @@ def test_models_of_other_toolkits_have_names_too(form: str, user: User, hub: Sma
 def test_other_repositories_without_a_single_model_are_refused(user: User, hub: SmallHub) -> None:
     several = {"a.argosmodel": b"1", "b.argosmodel": b"2"}
     for files, message in (
-        (several, "the repository has several models (a.argosmodel, b.argosmodel)"),
-        ({"model.bin": b"a pickle"}, "the repository has no config.json, and no model of CTranslate2"),
+        (several, "the repository contains several models (a.argosmodel, b.argosmodel)"),
+        ({"model.bin": b"a pickle"}, "the repository contains neither a config.json nor a CTranslate2"),
         ({"model.bin": b"a pickle", "shared_vocabulary.txt": b"a"}, "model.bin"),
         ({"m.npz": b"no archive", "v.yml": b""}, "not Marian's weights, or damaged"),
     ):

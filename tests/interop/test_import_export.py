@@ -471,7 +471,7 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, ImportedBundle], t
     own = Bundle(TaskConfig(), imported["marian"].bundle.model, tagged, tagged)
     cases: list[tuple[str, Bundle, dict[str, Any], str]] = [
         ("onxx", own, {}, r"format 'onxx'; did you mean 'onnx'\?"),
-        ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': only for --to ctranslate2; other"),
+        ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': only --to ctranslate2 supports it; other"),
         ("huggingface", own, {}, r"one must be chosen: none was given; give one of en "),
         ("onnx", own, {"target_language": "en"}, r"an ONNX model's languages are chosen at each call; leave"),
         ("huggingface", imported["nllb"].bundle, {}, r"must begin with a language code, which the MarianMT format"),

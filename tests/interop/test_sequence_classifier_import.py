@@ -92,7 +92,7 @@ def test_older_files(tmp_path: Path) -> None:
         ("bert", {"problem_type": "regression"}, "problem_type = 'regression' is not supported; expected 'single_la"),
         ("bert", {"id2label": {"0": "score"}}, "one label predicts a number"),
         ("bert", {"id2label": {"0": "a", "2": "b"}}, "expected a name for each number from 0"),
-        ("bert", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "gives two labels the name 'a'"),
+        ("bert", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label contains the name 'a' twice"),
         ("bert", {"id2label": {"0": "a", "1": "b"}}, r"'classifier.*' has shape \[3.*requires \[2"),
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "relative_key" is not'),
         ("bert", {"is_decoder": True}, "is_decoder = true is not supported; expected false for BERT"),
