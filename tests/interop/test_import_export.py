@@ -371,7 +371,7 @@ def test_a_wrong_source_is_named(source: str, message: str) -> None:
 
 
 def test_languages_that_a_model_is_not_told_are_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code .*; it does not choose this lan"):
+    with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code .*; this language cannot be chosen"):
         import_huggingface(folders["marian"], target_language="fr")
     with pytest.raises(ConfigError, match=r"source_language 'fr': .* known: deu_Latn, eng_Latn, rus_Cyrl"):
         import_huggingface(folders["nllb"], source_language="fr")

@@ -30,7 +30,7 @@ class TunedChannel:
     """The weights of a noisy channel, tuned on the lines with odd numbers, and its scores.
 
     Attributes:
-        weights: The weights.
+        weights: The tuned weights.
         odd: The scores of the lines with odd numbers.
         even: The scores of the held-out lines with even numbers.
     """
