@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from headway.calls.measurements import (
-    answer_questions,
     classify_texts,
     compare_on_texts,
     compare_outputs,
-    predicted_labels,
+    evaluate_multiple_choice,
+    predict_labels,
     score_classifications,
     score_minimal_pairs,
     translate_with,
 )
-from headway.calls.run import model_of
+from headway.calls.run import resolve_model
 from headway.config import spelling_hint
 from headway.data.multiple_choice import parse_questions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
@@ -128,7 +128,7 @@ def evaluate(
             raise ConfigError(f"{'pairs' if questions is None else 'questions'} does not apply to this model")
         if questions is None:
             return score_minimal_pairs(system, list(pairs or ()))
-        return answer_questions(system, parse_questions(questions), num_examples)
+        return evaluate_multiple_choice(system, parse_questions(questions), num_examples)
     if capability == "continues":
         _refuse(references=references, glossary=glossary)
         return cast("LanguageModel", system).perplexity(_texts(sources, "sources"))
@@ -237,7 +237,7 @@ def compare(
     if kinds:
         _check_lengths(texts, truth)
     if "labels" in kinds:
-        labels = [predicted_labels(part, texts) if _is_model(part) else part for part in systems]
+        labels = [predict_labels(part, texts) if _is_model(part) else part for part in systems]
         predicted = dict(zip(names, labels, strict=True))
         return compare_labels(predicted, truth, samples=samples, max_differences=max_differences)
     if kinds - {"translates"}:
@@ -262,7 +262,7 @@ def compare(
 
 def _opened(model: Any, device: str) -> Any:
     """Return a model, or the outputs of a system as a list."""
-    system = model_of(model, device)
+    system = resolve_model(model, device)
     return system if _is_model(system) else _texts(system, "outputs")
 
 

@@ -144,6 +144,6 @@ class EventListener(Listener):
         self._other.saved(step)
         self._send(Saved(step, self._stop.set))
 
-    def finished(self, step: int, interrupted: bool) -> None:
+    def on_finished(self, step: int, interrupted: bool) -> None:
         """Send :class:`Finished`."""
         self._send(Finished(step, self._stop.set, self._folder, interrupted))

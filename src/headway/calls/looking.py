@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.bundle import AnyBundle
-from headway.calls.run import model_of
+from headway.calls.run import resolve_model
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect as inspect_model
 from headway.inspection.results import Inspection
@@ -55,10 +55,10 @@ def tokenize(model: str | Path | Any, text: str, *, side: Literal["source", "tar
         BundleError: ``model`` is not a model folder.
     """
     name = str(model) if isinstance(model, (str, Path)) else "the model"
-    return tokenized(model_of(model).bundle, text, side, name)
+    return tokenize_side(resolve_model(model).bundle, text, side, name)
 
 
-def tokenized(bundle: AnyBundle, text: str, side: str, name: str) -> TokenizedText:
+def tokenize_side(bundle: AnyBundle, text: str, side: str, name: str) -> TokenizedText:
     """Tokenize a text with a bundle's tokenizer for ``side``. Messages refer to the model as ``name``.
 
     Raises:
@@ -103,7 +103,7 @@ def inspect(
     """
     is_folder = isinstance(model, (str, Path))
     return inspect_model(
-        model_of(model, device),
+        resolve_model(model, device),
         source,
         target,
         name=str(model) if is_folder else "model",

@@ -52,7 +52,7 @@ _QUESTIONS_AT_ONCE = 256
 Convert = Callable[[Sequence[str], Callable[[Sequence[str]], Iterable[Any]]], list[Any]]
 
 
-def convert_at_once(texts: Sequence[str], convert: Callable[[Sequence[str]], Iterable[Any]]) -> list[Any]:
+def convert_or_raise(texts: Sequence[str], convert: Callable[[Sequence[str]], Iterable[Any]]) -> list[Any]:
     """Return the result for each text. An error names the number of the text, counted from 1."""
     return raise_first_error(list(convert(texts)), "text", 1)
 
@@ -64,7 +64,7 @@ def translate_texts(
     *,
     glossary: Glossary | None = None,
     workers: int = 1,
-    convert: Convert = convert_at_once,
+    convert: Convert = convert_or_raise,
 ) -> list[Translation]:
     """Translate texts with the translator that ``load`` returns, or with one translator per process."""
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
@@ -77,20 +77,20 @@ def translate_with(
     options: TranslateOptions,
     *,
     glossary: Glossary | None = None,
-    convert: Convert = convert_at_once,
+    convert: Convert = convert_or_raise,
 ) -> list[Translation]:
     """Translate texts with a translator or a pool of translators."""
     return convert(texts, partial(translator.translate_each, options=options, glossary=glossary))
 
 
 def classify_texts(
-    classifier: Classifier, texts: Sequence[str], convert: Convert = convert_at_once
+    classifier: Classifier, texts: Sequence[str], convert: Convert = convert_or_raise
 ) -> list[Classification]:
     """Classify texts."""
     return convert(texts, classifier.classify_each)
 
 
-def predicted_labels(classifier: Classifier, texts: Sequence[str], convert: Convert = convert_at_once) -> list[str]:
+def predict_labels(classifier: Classifier, texts: Sequence[str], convert: Convert = convert_or_raise) -> list[str]:
     """Return the predicted label of each text, normalized for comparison."""
     return [normalize(result.label) for result in classify_texts(classifier, texts, convert)]
 
@@ -108,7 +108,7 @@ def score_classifications(
     return evaluate_classes(predicted, truth, labels, confidences=confidences, bootstrap=bootstrap)
 
 
-def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Convert = convert_at_once) -> PairReport:
+def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Convert = convert_or_raise) -> PairReport:
     """Return how often a model assigns the good text of a pair a higher probability than the bad one.
 
     Args:
@@ -147,7 +147,7 @@ def read_minimal_pairs(path: Path, fields: str | None) -> list[tuple[str, ...]]:
     return pairs
 
 
-def answer_questions(
+def evaluate_multiple_choice(
     model: LanguageModel,
     questions: Sequence[Question],
     num_examples: int = 0,
@@ -203,7 +203,7 @@ def compare_on_texts(
     texts: Sequence[str],
     *,
     stride: int | None = None,
-    convert: Callable[[str], Convert] = lambda name: convert_at_once,
+    convert: Callable[[str], Convert] = lambda name: convert_or_raise,
     **tests: int,
 ) -> ComparisonTable:
     """Compare language models by bits per byte.

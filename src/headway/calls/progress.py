@@ -161,7 +161,7 @@ class NotebookListener(ProgressListener):
 
 
 @contextmanager
-def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
+def show_training_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
     """Yield a listener, which shows a run's progress in a terminal or below a notebook cell if ``wanted``."""
     console = Console(file=sys.stderr)
     if not (wanted and is_main_process() and (console.is_jupyter or console.is_terminal)):

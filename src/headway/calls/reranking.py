@@ -15,13 +15,13 @@ class HalfScores:
     """The scores of one half of the lines.
 
     Attributes:
-        before: BLEU of the first candidate of each line, before reranking.
-        after: BLEU of the best candidate of each line, after reranking.
+        bleu_before: BLEU of the first candidate of each line, before reranking.
+        bleu_after: BLEU of the best candidate of each line, after reranking.
         difference: The difference in BLEU, with its 95 % interval and the p-value of the paired bootstrap.
     """
 
-    before: float
-    after: float
+    bleu_before: float
+    bleu_after: float
     difference: Comparison
 
 
@@ -31,13 +31,13 @@ class TunedChannel:
 
     Attributes:
         weights: The tuned weights.
-        odd: The scores of the lines with odd numbers.
-        even: The scores of the held-out lines with even numbers.
+        odd_lines: The scores of the lines with odd numbers.
+        even_lines: The scores of the held-out lines with even numbers.
     """
 
     weights: NoisyChannelWeights
-    odd: HalfScores
-    even: HalfScores
+    odd_lines: HalfScores
+    even_lines: HalfScores
 
 
 def tune_on_odd_lines(

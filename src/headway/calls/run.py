@@ -150,7 +150,7 @@ def _newest_progress(folder: Path) -> dict[str, Any]:
     return next((dict(header["progress"]) for _, header in headers), {})
 
 
-def model_of(model: Any, device: str = "auto") -> Any:
+def resolve_model(model: Any, device: str = "auto") -> Any:
     """Return the model for a function's ``model`` argument: a run, the folder of a run or of a model, or a model."""
     if isinstance(model, Run):
         return model.model

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.calls.events import EventListener, TrainingEvent
-from headway.calls.progress import shown_progress
+from headway.calls.progress import show_training_progress
 from headway.calls.recipes import distill_recipe, train_recipe
 from headway.calls.run import Run
 from headway.config import apply_overrides, read_toml
@@ -190,14 +190,14 @@ def _carry_out(
         recipe = parse_recipe(_with_corpora(plan.sections, folder, in_memory), plan.origin)
         recipe.refuse_options_without_effect(plan.origin)
         write_data = partial(_write_corpora, in_memory, folder, recipe) if in_memory else None
-        with shown_progress(task_of(recipe).throughput_unit, progress) as shown:
+        with show_training_progress(task_of(recipe).throughput_unit, progress) as shown:
             listener = EventListener(on_progress or (lambda _: None), folder, stop, shown)
             try:
                 result = run_recipe(recipe, folder, fresh=fresh, listener=listener, stop=stop, write_data=write_data)
             except KeyboardInterrupt:
                 if stop.is_set():  # the second interruption
                     raise
-            listener.finished(result.step if result else 0, result is None or result.interrupted)
+            listener.on_finished(result.step if result else 0, result is None or result.interrupted)
     if listener.error is not None:
         raise listener.error
     if result is None:

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from headway.jobs.plan import Plan
     from headway.jobs.protocol import Timing
 
-FAILED_LINES = 3  # exit code if all chunks are done but some lines have failed
+FAILED_LINES_EXIT_CODE = 3  # exit code if all chunks are done but some lines have failed
 _RENEWALS = 9  # number of renewals before a lease expires
 
-CorpusFiles = Annotated[
+CorpusFilesArgument = Annotated[
     list[Path],
     typer.Argument(
         help="Files with a text per line (.txt or any other name), a JSON object per line (.jsonl) or columns "
         "separated by tabs (.tsv), plain or compressed (.gz, .zst)."
     ),
 ]
-JobFolder = Annotated[Path, typer.Argument(help="The folder of a job.")]
-NewJobFolder = Annotated[
+JobFolderArgument = Annotated[Path, typer.Argument(help="The folder of a job.")]
+JobFolderOption = Annotated[
     Path, typer.Option("-o", "--output", help="The folder of the job. If it exists, the job is resumed.")
 ]
 FieldOption = Annotated[
@@ -110,7 +110,7 @@ RayOption = Annotated[
 ]
 
 
-def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) -> list[list[Path]]:
+def group_inputs(files: Sequence[Path], partners: Sequence[Path] | None = None) -> list[list[Path]]:
     """Return the inputs: each file, together with its partner file if there are partners.
 
     Raises:
@@ -246,5 +246,5 @@ def report_end(plan: Plan) -> None:
         more = " or more" if num_failed >= 1000 else ""
         print(f"headway: {num_failed:,}{more} lines have failed (headway corpus status {plan.folder})", file=sys.stderr)
         print(end, file=sys.stderr)
-        raise typer.Exit(FAILED_LINES)
+        raise typer.Exit(FAILED_LINES_EXIT_CODE)
     print(end, file=sys.stderr)

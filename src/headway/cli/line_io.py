@@ -27,7 +27,7 @@ def input_name(path: Path | None) -> str:
     return "standard input" if path is None or path == _STANDARD else str(path)
 
 
-def text_batches(
+def read_text_batches(
     text: str | None, path: Path | None, *, argument: str = "TEXT", batch_lines: int = _BATCH_LINES, workers: int = 1
 ) -> tuple[str, Iterable[Sequence[bytes | str]]]:
     """Return the name of a command's input, and the input's lines in batches of up to ``batch_lines`` per worker.
@@ -41,25 +41,25 @@ def text_batches(
     return argument, [[text]]
 
 
-def reads_terminal(path: Path | None) -> bool:
+def is_terminal_input(path: Path | None) -> bool:
     """Return whether an input is standard input (None or "-") and a terminal."""
     return (path is None or path == _STANDARD) and sys.stdin.isatty()
 
 
-def only_text(text: str | None) -> str:
+def read_text_or_stdin(text: str | None) -> str:
     """Return a command's TEXT argument, or all of standard input if the argument is missing.
 
     Raises:
         DataError: Standard input is not UTF-8, or is empty.
     """
     if text is None:
-        text = "\n".join(input_lines(None))
+        text = "\n".join(read_input_lines(None))
         if not text:
             raise DataError("standard input is empty; expected a text on standard input or as an argument")
     return text
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
+def read_input_lines(path: Path | None) -> Iterator[str]:
     """Yield the lines of a file, perhaps compressed, or of standard input (None or "-"). Lines end in LF or CR LF."""
     from headway.data.readers import decode_lines
 
@@ -131,7 +131,7 @@ def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> 
     Yields:
         A function to call with the number of newly finished lines and their size in the input in bytes.
     """
-    if not sys.stderr.isatty() or reads_terminal(source) or (to_stdout and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or is_terminal_input(source) or (to_stdout and sys.stdout.isatty()):
         yield lambda lines, size: None
         return
     from headway.calls.progress import progress_bar
@@ -278,13 +278,13 @@ class LineReport:
             self._say(
                 f"{self._failed:,} of {self.num_lines - self._lines_before:,} lines failed and are empty in the output"
             )
-        say_flags(self._flags, self._details)
+        report_flagged_lines(self._flags, self._details)
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)
 
 
-def say_flags(flags: Counter[str], details: str = "--format json") -> None:
+def report_flagged_lines(flags: Counter[str], details: str = "--format json") -> None:
     """Report on standard error how many lines are flagged, if any, and the option that shows which."""
     if flags:
         counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in flags.most_common())

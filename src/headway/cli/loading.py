@@ -55,13 +55,13 @@ def load_ensemble(
     others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
     translators = [load(), *others]
     for reason in dict.fromkeys(loaded.plain_search_reason for loaded in translators if loaded.plain_search_reason):
-        say_in_main_process(reason)
+        print_in_main_process(reason)
     for note in dict.fromkeys(filter(None, (loaded.precision_note() for loaded in translators))):
-        say_in_main_process(f"the model {note}")
+        print_in_main_process(f"the model {note}")
     return Translator.ensemble(translators)
 
 
-def say_in_main_process(message: str) -> None:
+def print_in_main_process(message: str) -> None:
     """Print a message on standard error, except in worker processes, each of which would repeat it."""
     from multiprocessing import parent_process
 
@@ -79,6 +79,6 @@ def open_language_model(folder: Path, device: options.Device, precision: options
     return model
 
 
-def language_of_file(path: Path) -> str:
+def language_from_extension(path: Path) -> str:
     """Return the extension of a file name, which by convention is the file's language, such as ref.zh or ref.zh.gz."""
     return (path.with_suffix("") if path.suffix in (".gz", ".zst", ".xz") else path).suffix.removeprefix(".")

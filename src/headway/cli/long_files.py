@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from headway.cli.line_io import read_line_batches, say_flags
+from headway.cli.line_io import read_line_batches, report_flagged_lines
 from headway.cli.translations import report_terms
 from headway.errors import ConfigError
 
@@ -25,7 +25,7 @@ LONG_FILE_LINES = 50_000  # a small model translates this many lines in about a 
 _STANDARD = Path("-")
 
 
-def is_long(source: Path | None, output: Path | None) -> bool:
+def is_long_translation(source: Path | None, output: Path | None) -> bool:
     """Return whether the input is a file of more than 50,000 lines, and the output a file."""
     from headway.data.readers import text_size
 
@@ -60,7 +60,7 @@ def translate_in_job(
     folder = output.parent / f".{output.name}.job"
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    request = job_request("translate", with_whole_paths(settings), [[source]], on_error=on_error)
+    request = job_request("translate", with_absolute_paths(settings), [[source]], on_error=on_error)
     advice = "repeat that command to resume it, or start over with --fresh"
     plan = make_plan(folder, request, advice=advice)
     run_with_progress(plan, workers, "translating", one_thread=workers > 1)
@@ -72,7 +72,7 @@ def translate_in_job(
             f"headway: {joined.num_failed:,} of {joined.num_lines:,} lines failed and are empty in the output",
             file=sys.stderr,
         )
-    say_flags(summed(joined.counts, FLAG))
+    report_flagged_lines(summed(joined.counts, FLAG))
     met, not_met = summed(joined.counts, TERM_MET), summed(joined.counts, TERM_NOT_MET)
     report_terms(
         Counter({(term, is_met): n for is_met, terms in ((True, met), (False, not_met)) for term, n in terms.items()})
@@ -80,7 +80,7 @@ def translate_in_job(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def with_whole_paths(settings: TranslationSettings) -> TranslationSettings:
+def with_absolute_paths(settings: TranslationSettings) -> TranslationSettings:
     """Return the settings with absolute paths of models and files, for processes with another working directory."""
 
     def whole(path: str | None) -> str | None:

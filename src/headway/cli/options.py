@@ -14,7 +14,7 @@ Precision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 
 # Files and folders
-ModelFolder = Annotated[
+ModelArgument = Annotated[
     Path, typer.Argument(help="A model folder, or the name of a model on the Hugging Face Hub (hf:NAME)."), MODEL
 ]
 TextArgument = Annotated[str | None, typer.Argument(help="A text. Default: the lines of --input.")]
@@ -122,12 +122,12 @@ MetricOption = Annotated[
 ]
 
 # Training
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
-RecipeOverrides = Annotated[
+RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
+RecipeOverridesOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
 ]
-RunFolder = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
+RunFolderOption = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
 TrainingDeviceOption = Annotated[
     Device | None,
     typer.Option(

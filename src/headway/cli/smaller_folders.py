@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SmallerFolder:
+class SmallerFolderSpec:
     """Specification of a smaller model folder.
 
     Attributes:
@@ -57,7 +57,7 @@ class SmallerFolder:
         return Quantization(embeddings=self.quantizes_embeddings)
 
 
-def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> Iterator[str]:
+def write_smaller_folder(model: Path, folder: Path, request: SmallerFolderSpec) -> Iterator[str]:
     """Write a smaller version of ``model`` into ``folder``, and yield remarks for the user.
 
     Raises:
@@ -126,7 +126,7 @@ original model in int8. Scores of given texts, alignments and searches in other 
 weights. To train the model further, use the original."""
 
 
-def _cut_section(request: SmallerFolder, described: Sequence[str]) -> str:
+def _cut_section(request: SmallerFolderSpec, described: Sequence[str]) -> str:
     from headway.version import __version__
 
     kept = [f"the languages {', '.join(request.languages)}"] if request.languages else []

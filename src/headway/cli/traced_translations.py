@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 
-from headway.cli.traces import trace_lines, trace_record
+from headway.cli.traces import format_traces, traces_as_json
 from headway.corpus.translation import TranslationSettings, TranslationWriter
 from headway.errors import HeadwayError
 from headway.predict import (
@@ -51,6 +51,6 @@ class TracedTranslations(TranslationWriter):
             return super().lines(number, source, result)
         searches = self._searches.popleft()
         if self._is_json:
-            whole = {**self.as_dict(result), "trace": trace_record(searches)}
+            whole = {**self.as_dict(result), "trace": traces_as_json(searches)}
             return json.dumps(whole, ensure_ascii=False) + "\n"
-        return "\n" * (number > 1) + trace_lines(searches, {"Translation": result.text})
+        return "\n" * (number > 1) + format_traces(searches, {"Translation": result.text})

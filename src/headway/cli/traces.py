@@ -24,13 +24,13 @@ TraceOption = Annotated[
 ]
 
 
-def refuse_with_trace(given: Mapping[str, bool]) -> None:
+def refuse_options_with_trace(given: Mapping[str, bool]) -> None:
     """Raise :class:`ConfigError` for the first option that is set although ``--trace`` cannot show its effect."""
     if names := [name for name, is_given in given.items() if is_given]:
         raise ConfigError(f"--trace and {names[0]} cannot be combined; leave one of them out")
 
 
-def trace_lines(searches: Sequence[DecodingTrace], texts: Mapping[str, str]) -> str:
+def format_traces(searches: Sequence[DecodingTrace], texts: Mapping[str, str]) -> str:
     """Return the searches as lines of text, followed by the ``texts`` that resulted from them, each after its name."""
     return "".join(f"{line}\n" for line in _lines(searches, texts))
 
@@ -44,6 +44,6 @@ def _lines(searches: Sequence[DecodingTrace], texts: Mapping[str, str]) -> Itera
         yield f"{name}: {one_line(text)}"
 
 
-def trace_record(searches: Sequence[DecodingTrace]) -> list[dict[str, Any]]:
+def traces_as_json(searches: Sequence[DecodingTrace]) -> list[dict[str, Any]]:
     """Return searches as JSON values."""
     return [asdict(search) for search in searches]

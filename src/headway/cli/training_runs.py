@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headway.training.loop import Result
 
 
-def with_device(assignments: list[str] | None, device: options.Device | None) -> list[str]:
+def with_device_assignment(assignments: list[str] | None, device: options.Device | None) -> list[str]:
     """Return the values of the options --set and --device as assignments to recipe keys."""
     return [*(assignments or ()), *([] if device is None else [f"training.device={device}"])]
 

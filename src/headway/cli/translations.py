@@ -59,21 +59,21 @@ def count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
     return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
 
 
-def num_met(used: Counter[tuple[str, bool]]) -> int:
+def count_met_terms(used: Counter[tuple[str, bool]]) -> int:
     """Return the number of counted terms (see :func:`count_terms`) that were met."""
     return sum(count for (_, met), count in used.items() if met)
 
 
-def terms_summary(used: Counter[tuple[str, bool]]) -> str:
+def summarize_terms(used: Counter[tuple[str, bool]]) -> str:
     """Return a line with the number of counted terms that were met, and the unmet terms."""
     unmet = Counter({term: count for (term, met), count in used.items() if not met})
     worst = [f"{term} ({count:,}x)" for term, count in unmet.most_common(_UNMET_SHOWN)]
     rest = ["..."] if len(unmet) > _UNMET_SHOWN else []
     details = f"; not met: {', '.join(worst + rest)}" if worst else ""
-    return f"glossary terms met: {num_met(used):,} of {used.total():,}{details}"
+    return f"glossary terms met: {count_met_terms(used):,} of {used.total():,}{details}"
 
 
 def report_terms(used: Counter[tuple[str, bool]]) -> None:
     """If any glossary terms applied, report on standard error how many were met and which were not."""
     if used:
-        print(f"headway: {terms_summary(used)}", file=sys.stderr)
+        print(f"headway: {summarize_terms(used)}", file=sys.stderr)

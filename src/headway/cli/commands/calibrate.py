@@ -40,7 +40,7 @@ def calibrate(
     Training does this with the development set. Run this command for imported models, and for models that were trained
     with an older version of Headway.
     """
-    from headway.cli.line_io import input_lines
+    from headway.cli.line_io import read_input_lines
     from headway.errors import ConfigError, DataError
     from headway.hardware import keep_freed_memory
     from headway.predict import load_translator
@@ -49,8 +49,8 @@ def calibrate(
 
     keep_freed_memory()
     translator = load_translator(model, device=device, precision=precision)
-    texts, training = list(input_lines(source)), list(input_lines(train)) if train else []
-    references = list(input_lines(reference)) if reference else []
+    texts, training = list(read_input_lines(source)), list(read_input_lines(train)) if train else []
+    references = list(read_input_lines(reference)) if reference else []
     if reference is not None and len(references) != len(texts):
         raise DataError(
             f"{source} has {len(texts):,} lines and {reference} has {len(references):,}; expected a reference for "

@@ -14,8 +14,8 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.loading import device_for_workers, language_of_file, open_language_model
+from headway.cli.line_io import convert_all, output_file, read_input_lines
+from headway.cli.loading import device_for_workers, language_from_extension, open_language_model
 from headway.cli.model_folders import MODEL
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
@@ -152,8 +152,8 @@ def _compare_translations(
     from headway.predict import load_translator
 
     models = [system for system in systems if system.is_dir()]
-    references = list(input_lines(reference))
-    read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
+    references = list(read_input_lines(reference))
+    read = {str(path): list(read_input_lines(path)) for path in [*systems, source] if path and path not in models}
     for name, lines in read.items():  # check before translating, which may take a long time
         if len(lines) != len(references):
             raise DataError(
@@ -168,7 +168,7 @@ def _compare_translations(
         translations, _ = translate_file(load, read[str(source)], source, workers, languages, job)
         read[str(system)] = [translation.text for translation in translations]
     language = languages["target_language"]
-    language = language or (read_config(models[0]).target_language if models else language_of_file(reference))
+    language = language or (read_config(models[0]).target_language if models else language_from_extension(reference))
     outputs = {str(system): read[str(system)] for system in systems}
     table = compare_outputs(outputs, references, language, metrics=metrics, **tests)
     if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
@@ -203,16 +203,16 @@ def _compare_language_models(
 
 def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:
     """Return the labels in a file (the first column of each line), or the predictions of a model folder's model."""
-    from headway.calls.measurements import predicted_labels, read_labels
+    from headway.calls.measurements import predict_labels, read_labels
     from headway.predict import load_classifier
 
     if not system.is_dir():
-        labels = read_labels(input_lines(system))
+        labels = read_labels(read_input_lines(system))
         if len(labels) != len(texts):
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
     convert = partial(convert_all, job=f"classifying with {system}", source=data, unit="example")
-    return predicted_labels(load_classifier(system, device=device), texts, convert)
+    return predict_labels(load_classifier(system, device=device), texts, convert)
 
 
 def _as_text(table: ComparisonTable) -> str:

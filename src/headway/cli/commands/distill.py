@@ -14,7 +14,7 @@ from headway.cli.training_runs import (
     print_next_command,
     resume_command,
     use_huge_pages,
-    with_device,
+    with_device_assignment,
 )
 
 GROUP = CommandGroup.TRAIN
@@ -23,7 +23,7 @@ GROUP = CommandGroup.TRAIN
 def distill(
     teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder, or hf:NAME."), MODEL],
     recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
-    assignments: options.RecipeOverrides = None,
+    assignments: options.RecipeOverridesOption = None,
     device: options.TrainingDeviceOption = None,
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE-distilled.")] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="The teacher's beam size; 1 is greedy search.")] = 4,
@@ -46,7 +46,7 @@ def distill(
     from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe
 
-    loaded = load_recipe(recipe, with_device(assignments, device))
+    loaded = load_recipe(recipe, with_device_assignment(assignments, device))
     keep_freed_memory()
     with ProgressListener() as listener:
         try:

@@ -14,10 +14,10 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, output_file, show_progress
+from headway.cli.line_io import LineReport, convert_all, input_name, output_file, read_input_lines, show_progress
 from headway.cli.loading import device_for_workers, load_ensemble, open_language_model
 from headway.cli.text_documents import read_text_documents
-from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
+from headway.cli.translations import count_met_terms, count_terms, summarize_terms, translate_file
 from headway.corpus.labels import format_label_line, read_labeled_file
 from headway.corpus.lines import one_line
 from headway.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ COMMAND_CLASS = DecodingCommand
 
 
 def evaluate(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     source: Annotated[Path | None, typer.Option(help="For translation: source text, one sentence per line.")] = None,
     reference: options.ReferenceOption = None,
     data: options.LabeledDataOption = None,
@@ -135,7 +135,7 @@ def evaluate(
     first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
     open_translator = partial(load_ensemble, first, other_models, device, precision)
     languages: TranslateKeywords = {"target_language": to, "source_language": from_}
-    sources, references = list(input_lines(source)), list(input_lines(reference))
+    sources, references = list(read_input_lines(source)), list(read_input_lines(reference))
     if len(sources) != len(references):
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
@@ -193,12 +193,12 @@ def _print_translation_scores(evaluation: Evaluation, seconds: float, format_: s
         scores = [asdict(score) for score in evaluation.scores]
         whole: dict[str, object] = {"sentences": len(translations), "seconds": seconds, "scores": scores}
         if with_terms:
-            whole["glossary"] = {"terms": used.total(), "met": num_met(used), "forced_translations": forced}
+            whole["glossary"] = {"terms": used.total(), "met": count_met_terms(used), "forced_translations": forced}
         print(json.dumps(whole))
         return
     print(*evaluation.scores, sep="\n")
     if with_terms:
-        print(f"{terms_summary(used)}\ntranslations flagged forced: {forced:,} of {len(translations):,}")
+        print(f"{summarize_terms(used)}\ntranslations flagged forced: {forced:,} of {len(translations):,}")
     typer.echo(f"{len(translations):,} sentences translated in {seconds:.1f} s", err=True)
 
 
@@ -282,12 +282,12 @@ def _evaluate_pairs(model: Any, pairs: Path, fields: str | None, format_: str) -
 
 
 def _evaluate_choices(model: LanguageModel, path: Path, fields: str | None, num_examples: int, format_: str) -> None:
-    from headway.calls.measurements import answer_questions
+    from headway.calls.measurements import evaluate_multiple_choice
     from headway.data.multiple_choice import DEFAULT_FIELDS, read_questions
 
     questions = read_questions(path, fields.split(",") if fields else DEFAULT_FIELDS)
     with show_progress("answering", path) as count_lines:
-        report = answer_questions(
+        report = evaluate_multiple_choice(
             model, questions, num_examples, origin=str(path), count=lambda number: count_lines(number, 0)
         )
     if format_ == "json":

@@ -10,7 +10,7 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
-from headway.cli.smaller_folders import SmallerFolder, write_smaller_folder
+from headway.cli.smaller_folders import SmallerFolderSpec, write_smaller_folder
 from headway.errors import ConfigError
 
 GROUP = CommandGroup.DEPLOY
@@ -18,7 +18,7 @@ _OWN_FORMAT = "headway"
 
 
 def export(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     to: Annotated[
         str,
         typer.Option(
@@ -67,7 +67,7 @@ def export(
     if to == _OWN_FORMAT:
         if source_language or target_language:
             raise ConfigError("--to headway keeps all languages; leave out --source-language and --target-language")
-        request = SmallerFolder(
+        request = SmallerFolderSpec(
             quantization,
             quantize_embeddings,
             tuple(keep_text or ()),

@@ -12,7 +12,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_text_batches
 from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
@@ -23,7 +23,7 @@ GROUP = CommandGroup.RUN
 
 
 def fill(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: Annotated[
         str | None, typer.Argument(help="A text with [MASK] in place of words. Default: the lines of --input.")
     ] = None,
@@ -50,7 +50,7 @@ def fill(
     """
     from headway.predict import load_masked_language_model
 
-    name, batches = text_batches(text, source, batch_lines=1)  # the model fills one text at a time
+    name, batches = read_text_batches(text, source, batch_lines=1)  # the model fills one text at a time
     loaded = load_masked_language_model(model, device=device)
     end = "\n" if format_ == "text" and text is None else ""
 

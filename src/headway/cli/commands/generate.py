@@ -18,13 +18,13 @@ from headway.cli.decoding import GenerationCommand, generation_options
 from headway.cli.line_io import (
     LineReport,
     input_name,
+    is_terminal_input,
     output_file,
     process_lines,
-    reads_terminal,
-    text_batches,
+    read_text_batches,
 )
 from headway.cli.loading import open_language_model
-from headway.cli.traces import TraceOption, trace_lines, trace_record
+from headway.cli.traces import TraceOption, format_traces, traces_as_json
 from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
@@ -37,7 +37,7 @@ _PROMPTS_AT_ONCE = 64
 
 
 def generate(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     prompt: Annotated[
         str | None, typer.Argument(help="The beginning of the text. Default: the lines of --input.")
     ] = None,
@@ -64,10 +64,10 @@ def generate(
     prompt, and line breaks in its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
     """
     chosen = generation_options(model)
-    _, batches = text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
+    _, batches = read_text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
     language_model = open_language_model(model, device, precision)
     if prompt is None and source is None:
-        first = [] if reads_terminal(None) else next(iter(batches), [])
+        first = [] if is_terminal_input(None) else next(iter(batches), [])
         prompt, batches = (None, chain([first], batches)) if first else ("", [])
     if prompt is None:
         _continue_lines(language_model, batches, source, output, format_, chosen, trace=trace)
@@ -145,9 +145,9 @@ def _format_trace(prompt: str, traced: TracedContinuations, format_: options.Out
     """Return the output for a prompt, including the search traces."""
     if format_ == "json":
         record = {"prompt": prompt, "continuations": [asdict(one) for one in traced.continuations]}
-        return json.dumps({**record, "trace": trace_record(traced.searches)}, ensure_ascii=False) + "\n"
+        return json.dumps({**record, "trace": traces_as_json(traced.searches)}, ensure_ascii=False) + "\n"
     several = len(traced.continuations) > 1
     names = (f"Text {number}" if several else "Text" for number in range(1, len(traced.continuations) + 1))
-    return trace_lines(
+    return format_traces(
         traced.searches, {name: prompt + one.text for name, one in zip(names, traced.continuations, strict=True)}
     )

@@ -10,13 +10,13 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import only_text, output_file
+from headway.cli.line_io import output_file, read_text_or_stdin
 
 GROUP = CommandGroup.UNDERSTAND
 
 
 def inspect(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -77,7 +77,7 @@ def inspect(
         check_output_format(output)
     seen = inspect_text(
         load(model, device=device),
-        only_text(source),
+        read_text_or_stdin(source),
         target,
         name=str(model),
         alternatives=alternatives,

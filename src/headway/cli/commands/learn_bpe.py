@@ -13,7 +13,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import input_lines, input_name, output_file
+from headway.cli.line_io import input_name, output_file, read_input_lines
 from headway.errors import DataError
 from headway.text.visible_tokens import make_visible
 
@@ -51,7 +51,7 @@ def learn_bpe(
     from headway.text.bpe_learning import count_words, first_symbols, learn_merges
     from headway.text.tokenizer import readable_piece
 
-    counts = count_words(input_lines(corpus), split_digits=split_digits)
+    counts = count_words(read_input_lines(corpus), split_digits=split_digits)
     if not any(readable_piece(word).strip() for word in counts):
         raise DataError(f"{input_name(corpus)}: no text to learn from; expected at least one line that is not blank")
     learned = learn_merges(counts, min_frequency=min_frequency, examples=words or (), split_digits=split_digits)

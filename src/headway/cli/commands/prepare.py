@@ -16,9 +16,9 @@ GROUP = CommandGroup.TRAIN
 
 
 def prepare(
-    recipe: options.RecipeFile,
-    assignments: options.RecipeOverrides = None,
-    run: options.RunFolder = None,
+    recipe: options.RecipeArgument,
+    assignments: options.RecipeOverridesOption = None,
+    run: options.RunFolderOption = None,
     shard: Annotated[
         str,
         typer.Option(

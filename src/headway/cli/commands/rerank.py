@@ -15,7 +15,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import input_lines, output_file
+from headway.cli.line_io import output_file, read_input_lines
 from headway.cli.model_folders import MODEL
 from headway.errors import ConfigError, DataError
 
@@ -109,7 +109,7 @@ def rerank(
     elif source is None:
         raise ConfigError("models need the source text; pass its file with --source")
     else:
-        sources, folders = list(input_lines(source)), models or []
+        sources, folders = list(read_input_lines(source)), models or []
         for number, _, _ in lists:
             if not 1 <= number <= len(sources):
                 raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
@@ -231,7 +231,7 @@ def _tune(
     """Tune the weights on the odd lines, and report BLEU on both halves. The baseline is the first candidate."""
     from headway.calls.reranking import tune_on_odd_lines
 
-    truth = list(input_lines(references))
+    truth = list(read_input_lines(references))
     if wrong := [number for number in numbers if number > len(truth)]:
         raise DataError(f"a candidate is for line {wrong[0]}, but {references} has {len(truth):,} lines")
     if len({number % 2 for number in numbers}) < 2:
@@ -240,8 +240,11 @@ def _tune(
     tuned = tune_on_odd_lines(numbers, candidates, features, expected, target_language)
     values = tuned.weights.model_dump().values()
     print("weights:", *(f"{name} {value:g}" for name, value in zip(names, values, strict=True)), file=sys.stderr)
-    for name, half in {"tuned on odd lines": tuned.odd, "held-out even lines": tuned.even}.items():
-        print(f"{name}: BLEU {half.before:.2f} -> {half.after:.2f}; difference {half.difference}", file=sys.stderr)
+    for name, half in {"tuned on odd lines": tuned.odd_lines, "held-out even lines": tuned.even_lines}.items():
+        print(
+            f"{name}: BLEU {half.bleu_before:.2f} -> {half.bleu_after:.2f}; difference {half.difference}",
+            file=sys.stderr,
+        )
     return tuned.weights
 
 
@@ -267,7 +270,7 @@ def _lists(path: Path, *, every_line: bool) -> Iterator[CandidateList]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
-    for place, line in enumerate(input_lines(path), start=1):
+    for place, line in enumerate(read_input_lines(path), start=1):
         cells = line.split("\t")
         try:
             number, score, text = int(cells[0]), float(cells[1] or "-inf"), cells[2]

@@ -17,7 +17,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReport, process_lines, read_line_batches, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_line_batches, read_text_batches
 from headway.cli.loading import load_ensemble, open_language_model
 from headway.corpus.lines import LineReader
 from headway.errors import ConfigError, DataError, HeadwayError
@@ -31,7 +31,7 @@ _STANDARD = Path("-")
 
 
 def score(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: Annotated[
         str | None, typer.Argument(help="For a language model: a text. Default: the lines of --input.")
     ] = None,
@@ -85,7 +85,7 @@ def score(
         name, parse = f"{source} and {target}", cast("_Parse", partial(_pairs, source, target))
         scorer, used = _pair_scorer(model, other_models, device, precision, to, from_)
     else:
-        name, batches = text_batches(text, input_)
+        name, batches = read_text_batches(text, input_)
         parse = LineReader(name, "text").parse
         if capability == "continues":
             opened = open_language_model(model, device, precision)

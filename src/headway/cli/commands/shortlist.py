@@ -30,7 +30,7 @@ def shortlist(
     model.
     """
     from headway.bundle import Bundle
-    from headway.cli.line_io import input_lines
+    from headway.cli.line_io import read_input_lines
     from headway.engine.shortlist_file import write_shortlist
     from headway.errors import ConfigError
     from headway.interop.onnx import STEP_FILE
@@ -39,7 +39,7 @@ def shortlist(
     if (model / STEP_FILE).is_file():
         raise ConfigError(f"{model}: an ONNX model's graph contains its whole vocabulary; use the original model")
     bundle = Bundle.load(model)
-    sources, targets = list(input_lines(source)), list(input_lines(target))
+    sources, targets = list(read_input_lines(source)), list(read_input_lines(target))
     learned = learn_shortlist(bundle, sources, targets, targets_per_source=each, num_always=always)
     write_shortlist(learned, model)
     coverage = shortlist_coverage(bundle, learned, sources, targets)

@@ -17,10 +17,10 @@ from headway.cli import translation_options as shared
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
-from headway.cli.line_io import LineReport, process_lines, text_batches
-from headway.cli.loading import device_for_workers, say_in_main_process
-from headway.cli.long_files import LONG_FILE_LINES, batches_of_shard, is_long, translate_in_job
-from headway.cli.traces import TraceOption, refuse_with_trace
+from headway.cli.line_io import LineReport, process_lines, read_text_batches
+from headway.cli.loading import device_for_workers, print_in_main_process
+from headway.cli.long_files import LONG_FILE_LINES, batches_of_shard, is_long_translation, translate_in_job
+from headway.cli.traces import TraceOption, refuse_options_with_trace
 from headway.cli.translations import count_terms, report_terms
 from headway.errors import ConfigError, HeadwayError
 
@@ -37,7 +37,7 @@ _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", r"C:\Windows\System32\nvcuda.dll",
 
 
 def translate(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: options.TextArgument = None,
     source: options.TextInputOption = None,
     output: options.OutputOption = None,
@@ -125,7 +125,7 @@ def translate(
     )
     if trace:
         given = {"--pivot": pivot is not None, "--workers": workers > 1, "--mbr": mbr, "--alignment": alignment}
-        refuse_with_trace({"a document": found_format is not None, **given})
+        refuse_options_with_trace({"a document": found_format is not None, **given})
     from headway.corpus.translation import TranslationSettings
 
     settings = TranslationSettings(
@@ -154,7 +154,7 @@ def translate(
         format=format_,
         search=search,
     )
-    if text is None and found_format is None and shard is None and not trace and is_long(source, output):
+    if text is None and found_format is None and shard is None and not trace and is_long_translation(source, output):
         assert source is not None
         assert output is not None
         device_for_workers(device, workers)
@@ -173,7 +173,7 @@ def translate(
 
     if shard is not None and text is not None:
         raise ConfigError("--shard applies to the lines of --input; leave it out")
-    name, batches = text_batches(text, None if found_format else source, workers=workers)
+    name, batches = read_text_batches(text, None if found_format else source, workers=workers)
     first_line = 1
     if shard is not None:
         batches, first_line = batches_of_shard(source, shard, workers)
@@ -181,7 +181,7 @@ def translate(
     terms = None if glossary is None else Glossary.load(glossary)
     settings = settings.model_copy(update={"device": device_for_workers(device, workers)})
     keep_freed_memory()
-    load = partial(settings.load, say_in_main_process)
+    load = partial(settings.load, print_in_main_process)
     report = LineReport(name, on_error, translation_flags, first_line=first_line)
     languages: TranslateKeywords = {"target_language": to, "source_language": from_}
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:

@@ -12,7 +12,7 @@ from headway.cli import corpus_jobs as jobs
 
 
 def join(
-    folder: jobs.JobFolder,
+    folder: jobs.JobFolderArgument,
     output: Annotated[
         Path,
         typer.Option(
@@ -38,4 +38,4 @@ def join(
     joined = join_results(Plan(folder), output, verify=verify, failures=failed)
     print(f"headway: {output}: {joined.num_lines:,} lines, of which {joined.num_failed:,} failed", file=sys.stderr)
     if joined.num_failed:
-        raise typer.Exit(jobs.FAILED_LINES)
+        raise typer.Exit(jobs.FAILED_LINES_EXIT_CODE)

@@ -14,9 +14,9 @@ from headway.errors import ConfigError
 
 @jobs.with_job_options
 def score(
-    model: options.ModelFolder,
-    files: jobs.CorpusFiles,
-    output: jobs.NewJobFolder,
+    model: options.ModelArgument,
+    files: jobs.CorpusFilesArgument,
+    output: jobs.JobFolderOption,
     field: jobs.FieldOption = None,
     result_field: jobs.ResultFieldOption = None,
     target: Annotated[
@@ -63,7 +63,7 @@ def score(
     jobs.run_job(
         "score",
         settings,
-        jobs.input_groups(files, target),
+        jobs.group_inputs(files, target),
         output,
         records,
         job,

@@ -22,7 +22,7 @@ _WATCH_S = 5.0
 
 
 def status(
-    folder: jobs.JobFolder,
+    folder: jobs.JobFolderArgument,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the status again every five seconds until the job is done.")
     ] = False,
