@@ -15,7 +15,7 @@ from torch import Tensor
 from headway.diagrams.drawing import LINE_HEIGHT, Anchor, Box, Drawing, Mask, MaskRows, Style, area
 
 WIDTH = 172.0  # of a layer's box
-FRAME_HALF = WIDTH / 2 + 26.0  # distance from the center of a column to the edge of its frames
+FRAME_HALF_WIDTH = WIDTH / 2 + 26.0  # distance from the center of a column to the edge of its frames
 _GAP = 24.0  # distance between two boxes
 _SKIP = 16.0  # distance between a box and the residual connection beside it
 _CELL = 4.0  # cell size of a mask's picture
@@ -51,7 +51,7 @@ class Column:
         self._outward, self._inward = _ANCHORS[side]
         self._write(words, y)
 
-    def rise(self, height: float = _GAP, *, head: bool = True) -> None:
+    def draw_arrows(self, height: float = _GAP, *, head: bool = True) -> None:
         """Draw the arrows upward from the newest box, labeled with its output shape."""
         for x in self.ports if height else ():
             self.drawing.arrow(x, self.y, self.y - height, head=head)
@@ -59,15 +59,15 @@ class Column:
             self._write_shape()
         self.y -= height
 
-    def layer(
+    def add_layer(
         self, text: str, style: Style, weights: Iterable[Tensor] = (), *, shape: str = "", gap: float = _GAP,
         stacked: bool = False, reserved: float = 0.0,
     ) -> Box:  # fmt: skip
         """Place a box, and dashed lines to the boxes with the same weights."""
-        self.rise(gap)
+        self.draw_arrows(gap)
         weights = list(weights)
-        number = self.drawing.count(weights, self.copies)
-        if self.drawing.sizes and number:
+        number = self.drawing.count_new(weights, self.copies)
+        if self.drawing.show_sizes and number:
             text += f"\n{f'{self.copies} × ' if self.copies > 1 else ''}{number:,} weights"
         box = self.drawing.box(self.x, self.y, text, style, width=self.width, stacked=stacked, reserved=reserved)
         self._tie(weights, box)
@@ -75,29 +75,29 @@ class Column:
         self._unwritten = self.shape
         return box
 
-    def boxes(
+    def add_boxes(
         self, texts: Sequence[str], style: Style, gap: float, width: float, height: float, *, links: int = 0,
         weights: Sequence[Tensor] = (),
     ) -> list[Box]:  # fmt: skip
         """Place a box on each port. Arrows connect each box to the next (``links`` = 1), or to both neighbors (2)."""
         boxes = [self.drawing.box(x, self.y - gap, text, style, width=width, height=height)
                  for x, text in zip(self.ports, texts, strict=True)]  # fmt: skip
-        self.rise(gap)
+        self.draw_arrows(gap)
         self.y, apart = boxes[0].top, 8 * (links - 1)
         for left, right in pairwise(boxes) if links else ():
-            self.drawing.arrow(left.right, left.middle - apart, right.left, along="x")
+            self.drawing.arrow(left.right, left.center_y - apart, right.left, along="x")
             if links > 1:
-                self.drawing.arrow(right.left, left.middle + apart, left.right, along="x")
+                self.drawing.arrow(right.left, left.center_y + apart, left.right, along="x")
         self._tie(weights, boxes[0], boxes[-1])
         return boxes
 
-    def end(self, *words: str) -> None:
+    def draw_outputs(self, *words: str) -> None:
         """Draw an arrow for each output at the end of the column, and write the names of the outputs."""
         self.ports = self.ports if len(words) == len(self.ports) else [self.x]
-        self.rise()
+        self.draw_arrows()
         self._write(words, self.y - 4)
 
-    def attention(self, text: str, weights: Iterable[Tensor], mask: MaskRows, memory: Column | None) -> None:
+    def add_attention(self, text: str, weights: Iterable[Tensor], mask: MaskRows, memory: Column | None) -> None:
         """Place an attention layer with arrows for its values, keys and queries, and a picture of its mask.
 
         Keys and values come from the end of the column ``memory`` or, if it is None, from the box below.
@@ -117,37 +117,37 @@ class Column:
         for port, name in ((value, "V"), (key, "K"), (query, "Q")):
             self.drawing.text(port + 5, bottom + 12, name, "small", "start")
         self.y, size = bottom, _CELL * len(mask)
-        box = self.layer(text, "attention", weights, gap=0.0, reserved=size + 8)
-        self.drawing.shapes.append(Mask(box.right - size - 7, box.middle - size / 2, _CELL, mask))
+        box = self.add_layer(text, "attention", weights, gap=0.0, reserved=size + 8)
+        self.drawing.shapes.append(Mask(box.right - size - 7, box.center_y - size / 2, _CELL, mask))
 
-    def plus(self) -> None:
+    def add_plus_sign(self) -> None:
         """Place a plus sign for an addition."""
-        self.rise()
+        self.draw_arrows()
         self.newest = self._circle(self.x, self.y - 10, "+")
         self.y = self.newest.top
 
     def add_from_side(self, text: str, weights: Iterable[Tensor] = (), sign: str = "") -> None:
         """Place a box whose output is added to the column, such as a positional encoding. ``sign`` is its function."""
-        number, width = self.drawing.count(weights), 100 if sign else 116
-        text += f"\n{number:,} weights" if self.drawing.sizes and number else ""
+        number, width = self.drawing.count_new(weights), 100 if sign else 116
+        text += f"\n{number:,} weights" if self.drawing.show_sizes and number else ""
         x = self.x + self.side * ((62 if sign else 28) + width / 2)
         box = self.drawing.box(x, self.y - 14, text, "embedding", width=width)
         start = box.left if self.side > 0 else box.right
         if sign:
-            circle = self._circle(self.x + self.side * 36, box.middle, sign)
-            self.drawing.arrow(start, box.middle, circle.center + 10 * self.side, along="x", head=False)
-            start = circle.center - 10 * self.side
-        self.rise(self.y - box.middle - 10)
-        self.drawing.arrow(start, box.middle, self.x + 10 * self.side, along="x")
-        self.y = self._circle(self.x, box.middle, "+").top
-        self.rise(max(self.y - box.top, 0.0), head=False)
+            circle = self._circle(self.x + self.side * 36, box.center_y, sign)
+            self.drawing.arrow(start, box.center_y, circle.center_x + 10 * self.side, along="x", head=False)
+            start = circle.center_x - 10 * self.side
+        self.draw_arrows(self.y - box.center_y - 10)
+        self.drawing.arrow(start, box.center_y, self.x + 10 * self.side, along="x")
+        self.y = self._circle(self.x, box.center_y, "+").top
+        self.draw_arrows(max(self.y - box.top, 0.0), head=False)
 
-    def skip(self, start: float) -> None:
+    def draw_residual(self, start: float) -> None:
         """Draw a residual connection from the line at y = ``start`` to the side of the newest box."""
         outer, end = self.x + self.side * (WIDTH / 2 + _SKIP), self.newest
-        self.drawing.arrow(self.x, start, outer, end.middle, end.right if self.side > 0 else end.left, along="x")
+        self.drawing.arrow(self.x, start, outer, end.center_y, end.right if self.side > 0 else end.left, along="x")
 
-    def branches(self) -> list[Column]:
+    def fork(self) -> list[Column]:
         """Return two columns that start from this column's current value, one on each side of it."""
         branches = []
         for side in (-1, 1):
@@ -157,23 +157,23 @@ class Column:
         return branches
 
     def join(self, branches: list[Column]) -> None:
-        """Add the outputs of ``branches`` to this column's current value."""
-        self.rise(self.y - min(branch.y for branch in branches), head=False)
-        self.plus()
+        """Add the outputs of ``fork`` to this column's current value."""
+        self.draw_arrows(self.y - min(branch.y for branch in branches), head=False)
+        self.add_plus_sign()
         for branch in branches:
-            self.drawing.arrow(branch.x, branch.y, self.newest.middle, self.x + 10 * branch.side)
+            self.drawing.arrow(branch.x, branch.y, self.newest.center_y, self.x + 10 * branch.side)
 
     @contextmanager
-    def repeat(self, count: int, label: str, words: str) -> Iterator[None]:
-        """Draw a frame around everything placed inside the context: a block that is repeated ``count`` times."""
+    def frame_repeated(self, count: int, label: str, words: str) -> Iterator[None]:
+        """Draw a frame around everything placed inside the context: a block that is repeated ``count_new`` times."""
         place = len(self.drawing.shapes)
-        self.rise(head=False)
+        self.draw_arrows(head=False)
         bottom, self.copies = self.y + 6, count
         yield
         self.copies, self._unwritten = 1, self.shape
-        self.rise(12, head=False)
+        self.draw_arrows(12, head=False)
         boxes = [shape for shape in self.drawing.shapes[place:] if isinstance(shape, Box)]
-        half = max(abs(edge - self.x) for box in boxes for edge in (box.left, box.right)) + FRAME_HALF - WIDTH / 2
+        half = max(abs(edge - self.x) for box in boxes for edge in (box.left, box.right)) + FRAME_HALF_WIDTH - WIDTH / 2
         self.drawing.shapes.insert(place, Box(self.x - half, self.y, self.x + half, bottom, (), "frame"))
         x, y = self.x + self.side * (half + 7), (self.y + bottom) / 2 - LINE_HEIGHT
         self.drawing.text(x, y, label, "count", self._outward)
@@ -188,7 +188,7 @@ class Column:
 
     def _write_shape(self) -> None:
         """Write the shape of the newest output beside the arrow above it, unless it has been written."""
-        if self.drawing.sizes and self._unwritten:
+        if self.drawing.show_sizes and self._unwritten:
             self.drawing.text(self.x - 6 * self.side, self.y - 6, self._unwritten, "small", self._inward)
             self._unwritten = ""
 
@@ -202,6 +202,6 @@ class Column:
                 text((owner.right + box.left) / 2, y + 12, "same weights", "small")
             elif owner:
                 x = self.drawing.bounds()[2] + 18
-                arrow(owner.right, owner.middle, x, box.middle, box.right, along="x", head=False, dashed=True)
-                text(x - 4, (owner.middle + box.middle) / 2, "same weights", "small", upright=True)
+                arrow(owner.right, owner.center_y, x, box.center_y, box.right, along="x", head=False, dashed=True)
+                text(x - 4, (owner.center_y + box.center_y) / 2, "same weights", "small", upright=True)
         owners.update(dict.fromkeys(weights, last or box))

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from headway.config import flat_items
-from headway.diagrams.attention import attention_uses, draw_attention
+from headway.diagrams.attention import attention_variants, draw_attention
 from headway.diagrams.cell import draw_cell
 from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask
 from headway.diagrams.recurrent import draw_recurrent
 from headway.diagrams.transformer import draw_classifier, draw_language_model, draw_transformer
-from headway.diagrams.unrolled import Tokens, draw_recurrent_language_model, draw_words
+from headway.diagrams.unrolled import Tokens, draw_blocks_over_tokens, draw_recurrent_language_model
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, Model
 from headway.nn.recurrent import RecurrentLayer
@@ -39,8 +39,11 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
     Raises:
         ConfigError: The model does not support the level, or its architecture is defined by another package.
     """
-    title = name_of(model) + {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}[level]
-    uses = attention_uses(model)
+    title = (
+        architecture_name(model)
+        + {"model": "", "block": ": blocks", "cell": ": cells", "attention": ": attention"}[level]
+    )
+    uses = attention_variants(model)
     cells = {name: part for name, part in model.named_modules() if isinstance(part, RecurrentLayer)}
     whole = partial(_KINDS[model.config.kind][1], model)
     levels: dict[Level, Callable[[Drawing], None]] = {"model": whole}
@@ -52,7 +55,7 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
         levels["attention"] = partial(draw_attention, uses)
     if level not in levels:
         raise ConfigError(f"level = {level!r}: this model has only the levels {', '.join(levels)}")
-    drawing = Drawing(title, sizes=shapes, steps=level == "block")
+    drawing = Drawing(title, show_sizes=shapes, show_steps=level == "block")
     levels[level](drawing)
     weights = sum(parameter.numel() for parameter in model.parameters())
     drawing.caption = f"{weights:,} weights. {drawing.caption}{describe_options(model.config)}"
@@ -61,11 +64,11 @@ def draw(model: Model, *, level: Level = "model", shapes: bool = False) -> Drawi
 
 def draw_tokens(model: Model, drawing: Drawing, tokens: Tokens) -> None:
     """Draw a model over its input tokens and the tokens that it predicts."""
-    draw_unrolled = _KINDS[model.config.kind][1] if "recurrent" in model.config.kind else draw_words
+    draw_unrolled = _KINDS[model.config.kind][1] if "recurrent" in model.config.kind else draw_blocks_over_tokens
     draw_unrolled(model, drawing, tokens)
 
 
-def name_of(model: Model) -> str:
+def architecture_name(model: Model) -> str:
     """Return the name of a model's architecture.
 
     Raises:
@@ -73,7 +76,7 @@ def name_of(model: Model) -> str:
     """
     if (kind := model.config.kind) not in _KINDS:
         raise ConfigError(f"model.kind = {kind!r} has no drawing, because it was added by another package")
-    without = kind == "recurrent" and not attention_uses(model)
+    without = kind == "recurrent" and not attention_variants(model)
     return _KINDS[kind][0] + (" without attention" if without else "")
 
 
@@ -90,7 +93,7 @@ def describe_options(config: ArchitectureConfig) -> str:
     ) + "."  # fmt: skip
 
 
-def with_caption(drawing: Drawing) -> Drawing:
+def add_caption(drawing: Drawing) -> Drawing:
     """Add title, legend and caption around the shapes, wrapped to the shapes' width or to two thirds of a page."""
     left, top, right, y = drawing.bounds()
     drawing.text(left, top - 18, drawing.title, "title", "start")

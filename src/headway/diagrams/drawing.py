@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from headway.diagrams.text_width import FONT_SIZES, text_width, wrapped
+from headway.diagrams.text_width import FONT_SIZES, text_width, wrap_text
 
 PAGE_WIDTH, LINE_HEIGHT = 640.0, 15.0
 Style = Literal[
@@ -41,12 +41,12 @@ class Box:
     reserved: float = 0.0
 
     @property
-    def center(self) -> float:
+    def center_x(self) -> float:
         """The x coordinate of the center."""
         return (self.left + self.right) / 2
 
     @property
-    def middle(self) -> float:
+    def center_y(self) -> float:
         """The y coordinate of the center."""
         return (self.top + self.bottom) / 2
 
@@ -110,8 +110,8 @@ class Drawing:
 
     Attributes:
         title: One line that describes what is drawn.
-        sizes: Whether to write tensor shapes beside arrows and numbers of weights in boxes.
-        steps: Whether to draw a box for each step of a block instead of each sub-layer.
+        show_sizes: Whether to write tensor shapes beside arrows and numbers of weights in boxes.
+        show_steps: Whether to draw a box for each step of a block instead of each sub-layer.
         shapes: The shapes, in the order in which they are drawn.
         caption: Sizes and options of the model, written below the shapes.
         weights: The number of weights of each layer, including its copies. Shared weights are counted once.
@@ -119,8 +119,8 @@ class Drawing:
     """
 
     title: str
-    sizes: bool = False
-    steps: bool = False
+    show_sizes: bool = False
+    show_steps: bool = False
     shapes: list[Shape] = field(default_factory=list)
     caption: str = ""
     weights: list[int] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Drawing:
     ) -> Box:  # fmt: skip
         """Add a box above ``bottom``. Its text is wrapped to ``width``; by default, the width fits the text."""
         width = width or max(text_width(line, "box") for line in text.split("\n")) + 16
-        lines = tuple(part for line in text.split("\n") for part in wrapped(line, width - reserved - 8, "box"))
+        lines = tuple(part for line in text.split("\n") for part in wrap_text(line, width - reserved - 8, "box"))
         top = bottom - (height or LINE_HEIGHT * len(lines) + 9)
         box = Box(center - width / 2, top, center + width / 2, bottom, lines, style, stacked, reserved)
         self.shapes.append(box)
@@ -146,7 +146,7 @@ class Drawing:
 
     def paragraph(self, x: float, y: float, text: str, width: float, anchor: Anchor = "start") -> float:
         """Add text below ``y``, wrapped to ``width``, and return the y of its last line."""
-        for line in wrapped(text.replace(" = ", "\u00a0=\u00a0"), width, "small"):
+        for line in wrap_text(text.replace(" = ", "\u00a0=\u00a0"), width, "small"):
             y += LINE_HEIGHT
             self.text(x, y, line, "small", anchor)
         return y
@@ -161,7 +161,7 @@ class Drawing:
             points.append((x, y))
         self.shapes.append(Arrow(tuple(point for point, _ in groupby(points)), head, dashed))
 
-    def count(self, weights: Iterable[Tensor], copies: int = 1) -> int:
+    def count_new(self, weights: Iterable[Tensor], copies: int = 1) -> int:
         """Return the number of weights, excluding weights that have been counted before."""
         new = {weight: None for weight in weights if weight not in self.owners}
         self.owners.update(new)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.diagrams.drawing import LINE_HEIGHT, Box, Drawing, Style
 from headway.diagrams.head_input import HeadInput
-from headway.diagrams.text_width import shortened
+from headway.diagrams.text_width import truncate_to_width
 from headway.nn.attention import record_attention
 
 _CELL = 38.0  # width of a matrix cell
@@ -33,8 +33,10 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
         text = f"W for {name}\n{x.size(1):,} × {part.size(1):,}"
         matrix = drawing.box(place * _APART, source.top - 44, text, "linear", width=110)
         _elbow(drawing, source, matrix)
-        box = _matrix(drawing, matrix.center, matrix.top - 20, f"{name} of head 1", part, tokens, "state", name == "Q")
-        drawing.arrow(matrix.center, matrix.top, box.bottom)
+        box = _matrix(
+            drawing, matrix.center_x, matrix.top - 20, f"{name} of head 1", part, tokens, "state", name == "Q"
+        )
+        drawing.arrow(matrix.center_x, matrix.top, box.bottom)
         shown.append(box)
     center = -_APART / 2
     title = f"Scores: Q Kᵀ / √{attention.d_key}" if attention.score is None else "Scores of Q and K"
@@ -48,7 +50,7 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     mixture, bottom = weights @ kv.values[0, 0], normed.top - 48 - LINE_HEIGHT
     mixed = _matrix(drawing, _APART / 4, bottom, "Mixture: weights × V", mixture, tokens, "state")
     _elbow(drawing, normed, mixed, LINE_HEIGHT)
-    drawing.arrow(shown[2].center, shown[2].top - 18, mixed.middle, mixed.right)
+    drawing.arrow(shown[2].center_x, shown[2].top - 18, mixed.center_y, mixed.right)
     row = tokens[min(1, len(tokens) - 1)].strip()
     drawing.caption = f"Head 1 of the first block ({head.side} self-attention), rounded; the row of “{row}” is bold. "
 
@@ -70,14 +72,14 @@ def _matrix(
     drawing.text(box.left, box.top - 5 - heading, title, "small", "start")
     columns = [box.left + cell * (column + 1) - 2 for column in range(count)]
     for x, token in zip(columns if heading else (), tokens, strict=False):
-        drawing.text(x, box.top - 5, shortened(token, cell - 4, "small"), "small", "end")
+        drawing.text(x, box.top - 5, truncate_to_width(token, cell - 4, "small"), "small", "end")
     columns += [box.right - 6] * more
     for number, row in enumerate(numbers):
         y, is_bold = box.top + 15 + number * LINE_HEIGHT, bold and number == min(1, len(numbers) - 1)
         for x, value in zip(columns, row, strict=True):
             drawing.text(x, y, value, "bold" if is_bold else "code", "end")
         role = "bold" if is_bold else "small"
-        drawing.text(box.left - 6, y, shortened(tokens[number], 52, role), role, "end")
+        drawing.text(box.left - 6, y, truncate_to_width(tokens[number], 52, role), role, "end")
     return box
 
 
@@ -92,4 +94,4 @@ def _elbow(drawing: Drawing, lower: Box, upper: Box, heading: float = 0.0, port:
     The arrow ends ``port`` to the right of the center.
     """
     start = lower.top - 18 - heading
-    drawing.arrow(lower.center, start, start - 10, upper.center + port, upper.bottom)
+    drawing.arrow(lower.center_x, start, start - 10, upper.center_x + port, upper.bottom)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.diagrams.draw import draw, with_caption
+from headway.diagrams.draw import add_caption, draw
 from headway.diagrams.svg import to_svg
 from headway.errors import ConfigError
 from headway.models.base import Model
@@ -16,7 +16,7 @@ DRAWING_FILE = "model.svg"
 def add_drawing(folder: Path, model: Model) -> None:
     """Draw a model into its folder, and add the drawing to its card. Architectures of other packages are skipped."""
     try:
-        drawing = with_caption(draw(model))
+        drawing = add_caption(draw(model))
     except ConfigError:
         return
     atomic_write_text(folder / DRAWING_FILE, to_svg(drawing))

@@ -67,9 +67,11 @@ def _elements(shape: Shape) -> Iterator[str]:
         case Box(left, top, right, bottom, lines, style, stacked, reserved):
             for behind in (8, 4, 0) if stacked else (0,):
                 yield _rectangle(left + behind, top - behind, right - left, bottom - top, style)
-            y = shape.middle - LINE_HEIGHT * (len(lines) - 1) / 2 + 4
+            y = shape.center_y - LINE_HEIGHT * (len(lines) - 1) / 2 + 4
             for number, line in enumerate(lines):
-                yield from _elements(Text(shape.center - reserved / 2, y + number * LINE_HEIGHT, line, "box", "middle"))
+                yield from _elements(
+                    Text(shape.center_x - reserved / 2, y + number * LINE_HEIGHT, line, "box", "middle")
+                )
         case Text(x, y, text, role, anchor, upright):
             more = f' transform="rotate(-90 {_number(x)} {_number(y)})"' if upright else ""
             more += ' xml:space="preserve"' if role == "code" else ""

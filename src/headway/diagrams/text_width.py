@@ -35,7 +35,7 @@ def text_width(text: str, role: str = "label") -> float:
     return (_WIDER if role in BOLD else 1.0) * FONT_SIZES[role] * sum(map(_width, text))
 
 
-def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
+def wrap_text(text: str, width: float, role: str = "label") -> Iterator[str]:
     """Yield lines of at most ``width`` pixels, broken between words. A word that is longer than a line is split."""
     line = ""
     for word in text.split(" "):
@@ -53,7 +53,7 @@ def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
     yield line
 
 
-def shortened(text: str, width: float, role: str = "label") -> str:
+def truncate_to_width(text: str, width: float, role: str = "label") -> str:
     """Return ``text``, truncated with an ellipsis if it is wider than ``width``. Blank text is shown as ␣."""
     shown = text = text if text.strip() else "␣"
     while text and text_width(shown, role) > width:

@@ -38,7 +38,7 @@ _AXES: dict[Side, str] = {
 }
 
 
-def figure(
+def plot_inspection(
     inspection: Inspection, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> Figure:
     """Return the picture of an inspection.

@@ -21,7 +21,7 @@ _LONGEST = 24  # maximum number of characters shown of a name
 _STYLE = {"font.size": 9}
 
 
-def figure(report: ClassificationReport) -> Figure:
+def plot_confusion_matrix(report: ClassificationReport) -> Figure:
     """Return the confusion matrix as a matplotlib figure."""
     counts = np.array(report.confusion)
     size = len(counts)

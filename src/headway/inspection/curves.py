@@ -80,7 +80,7 @@ def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> 
     unique = len({run.resolve().name for run in runs}) == len(runs)
     begun = [run for run in runs if any(record["kind"] == "train" for record in _records(run / "metrics.jsonl"))]
     curves = [read_curves(run, run.resolve().name if unique else str(run), x_axis) for run in begun or runs]
-    save_picture(figure(curves, x_axis), output)
+    save_picture(plot_curves(curves, x_axis), output)
     return [run for run in runs if run not in begun]
 
 
@@ -162,7 +162,7 @@ def _is_record(record: object) -> bool:
 
 
 @figure_style(_STYLE)
-def figure(curves: Sequence[Curves], x_axis: str) -> Figure:
+def plot_curves(curves: Sequence[Curves], x_axis: str) -> Figure:
     """Return the learning curves of some runs as one figure."""
     scored = dict.fromkeys(run.metric for run in curves if len(run.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]

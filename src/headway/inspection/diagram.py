@@ -9,7 +9,7 @@ import torch
 
 from headway.bundle import AnyBundle, build_without_initialization, load_outline
 from headway.config import spelling_hint
-from headway.diagrams.draw import Level, draw, with_caption
+from headway.diagrams.draw import Level, add_caption, draw
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.svg import to_svg
 from headway.errors import ConfigError
@@ -89,7 +89,7 @@ def diagram(
 def _finished(drawing: Drawing, note: str = "") -> Diagram:
     """Convert a drawing to a diagram. ``note`` is appended to its caption."""
     drawing.caption += note
-    return Diagram(to_svg(with_caption(drawing)), drawing.title, drawing.caption, drawing.description())
+    return Diagram(to_svg(add_caption(drawing)), drawing.title, drawing.caption, drawing.description())
 
 
 def check_output_format(path: Path) -> None:
@@ -126,7 +126,7 @@ def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
     return model, f" The weights are those for a vocabulary of {vocab_size:,} tokens{classes}."
 
 
-def outline_of(bundle: AnyBundle) -> Model:
+def build_outline(bundle: AnyBundle) -> Model:
     """Build a bundle's model in its plain form on the meta device, whatever its optimized form in memory."""
     source, *target = (tokenizer.vocab_size for tokenizer in bundle.tokenizers.values())
     with torch.device("meta"):

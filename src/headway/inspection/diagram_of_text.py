@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.bundle import load_bundle
-from headway.diagrams.draw import Level, describe_options, draw_tokens, name_of
+from headway.diagrams.draw import Level, architecture_name, describe_options, draw_tokens
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.head import draw_head
 from headway.diagrams.head_input import first_attention
@@ -27,7 +27,7 @@ def draw_text(folder: Path, text: str, level: Level) -> Drawing:
     if level not in ("model", "attention"):
         raise ConfigError(f"level = {level!r} cannot show a text; choose model or attention, or leave out the text")
     bundle = load_bundle(folder)
-    drawing = Drawing(f"{name_of(bundle.model)}: “{text}”")
+    drawing = Drawing(f"{architecture_name(bundle.model)}: “{text}”")
     if level == "attention":
         _draw_head(bundle, text, drawing)
     else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from headway.errors import BundleError, ConfigError
-from headway.inspection.attention_plots import figure
+from headway.inspection.attention_plots import plot_inspection
 from headway.inspection.capture import CapturedMap, Kind, capture
 from headway.inspection.html_page import render_html
 from headway.inspection.inspect_language_model import DEFAULT_NEW_TOKENS, inspect_language_model
@@ -181,7 +181,7 @@ def write_inspection(
         name = "Translation" if inspection.prompt_length is None else "Continuation"
         return atomic_write_text(output, f"{decoding_trace(inspection)}\n{name}: {inspection.target}\n")
     if output.suffix.lower() in PICTURE_FORMATS:
-        return save_picture(figure(inspection, kind=kind, layer=layer, head=head), output)
+        return save_picture(plot_inspection(inspection, kind=kind, layer=layer, head=head), output)
     if output.suffix.lower() == ".html":
         text = render_html(inspection, kind, layer, head)
     else:

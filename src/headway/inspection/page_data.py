@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headway.inspection.results import AttentionMap, Inspection, Side
 
 MAX_DRAWN_TOKENS = 200  # for each side; longer texts would be illegible in a picture and slow in a page
-PAGE_WEIGHT = 65_535  # integer that represents a weight of 1 in files, whose size is not critical
-SMALL_WEIGHT = 255  # integer that represents a weight of 1 in replies: half the size, in steps of 0.4 %
+PAGE_MAX_WEIGHT = 65_535  # integer that represents a weight of 1 in files, whose size is not critical
+REPLY_MAX_WEIGHT = 255  # integer that represents a weight of 1 in replies: half the size, in steps of 0.4 %
 
 
-def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str, Any]:
+def page_data(inspection: Inspection, max_weight: int = PAGE_MAX_WEIGHT) -> dict[str, Any]:
     """Return the values of an inspection as JSON data.
 
     If the text has more than :data:`MAX_DRAWN_TOKENS` tokens, ``kinds`` is empty, and ``omitted`` contains the reason.
@@ -88,4 +88,4 @@ def _kind(kind: Kind, inspection: Inspection, max_weight: int) -> dict[str, Any]
 
 def _packed(each: AttentionMap, max_weight: int) -> str:
     steps = (each.weights.clamp(0, 1) * max_weight).round().to(torch.int32).numpy()
-    return base64.b64encode(steps.astype("u1" if max_weight <= SMALL_WEIGHT else "<u2").tobytes()).decode("ascii")
+    return base64.b64encode(steps.astype("u1" if max_weight <= REPLY_MAX_WEIGHT else "<u2").tobytes()).decode("ascii")

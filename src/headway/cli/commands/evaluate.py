@@ -239,10 +239,10 @@ def _evaluate_classifier(
         with output_file(output) as file:
             file.writelines(map(format_label_line, results))
     if confusion is not None:
-        from headway.inspection.confusion_matrix import figure
+        from headway.inspection.confusion_matrix import plot_confusion_matrix
         from headway.inspection.picture_files import save_picture
 
-        save_picture(figure(report), confusion)
+        save_picture(plot_confusion_matrix(report), confusion)
 
 
 def _evaluate_language_model(
