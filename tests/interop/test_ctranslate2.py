@@ -30,7 +30,7 @@ from headway.errors import ConfigError, MissingPackageError
 from headway.interop.ctranslate2 import quantization_types, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
-from headway.interop.supported import as_transformer
+from headway.interop.supported import require_transformer
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
@@ -117,7 +117,7 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
     table[4:, 0], table[4:, 1] = np.arange(4, size), np.roll(np.arange(4, size), 1)
     lists = Shortlist(np.array([EOS, 5], dtype=np.int32), table)
     write_ctranslate2(bundle, tmp_path, shortlist=lists)
-    engine = SearchTransformer(as_transformer(bundle, "the test"), shortlist=lists)
+    engine = SearchTransformer(require_transformer(bundle, "the test"), shortlist=lists)
     names = token_names(bundle.source_tokenizer)
     for source in sentences(bundle)[0]:
         request = Request(source=tuple(source), limit=LIMIT)

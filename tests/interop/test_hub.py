@@ -178,7 +178,11 @@ FAULTS: dict[str, tuple[Callable[[Repository], None], dict[str, str], str]] = {
     "truncated": (serve_in_place(WEIGHTS, lambda content: content[:-9]), {}, "the download is incomplete"),
     "a wrong hash": (serve_in_place(WEIGHTS, flip), {}, r"model.safetensors is damaged: its hash is"),
     "a small file's wrong hash": (serve_in_place("vocab.json", flip), {}, "vocab.json is damaged"),
-    "no config": (lambda repository: repository.files.__delitem__("config.json"), {}, "contains neither a config.json nor a CTr"),
+    "no config": (
+        lambda repository: repository.files.__delitem__("config.json"),
+        {},
+        "neither a config.json nor a CTr",
+    ),
     "offline": (change(), {"HF_HUB_OFFLINE": "1"}, "not in the cache, and the client is offline"),
     "no network": (change(), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "the Hub cannot be reached"),
 }

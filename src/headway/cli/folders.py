@@ -12,9 +12,9 @@ def sibling_folder(folder: Path, suffix: str) -> Path:
 
     For a converted model from the Hub, the result is NAME-SUFFIX in the working directory.
     """
-    from headway.interop.hub.converted import title_of_converted
+    from headway.interop.hub.converted import converted_model_title
 
-    if (title := title_of_converted(folder)) is not None:
+    if (title := converted_model_title(folder)) is not None:
         return Path(f"{title}-{suffix}")
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.parent / f"{named.name}-{suffix}"

@@ -40,9 +40,9 @@ def folder_of_model(source: Path) -> Path:
     """Return the folder of a model. A model from the Hub is downloaded and converted if necessary."""
     from headway.interop.hub import model_folder
     from headway.interop.hub.converted import find_converted
-    from headway.interop.hub.names import parse_model
+    from headway.interop.hub.names import parse_model_source
 
-    model = parse_model(source)
+    model = parse_model_source(source)
     if not isinstance(model, Path) and find_converted(model) is None:
         prepare_client()
         if sys.stderr.isatty():

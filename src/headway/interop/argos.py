@@ -76,7 +76,7 @@ def is_argos(path: Path) -> bool:
 
 
 @contextmanager
-def opened_package(path: Path) -> Iterator[ArgosPackage]:
+def open_package(path: Path) -> Iterator[ArgosPackage]:
     """Yield a package, unpacked into a temporary folder if it is an archive.
 
     Raises:

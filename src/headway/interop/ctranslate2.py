@@ -21,7 +21,15 @@ from headway.bundle import Bundle, LanguageModelBundle
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, as_transformer, refuse_unsupported
+from headway.interop.supported import (
+    ANY,
+    COMMON,
+    EQUAL_HEADS,
+    GATE_ACTIVATIONS,
+    Supported,
+    refuse_unsupported,
+    require_transformer,
+)
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.decoder_only import DecoderOnly
 from headway.models.transformer import Transformer
@@ -36,7 +44,7 @@ _ACTIVATIONS = {
     "silu": "SWISH",
     "sigmoid": "Sigmoid",
 }  # Headway's names: CTranslate2's names
-PARTS = {  # path in CTranslate2's layer specification: the modules of a block whose weights are stacked there
+BLOCK_PARTS = {  # path in CTranslate2's layer specification: the block's modules whose weights are stacked there
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
     "self_attention.layer_norm": ("attention_residual.norm",),
@@ -48,13 +56,17 @@ PARTS = {  # path in CTranslate2's layer specification: the modules of a block w
     "ffn.linear_1": ("feed_forward.outer",),
     "ffn.layer_norm": ("feed_forward_residual.norm",),
 }
-GATED_PARTS = {**PARTS, "ffn.linear_0": ("feed_forward.gate",), "ffn.linear_0_noact": ("feed_forward.inner",)}
+GATED_BLOCK_PARTS = {
+    **BLOCK_PARTS,
+    "ffn.linear_0": ("feed_forward.gate",),
+    "ffn.linear_0_noact": ("feed_forward.inner",),
+}
 SUPPORTED: Supported = {
     **COMMON,
     **EQUAL_HEADS,
     **dict.fromkeys(("max_length", "position_offset", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("norm_epsilon", "rotary_base", "rotary_fraction"), ANY),
-    "activation": ("relu", "gelu", "silu", *GATES),
+    "activation": ("relu", "gelu", "silu", *GATE_ACTIVATIONS),
     "norm": ("post", "pre"),
     "positions": ("sinusoidal", "learned", "rotary"),
     "sinusoid_layout": ("interleaved", "halves"),
@@ -63,12 +75,12 @@ SUPPORTED: Supported = {
 }
 
 
-LANGUAGE_MODEL: Supported = {
+SUPPORTED_LANGUAGE_MODEL: Supported = {
     **COMMON,
     **dict.fromkeys(("max_length", "scale_embedding", "output_bias", "tie", "parallel", "norm_epsilon"), ANY),
     **dict.fromkeys(("num_kv_heads", "rotary_base", "rotary_fraction", "rotary_scaling", "qk_norm"), ANY),
     **dict.fromkeys(("d_key", "d_value"), ANY),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATES),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATE_ACTIVATIONS),
     "norm": ("post", "pre"),
     "norm_kind": ("layer", "rms"),
     "bias": ("all", "qkv", "none"),
@@ -105,14 +117,16 @@ def write_ctranslate2(
     """
     package = _package()
     _check_quantization(quantization)
-    model = as_transformer(bundle, "CTranslate2")
+    model = require_transformer(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED, __name__)
     options: dict[str, Any] = {
         "pre_norm": config.norm == "pre",
-        "activation": package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
+        "activation": package.specs.Activation[
+            _ACTIVATIONS[GATE_ACTIVATIONS.get(config.activation, config.activation)]
+        ],
         "layernorm_embedding": config.embedding_norm,
-        "ffn_glu": config.activation in GATES,
+        "ffn_glu": config.activation in GATE_ACTIVATIONS,
     }
     if config.positions == "rotary":
         width = config.d_model // config.num_heads
@@ -159,7 +173,7 @@ def write_generator(
             f"model.kind = {model.config.kind!r} cannot be exported to CTranslate2; supported: decoder_only"
         )
     config = model.config
-    refuse_unsupported(config, "CTranslate2", LANGUAGE_MODEL, __name__)
+    refuse_unsupported(config, "CTranslate2", SUPPORTED_LANGUAGE_MODEL, __name__)
     scaling, width = config.rotary_scaling, config.d_key or config.d_model // config.num_heads
     if scaling is not None and scaling.kind != "linear":
         raise ConfigError(f"rotary_scaling = {scaling.kind!r} cannot be exported to CTranslate2; supported: linear")
@@ -173,12 +187,12 @@ def write_generator(
             f"{name} = {getattr(config, name)} cannot be exported to CTranslate2; supported: the same width for keys "
             "and values"
         )
-    gated = config.activation in GATES
+    gated = config.activation in GATE_ACTIVATIONS
     spec = package.specs.TransformerDecoderModelSpec.from_config(
         config.decoder_layers,
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
+        activation=package.specs.Activation[_ACTIVATIONS[GATE_ACTIVATIONS.get(config.activation, config.activation)]],
         ffn_glu=gated,
         rms_norm=config.norm_kind == "rms",
         rotary_dim=round(width * config.rotary_fraction) if config.positions == "rotary" else None,
@@ -223,7 +237,7 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
         decoder.position_encodings.encodings = _position_table(model.positions, max_positions)
     if config.norm == "pre":
         fill(decoder.layer_norm, "decoder.norm")
-    parts = dict(GATED_PARTS if config.activation in GATES else PARTS)
+    parts = dict(GATED_BLOCK_PARTS if config.activation in GATE_ACTIVATIONS else BLOCK_PARTS)
     if config.parallel:
         parts["input_layer_norm"] = parts.pop("self_attention.layer_norm")
         parts["post_attention_layer_norm"] = parts.pop("ffn.layer_norm")
@@ -279,7 +293,7 @@ def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
         else:
             part.weight, part.bias = stacked
 
-    parts = GATED_PARTS if model.config.activation in GATES else PARTS
+    parts = GATED_BLOCK_PARTS if model.config.activation in GATE_ACTIVATIONS else BLOCK_PARTS
     for side, stack, theirs in (("source", "encoder", spec.encoder), ("target", "decoder", spec.decoder)):
         embedding = getattr(model, f"{side}_embedding")
         embeddings = theirs.embeddings[0] if stack == "encoder" else theirs.embeddings

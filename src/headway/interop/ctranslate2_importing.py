@@ -29,9 +29,9 @@ from torch import Tensor
 
 from headway.bundle import build_without_initialization
 from headway.errors import BundleError
-from headway.interop.ctranslate2 import GATED_PARTS, PARTS
+from headway.interop.ctranslate2 import BLOCK_PARTS, GATED_BLOCK_PARTS
 from headway.interop.ctranslate2_options import (
-    HEADS,
+    DEFAULT_NUM_HEADS,
     SIDES,
     embeddings_name,
     is_gelu_sigmoid,
@@ -40,10 +40,10 @@ from headway.interop.ctranslate2_options import (
 )
 from headway.interop.ctranslate2_variables import StoredVariables
 from headway.interop.ctranslate2_vocabularies import TokenSettings, read_vocabularies, source_template
-from headway.interop.huggingface.importing import NEVER
-from headway.interop.huggingface.tensor_maps import copy_table, permute_heads, rotated_order
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
+from headway.interop.huggingface.tensor_maps import copy_table, permute_heads, rotary_unit_order
 from headway.interop.stored_vocabulary import StoredVocabulary
-from headway.interop.supported import GATES
+from headway.interop.supported import GATE_ACTIVATIONS
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS
@@ -104,7 +104,7 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
     model = _build(variables, config, source, target, settings)
     _check_all_known(variables)
     dtype = str(variables.dtype("encoder/layer_0/self_attention/linear_0/weight")).removeprefix("torch.")
-    return CTranslate2Model(model, source, target, template, variables.version, dtype, settings.zero_start)
+    return CTranslate2Model(model, source, target, template, variables.version, dtype, settings.starts_from_zero)
 
 
 def is_ctranslate2(folder: Path) -> bool:
@@ -118,7 +118,7 @@ def _check_specification(variables: StoredVariables) -> None:
     name = variables.specification
     if "Decoder" in name:
         raise BundleError(f"{variables.path}: CTranslate2's decoder-only models ({name}) are not supported")
-    if name not in (*HEADS, _SPECIFICATION):
+    if name not in (*DEFAULT_NUM_HEADS, _SPECIFICATION):
         raise BundleError(
             f"{variables.path}: CTranslate2's specification {name!r} is not supported; supported: encoder-decoder "
             f"Transformers ({_SPECIFICATION}, TransformerBase, TransformerBig)"
@@ -196,7 +196,7 @@ def _build(
             if part.factor != 1:
                 weights[name].mul_(part.factor)
         if config.positions == "rotary" and is_rotated_in_halves(variables):
-            width = rotated_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
+            width = rotary_unit_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
             for name, weight in weights.items():
                 if re.search(r"\.attention\.(query|key)\.", name):
                     weight.copy_(permute_heads(width, weight))
@@ -221,8 +221,8 @@ def _set_special_rows(
         bias.zero_()
         if "decoder/projection/bias" in variables:
             bias.copy_(variables.rows("decoder/projection/bias")[list(order.order)])
-        bias[list(order.duplicates)] = NEVER  # the softmax must not include duplicated rows
-    if settings.zero_start:
+        bias[list(order.duplicates)] = NEVER_GENERATED_BIAS  # the softmax must not include duplicated rows
+    if settings.starts_from_zero:
         table = weights.get("target_embedding.weight", weights.get("source_embedding.weight"))
         assert table is not None
         table[BOS] = 0
@@ -246,7 +246,7 @@ def _are_equal(variables: StoredVariables, first: str, second: str) -> bool:
 def _stored_weights(variables: StoredVariables, config: TransformerConfig) -> dict[str, _Stored]:
     """Return the location of each weight except the embeddings, the projection and its bias."""
     stored: dict[str, _Stored] = {}
-    parts = dict(GATED_PARTS if config.activation in GATES else PARTS)
+    parts = dict(GATED_BLOCK_PARTS if config.activation in GATE_ACTIVATIONS else BLOCK_PARTS)
     if config.qk_norm:
         for attention, module in (("self_attention", "attention"), ("attention", "cross_attention")):
             parts |= {f"{attention}.{name[0]}_norm": (f"{module}.{name}_norm",) for name in ("query", "key")}
@@ -306,7 +306,7 @@ def _factor(
             factor = scale * math.sqrt(config.d_key or config.d_model // config.num_heads)
             return factor, factor
     if is_gelu_sigmoid(variables, side):
-        if module == ("feed_forward.gate" if config.activation in GATES else "feed_forward.inner"):
+        if module == ("feed_forward.gate" if config.activation in GATE_ACTIVATIONS else "feed_forward.inner"):
             return _GELU_SIGMOID, _GELU_SIGMOID
         if module == "feed_forward.outer":
             return 1 / _GELU_SIGMOID, 1.0

@@ -17,11 +17,11 @@ import torch
 
 from headway.errors import BundleError
 from headway.interop.ctranslate2_variables import StoredVariables
-from headway.interop.supported import GATES
+from headway.interop.supported import GATE_ACTIVATIONS
 from headway.models.transformer import TransformerConfig
 from headway.nn.positions import sinusoids
 
-HEADS = {"": 8, "TransformerBase": 8, "TransformerBig": 16}  # defaults before revision 3 of the specification
+DEFAULT_NUM_HEADS = {"": 8, "TransformerBase": 8, "TransformerBig": 16}  # before revision 3 of the specification
 SIDES: tuple[Literal["encoder", "decoder"], ...] = ("encoder", "decoder")
 _ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu", "gelu_sigmoid", "tanh", "sigmoid")
 _ROTARY = ("rotary_dim", "rotary_interleave", "rotary_base", "rotary_scaling_type", "rotary_scaling_factor")
@@ -92,7 +92,10 @@ def _side_options(variables: StoredVariables, side: str, norm_epsilon: float | N
     hidden = variables.shape(f"{first}/ffn/linear_0/weight")
     if len(table) != 2 or len(hidden) < 2 or not all((*table, *hidden)):
         raise BundleError(f"{path}: damaged (the embeddings have the shape {list(table)}); copy it again")
-    d_model, heads = table[1], int(attribute(variables, side, "num_heads", HEADS.get(variables.specification, 8)))
+    d_model, heads = (
+        table[1],
+        int(attribute(variables, side, "num_heads", DEFAULT_NUM_HEADS.get(variables.specification, 8))),
+    )
     if heads < 1 or d_model < 2 or (d_model % heads and f"{first}/self_attention/head_dim" not in variables):
         raise BundleError(f"{path}: {side}/num_heads = {heads} does not divide the width of embeddings, {d_model}")
     is_multi_query = variables.scalar(f"{side}/multi_query_attention")
@@ -138,7 +141,7 @@ def _activation(variables: StoredVariables, side: str) -> str:
     name = _ACTIVATIONS[number] if 0 <= number < len(_ACTIVATIONS) else str(number)
     plain = "silu" if name == "gelu_sigmoid" else name
     if f"{side}/layer_0/ffn/linear_0_noact/weight" in variables:
-        gates = {function: gate for gate, function in GATES.items()}
+        gates = {function: gate for gate, function in GATE_ACTIVATIONS.items()}
         if plain not in gates:
             raise BundleError(f"{variables.path}: the activation {name} of a gate is not supported")
         return gates[plain]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from headway.errors import BundleError
 
-VERSIONS = range(1, 7)
+SUPPORTED_VERSIONS = range(1, 7)
 _TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 _TYPE_OF_WIDTH = {4: torch.float32, 2: torch.int16, 1: torch.int8}  # before version 4
 _GLOBAL_INT16_SCALE = 1000.0  # scale of 16-bit matrices without a stored scale
@@ -74,10 +74,10 @@ class StoredVariables:
 
     def _read_header(self, reader: _Reader) -> None:
         self.version = reader.integer("I")
-        if self.version not in VERSIONS:
+        if self.version not in SUPPORTED_VERSIONS:
             raise BundleError(
                 f"{self.path}: binary version {self.version} of CTranslate2 is not supported; supported: "
-                f"{VERSIONS[0]} to {VERSIONS[-1]}"
+                f"{SUPPORTED_VERSIONS[0]} to {SUPPORTED_VERSIONS[-1]}"
             )
         if self.version >= 2:
             self.specification, self.revision = reader.string(), reader.integer("I")

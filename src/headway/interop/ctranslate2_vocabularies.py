@@ -47,7 +47,7 @@ class TokenSettings:
     add_source_bos: bool
     add_source_eos: bool
     norm_epsilon: float | None
-    zero_start: bool
+    starts_from_zero: bool
 
     @classmethod
     def read(cls, folder: Path, variables: StoredVariables) -> TokenSettings:
@@ -134,7 +134,9 @@ def read_vocabularies(
             "language code; specify it (target_language=, on the command line --target-language)"
         )
     source, target = (
-        _vocabulary(folder, cast("list[str]", tokens), size, settings, None if settings.zero_start else start, side)
+        _vocabulary(
+            folder, cast("list[str]", tokens), size, settings, None if settings.starts_from_zero else start, side
+        )
         for side, tokens, size in zip(("source", "target"), lists, sizes, strict=True)
     )
     is_joint = source.tokens == target.tokens and source.order == target.order

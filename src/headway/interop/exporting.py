@@ -14,8 +14,8 @@ from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
-from headway.interop.supported import as_transformer, exportable_model
-from headway.interop.tokenizer_exporting import prompt_tokenizer_files, token_names, tokenizer_files
+from headway.interop.supported import exportable_model, require_transformer
+from headway.interop.tokenizer_exporting import language_model_tokenizer_files, token_names, tokenizer_files
 from headway.kinds import Capability
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.storage import atomic_write_folder
@@ -198,7 +198,7 @@ def _write_language_model(
     from headway.interop.ctranslate2 import write_generator
 
     tokenizer, ids = bundle.tokenizer, range(bundle.tokenizer.vocab_size)
-    files = prompt_tokenizer_files(tokenizer, bundle.prompt_prefix, ids, bundle.model.config.max_length)
+    files = language_model_tokenizer_files(tokenizer, bundle.prompt_prefix, ids, bundle.model.config.max_length)
     write_generator(bundle, folder, quantization=quantization)
     return _CTRANSLATE2_LANGUAGE_MODEL, files
 
@@ -226,7 +226,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> 
             "the model's targets must begin with a language code, which the MarianMT format does not support; "
             "the model cannot be exported to Hugging Face"
         )
-    export_model(as_transformer(bundle, "Hugging Face's MarianMT"), folder, search=bundle.search)
+    export_model(require_transformer(bundle, "Hugging Face's MarianMT"), folder, search=bundle.search)
     return f"{_HUGGINGFACE}{_SIDES}{_language_note(bundle, special)}"
 
 

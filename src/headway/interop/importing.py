@@ -20,7 +20,7 @@ from headway.config import spelling_hint
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError
-from headway.interop.argos import is_argos, opened_package, read_package_tokenizers
+from headway.interop.argos import is_argos, open_package, read_package_tokenizers
 from headway.interop.ctranslate2_importing import CTranslate2Model, import_ctranslate2_model, is_ctranslate2
 from headway.interop.ctranslate2_tokenizers import FolderTokenizers, read_folder_tokenizers
 from headway.interop.ctranslate2_vocabularies import read_vocabulary_map
@@ -37,11 +37,11 @@ from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
 from headway.interop.json_objects import read_json
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
-from headway.interop.search_settings import ARGOS_SEARCH, generation_of_transformers, search_of_transformers
+from headway.interop.search_settings import ARGOS_SEARCH, read_transformers_generation, read_transformers_search
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
+    read_language_model_tokenizer,
     read_masked_tokenizer,
-    read_prompt_tokenizer,
     read_tokenizer_files,
 )
 from headway.models.transformer import Transformer
@@ -101,7 +101,7 @@ def import_from(
     See :func:`import_huggingface`, :func:`import_language_model`, :func:`import_masked_language_model`,
     :func:`import_classifier`, :func:`import_ctranslate2`, :func:`import_argos` and :func:`import_marian`.
     """
-    form, path = located_source(source)
+    form, path = locate_source(source)
     languages = {"source_language": source_language, "target_language": target_language}
     match form:
         case "ctranslate2":
@@ -123,7 +123,7 @@ def import_from(
     return _import_huggingface_folder(path, languages)
 
 
-def located_source(source: str) -> tuple[ImportFormat, Path]:
+def locate_source(source: str) -> tuple[ImportFormat, Path]:
     """Return the format and the path for ``FORMAT:PATH``, or for a path whose format is detected from its files.
 
     Raises:
@@ -214,7 +214,7 @@ def import_argos(path: str | Path) -> ImportedBundle:
         MissingPackageError: The tokenizer needs a package that is not installed.
     """
     path = Path(path)
-    with opened_package(path) as package:
+    with open_package(path) as package:
         model = import_ctranslate2_model(package.model_folder)
         files = read_package_tokenizers(package, model)
         languages: dict[LanguageSide, str | None] = {
@@ -312,11 +312,11 @@ def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     """
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
-    side = read_prompt_tokenizer(folder, checkpoint["model_type"])
+    side = read_language_model_tokenizer(folder, checkpoint["model_type"])
     imported = import_causal(folder, unknown_id=side.unknown_id)
     tokenizer, prefix = side.make_tokenizer(imported.vocabulary), imported.vocabulary.to_headway_ids(side.prefix)
     template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.ends)
-    task, generation = TaskConfig(kind="language_model"), generation_of_transformers(folder)
+    task, generation = TaskConfig(kind="language_model"), read_transformers_generation(folder)
     bundle = LanguageModelBundle(task, imported.model, tokenizer, template, generation=generation)
     card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)
@@ -421,7 +421,7 @@ def import_huggingface(
         or sides.target_language
         or _unnamed(template.target_languages),
     )
-    bundle = Bundle(task, imported.model.eval(), source, target, template, search=search_of_transformers(folder))
+    bundle = Bundle(task, imported.model.eval(), source, target, template, search=read_transformers_search(folder))
     return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, imported.family, _license(folder)))
 
 
@@ -459,7 +459,7 @@ def _template(
     """
     template, languages = imported.token_template, sides.source.languages
     if languages and imported.family in ("MarianMT", *(family.title for family in T5_FAMILIES.values())):
-        before = imported.source_vocabulary.to_headway_ids(sides.source.before_language)
+        before = imported.source_vocabulary.to_headway_ids(sides.source.language_code_prefix)
         prefix = (*before, "target_language", *template.source_prefix)
         template = template.model_copy(update={"source_prefix": prefix})
     for side, language in asked.items():

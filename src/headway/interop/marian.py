@@ -42,9 +42,9 @@ from torch import Tensor
 from headway.bundle import build_without_initialization
 from headway.decode.request import DecodingOptions
 from headway.errors import BundleError, MissingPackageError
-from headway.interop.huggingface.importing import NEVER
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
 from headway.interop.huggingface.tensor_maps import copy_table
-from headway.interop.search_settings import search_of_marian
+from headway.interop.search_settings import parse_marian_search
 from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -133,7 +133,7 @@ def import_marian_model(path: Path) -> MarianModel:
         source = target
     model = _build(arrays, config, source, target, gelu=options.get("transformer-ffn-activation") == "gelu")
     first, second, description = _tokenizers(weights_path.parent, files, source, target)
-    search = search_of_marian(_decoder_settings(weights_path))
+    search = parse_marian_search(_decoder_settings(weights_path))
     return MarianModel(model, first, second, _template(source), f"{weights_path.name}, {description}", search)
 
 
@@ -550,7 +550,9 @@ def _build(
         output_bias = weights["projection.bias"].zero_()
         if bias in arrays:
             output_bias.copy_(arrays[bias].flatten()[list(target.order.order)])
-        output_bias[list(target.order.duplicates)] = NEVER  # the softmax must not include duplicated rows
+        output_bias[list(target.order.duplicates)] = (
+            NEVER_GENERATED_BIAS  # the softmax must not include duplicated rows
+        )
         weights.get("target_embedding.weight", weights["source_embedding.weight"])[BOS] = 0
     return model.eval()
 

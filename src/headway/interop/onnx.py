@@ -51,7 +51,7 @@ from headway.interop.onnx_models import (
 from headway.interop.supported import (
     ANY,
     COMMON,
-    GATES,
+    GATE_ACTIVATIONS,
     ExportedModel,
     Supported,
     exportable_model,
@@ -83,7 +83,7 @@ SUPPORTED: Supported = {  # options of all models with blocks
     **dict.fromkeys(("max_length", "position_offset", "convolution"), ANY),
     **dict.fromkeys(("residual", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("masked", "pad_to_max_length"), ANY),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATES),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATE_ACTIVATIONS),
     "norm": ("post", "pre", "none"),
     "positions": ("sinusoidal", "learned", "rotary", "none"),
     "sinusoid_layout": ("interleaved", "halves"),

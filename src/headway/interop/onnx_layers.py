@@ -16,7 +16,7 @@ from torch import nn
 
 from headway.errors import BundleError
 from headway.interop.onnx_graph import FLOAT, OnnxGraph
-from headway.interop.supported import GATES
+from headway.interop.supported import GATE_ACTIVATIONS
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
@@ -78,7 +78,7 @@ def window_conditions(graph: OnnxGraph, queries: str, keys: str, window: Window)
     ]
 
 
-def embedded(graph: OnnxGraph, path: str, tokens: str) -> str:
+def embed_tokens(graph: OnnxGraph, path: str, tokens: str) -> str:
     """Look up ``tokens`` in the embedding at ``path``, and scale the embeddings."""
     embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
@@ -86,7 +86,7 @@ def embedded(graph: OnnxGraph, path: str, tokens: str) -> str:
     return embeddings if embedding.scale == 1 else graph.op("Mul", embeddings, graph.constant(embedding.scale))
 
 
-def with_positions(graph: OnnxGraph, path: str, x: str, positions: str, max_length: int) -> str:
+def add_positions(graph: OnnxGraph, path: str, x: str, positions: str, max_length: int) -> str:
     """Add the positional embeddings of the module at ``path`` for ``positions``, which are below ``max_length``."""
     if isinstance(graph.module.get_submodule(path), NoPositions):
         return x
@@ -143,11 +143,11 @@ def self_attention(
 
     As in the module, queries and keys are rotated only if positions are rotary.
     """
-    query, keys, values = heads(graph, path, x, ("query", "key", "value"), batch, rotation=rotation)
-    return attended(graph, path, query, keys, values, masks[graph.attention(path).window])
+    query, keys, values = project_heads(graph, path, x, ("query", "key", "value"), batch, rotation=rotation)
+    return attention_output(graph, path, query, keys, values, masks[graph.attention(path).window])
 
 
-def heads(
+def project_heads(
     graph: OnnxGraph,
     path: str,
     x: str,
@@ -197,7 +197,7 @@ def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) 
     return graph.op("Gemm", x, *joined, transB=1)
 
 
-def attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
+def attention_output(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
     """Attend with (B, H, T, K) queries, concatenate the heads to (B * T, H * U) and project them."""
     attention = graph.attention(path)
     grouped, groups = attention.queries_per_key > 1, [attention.num_kv_heads, attention.queries_per_key]
@@ -221,13 +221,13 @@ def feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
     """Apply the feed-forward layer of the block at path ``block``."""
     path, activation = f"{block}.feed_forward", graph.config.activation
     inner = linear(graph, f"{path}.inner", x)
-    if activation in GATES:
-        gate = activated(graph, GATES[activation], linear(graph, f"{path}.gate", x))
+    if activation in GATE_ACTIVATIONS:
+        gate = apply_activation(graph, GATE_ACTIVATIONS[activation], linear(graph, f"{path}.gate", x))
         return linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
-    return linear(graph, f"{path}.outer", activated(graph, activation, inner))
+    return linear(graph, f"{path}.outer", apply_activation(graph, activation, inner))
 
 
-def activated(graph: OnnxGraph, activation: str, x: str) -> str:
+def apply_activation(graph: OnnxGraph, activation: str, x: str) -> str:
     """Apply an activation that is not gated."""
     match activation:
         case "relu" | "gelu" | "sigmoid" | "tanh":

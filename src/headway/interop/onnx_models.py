@@ -24,22 +24,22 @@ from headway.interop.onnx_layers import (
     OnnxMask,
     Rotation,
     Window,
-    activated,
-    attended,
+    add_positions,
+    apply_activation,
     attention_mask,
-    embedded,
+    attention_output,
+    embed_tokens,
     feed_forward,
-    heads,
     linear,
     norm,
     padding_mask,
+    project_heads,
     residual,
     self_attention,
     self_attention_block,
     window_conditions,
-    with_positions,
 )
-from headway.interop.supported import GATES
+from headway.interop.supported import GATE_ACTIVATIONS
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly
 from headway.models.masked import MaskedTransformer
@@ -61,13 +61,13 @@ def encoder_graph(model: Transformer, locations: Mapping[str, StoredTensor], max
     attends = _tokens_to_attend_to(graph, source, model.pad)
     graph.add_output(attends, "memory_mask", BOOL, "sentences", "source_length")
     sentences, positions = _batch(graph, source), _positions(graph, source)
-    x = with_positions(graph, "source_positions", embedded(graph, "source_embedding", source), positions, max_length)
+    x = add_positions(graph, "source_positions", embed_tokens(graph, "source_embedding", source), positions, max_length)
     x = _as_matrix(graph, norm(graph, "source_norm", x))
     memory = _encoded(graph, "encoder", x, sentences, attends, Rotation(positions, max_length))
     for layer in range(len(model.decoder.blocks)):
         path = f"decoder.blocks.{layer}.cross_attention"
         shapes = _cache_shapes(graph, path, "sentences", "source_length")
-        projected = heads(graph, path, memory, ("key", "value"), sentences)
+        projected = project_heads(graph, path, memory, ("key", "value"), sentences)
         for value, (name, shape) in zip(projected, shapes.items(), strict=True):
             graph.add_output(value, f"memory_{name}.{layer}", FLOAT, *shape)
     return graph.to_model_proto("encoder")
@@ -90,7 +90,7 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
     prefix_masks = _prefix_masks(graph, model.decoder, positions, prefixes[0][0], one, has_empty_rows=False)
     memory_mask, sentences = padding_mask(graph, attends), _batch(graph, attends)
     rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1, 2])), max_length)
-    x = with_positions(graph, "target_positions", embedded(graph, "target_embedding", tokens), positions, max_length)
+    x = add_positions(graph, "target_positions", embed_tokens(graph, "target_embedding", tokens), positions, max_length)
     x = norm(graph, "target_norm", x)
     for layer in layers:
         path = f"decoder.blocks.{layer}"
@@ -101,8 +101,8 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
 
         def attend_to_memory(x: str, layer: int = layer, path: str = f"{path}.cross_attention") -> str:
             # The beams of a sentence share its memory, so they become query positions of one batch entry.
-            (query,) = heads(graph, path, x, ("query",), sentences)
-            return attended(graph, path, query, *memories[layer], memory_mask)
+            (query,) = project_heads(graph, path, x, ("query",), sentences)
+            return attention_output(graph, path, query, *memories[layer], memory_mask)
 
         x = residual(graph, f"{path}.attention_residual", x, attend_to_prefix)
         x = residual(graph, f"{path}.cross_attention_residual", x, attend_to_memory)
@@ -129,7 +129,7 @@ def language_model_graph(model: DecoderOnly, locations: Mapping[str, StoredTenso
     positions = graph.op("Add", graph.op("Unsqueeze", first, graph.constant([1])), _range(graph, count))
     positions = graph.op("Max", positions, graph.constant(0))
     rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1])), max_length)
-    x = with_positions(graph, "positions", embedded(graph, "embedding", tokens), positions, max_length)
+    x = add_positions(graph, "positions", embed_tokens(graph, "embedding", tokens), positions, max_length)
     x = _as_matrix(graph, x)
     for layer, block in zip(layers, model.decoder.blocks, strict=True):
 
@@ -148,7 +148,7 @@ def masked_graph(model: MaskedTransformer, locations: Mapping[str, StoredTensor]
     graph, config = OnnxGraph(model, model.config, locations), model.config
     tokens = graph.add_input("tokens", INT, "texts", "length")
     x = linear(graph, "head.dense", _masked_states(graph, "", model, tokens))
-    x = norm(graph, "head.norm", activated(graph, GATES.get(config.activation, config.activation), x))
+    x = norm(graph, "head.norm", apply_activation(graph, GATE_ACTIVATIONS.get(config.activation, config.activation), x))
     logits = _as_sequences(graph, linear(graph, "projection", x), tokens)
     graph.add_output(logits, "logits", FLOAT, "texts", "length", model.projection.out_features)
     return graph.to_model_proto("masked_language_model")
@@ -163,7 +163,7 @@ def classifier_graph(model: EncoderClassifier, locations: Mapping[str, StoredTen
     # Without masks, padding is treated like any other token: no id is -1, so nothing is masked.
     attends = _tokens_to_attend_to(graph, source, model.pad if config.masked else -1)
     positions, max_length = _positions(graph, source), model.max_length + 1
-    x = with_positions(graph, "positions", embedded(graph, "embedding", source), positions, max_length)
+    x = add_positions(graph, "positions", embed_tokens(graph, "embedding", source), positions, max_length)
     if config.convolution:
         x = _convolved(graph, config.convolution, x, attends)
     x = _encoded(graph, "encoder", _as_matrix(graph, x), texts, attends, Rotation(positions, max_length))
@@ -184,7 +184,7 @@ def sequence_classifier_graph(model: SequenceClassifier, locations: Mapping[str,
     attends = _tokens_to_attend_to(graph, tokens, model.pad)
     pooled = _pooled(graph, config, _as_sequences(graph, states, tokens), attends)
     if config.dense != "none":
-        pooled = norm(graph, "dense_norm", activated(graph, config.dense, linear(graph, "dense", pooled)))
+        pooled = norm(graph, "dense_norm", apply_activation(graph, config.dense, linear(graph, "dense", pooled)))
     graph.add_output(linear(graph, "projection", pooled), "logits", FLOAT, "texts", model.num_classes)
     return graph.to_model_proto("classifier")
 
@@ -192,8 +192,8 @@ def sequence_classifier_graph(model: SequenceClassifier, locations: Mapping[str,
 def _masked_states(graph: OnnxGraph, body: str, model: MaskedTransformer, tokens: str) -> str:
     """Return the hidden states (B * S, D) of the masked language model whose weight names begin with ``body``."""
     positions, max_length = _positions(graph, tokens), model.config.max_length
-    x = embedded(graph, f"{body}embedding", tokens)
-    x = with_positions(graph, f"{body}positions", x, positions, max_length)
+    x = embed_tokens(graph, f"{body}embedding", tokens)
+    x = add_positions(graph, f"{body}positions", x, positions, max_length)
     if model.segment_embedding is not None:  # all tokens are in segment 0
         first = graph.op("Gather", graph.weight(f"{body}segment_embedding.weight"), graph.constant(0))
         x = graph.op("Add", x, first)
@@ -205,8 +205,8 @@ def _masked_states(graph: OnnxGraph, body: str, model: MaskedTransformer, tokens
 def _causal_states(graph: OnnxGraph, body: str, model: DecoderOnly, tokens: str) -> str:
     """Return the hidden states (B * S, D) of the decoder-only language model whose weight names begin with ``body``."""
     positions, max_length = _positions(graph, tokens), model.config.max_length
-    x = embedded(graph, f"{body}embedding", tokens)
-    x = _as_matrix(graph, with_positions(graph, f"{body}positions", x, positions, max_length))
+    x = embed_tokens(graph, f"{body}embedding", tokens)
+    x = _as_matrix(graph, add_positions(graph, f"{body}positions", x, positions, max_length))
     return _encoded(graph, f"{body}decoder", x, _batch(graph, tokens), None, Rotation(positions, max_length))
 
 
@@ -303,12 +303,12 @@ def _attended_with_prefix(
     ``rows`` is the shape [R] and ``length`` is T. Either may be -1.
     """
     path = f"decoder.blocks.{layer}.attention"
-    query, *new = heads(graph, path, x, ("query", "key", "value"), rows, length=length, rotation=rotation)
+    query, *new = project_heads(graph, path, x, ("query", "key", "value"), rows, length=length, rotation=rotation)
     keys, values = (graph.op("Concat", *pair, axis=2) for pair in zip(prefix, new, strict=True))
     shapes = _cache_shapes(graph, path, "rows", "next_length")
     for grown, (name, shape) in zip((keys, values), shapes.items(), strict=True):
         graph.add_output(grown, f"{name}.{layer}", FLOAT, *shape)
-    return attended(graph, path, query, keys, values, masks[graph.attention(path).window])
+    return attention_output(graph, path, query, keys, values, masks[graph.attention(path).window])
 
 
 def _tokens_to_attend_to(graph: OnnxGraph, tokens: str, hidden_id: int) -> str:

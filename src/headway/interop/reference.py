@@ -48,7 +48,7 @@ def export_reference() -> str:
         *_table(
             "Decoder-only language models",
             DecoderOnlyConfig,
-            {**causal, "CTranslate2": ctranslate2.LANGUAGE_MODEL, "ONNX": onnx.SUPPORTED},
+            {**causal, "CTranslate2": ctranslate2.SUPPORTED_LANGUAGE_MODEL, "ONNX": onnx.SUPPORTED},
         ),
         *_table(
             "Masked language models",

@@ -20,7 +20,7 @@ A setting with a value that Headway does not support, such as a negative length 
 of translation models, groups of beams, and Marian's word penalty and factor for the source length are also ignored. A
 language model's length limits are ignored if they include the prompt. A CTranslate2 folder contains no settings.
 
-:func:`settings_for_transformers` and :func:`generation_for_transformers` convert settings in the other direction.
+:func:`to_transformers_search` and :func:`to_transformers_generation` convert settings in the other direction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WITH_START = ("max_length", "min_length")  # `transformers` counts the first de
 _NEW_TOKENS = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 
 
-def search_of_transformers(folder: Path) -> DecodingOptions:
+def read_transformers_search(folder: Path) -> DecodingOptions:
     """Return the search settings in a Hugging Face folder, from generation_config.json or, without it, config.json.
 
     As in `transformers`, the length penalty of a beam search is 1 unless the folder sets another. A beam size of 1 is
@@ -61,9 +61,9 @@ def search_of_transformers(folder: Path) -> DecodingOptions:
     return _accepted_search(settings)
 
 
-def settings_for_transformers(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
+def to_transformers_search(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
     """Return the settings for generation_config.json that are closest to a search. Inverse of
-    :func:`search_of_transformers`.
+    :func:`read_transformers_search`.
 
     Sequences are limited to 512 tokens if the search has no maximum length, and to ``max_positions``. `transformers`
     does not support the length penalty of Wu et al. ("gnmt"), so only its exponent is used.
@@ -80,7 +80,7 @@ def settings_for_transformers(search: DecodingOptions, max_positions: int) -> di
     }
 
 
-def generation_of_transformers(folder: Path) -> GenerationOptions:
+def read_transformers_generation(folder: Path) -> GenerationOptions:
     """Return a language model's settings in a Hugging Face folder, from generation_config.json or, without it,
     config.json.
 
@@ -98,7 +98,7 @@ def generation_of_transformers(folder: Path) -> GenerationOptions:
     return _accepted(GenerationOptions, settings)
 
 
-def generation_for_transformers(generation: GenerationOptions) -> dict[str, Any]:
+def to_transformers_generation(generation: GenerationOptions) -> dict[str, Any]:
     """Return the settings for generation_config.json that are set for a language model, if any."""
     given = generation.given()
     shared, drawn = ("repetition_penalty", "max_new_tokens"), ("top_p", "min_p")
@@ -118,7 +118,7 @@ def _stored(folder: Path) -> dict[str, Any]:
     return read_json(folder / "generation_config.json") or read_json(folder / "config.json") or {}
 
 
-def search_of_marian(settings: Mapping[str, Any]) -> DecodingOptions:
+def parse_marian_search(settings: Mapping[str, Any]) -> DecodingOptions:
     """Return the search settings in Marian's decoder.yml. Scores are not normalized unless it sets ``normalize``."""
     beams = _whole(settings.get("beam-size"))
     return _accepted_search({} if beams is None else _beam(beams, settings.get("normalize", 0.0)))

@@ -36,7 +36,7 @@ ANY = ANY_VALUE
 _HEAD_WIDTH = "d_model / num_heads"  # represents this quotient in an exporter's list
 SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
 EQUAL_HEADS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
-GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
+GATE_ACTIVATIONS = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 """Maps each gated activation to the function that it applies to its gate."""
 _TRAINING = (
     *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),
@@ -99,7 +99,7 @@ def exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
     return cast("ExportedModel", bundle.model)
 
 
-def as_transformer(bundle: Bundle, toolkit: str) -> Transformer:
+def require_transformer(bundle: Bundle, toolkit: str) -> Transformer:
     """Return the bundle's model if it is a Transformer; raise :class:`ConfigError` otherwise."""
     model = exportable_model(bundle, toolkit)
     if not isinstance(model, Transformer):

@@ -30,7 +30,7 @@ def is_byt5(folder: Path, config: Mapping[str, Any]) -> bool:
     return named == "ByT5Tokenizer"
 
 
-def byt5_library(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def byt5_tokenizer_json(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ByT5's tokenizer as the content of a ``tokenizer.json``: byte-level BPE without merges.
 
     Raises:
@@ -55,7 +55,7 @@ def byt5_library(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def before_language(
+def language_code_prefix(
     encode: Callable[[list[str]], list[list[int]]], languages: Mapping[str, int], origin: Path
 ) -> tuple[int, ...]:
     """Return the ids that precede the id of a language code at the beginning of a text.

@@ -46,7 +46,7 @@ def tokenizer_files(
     return files
 
 
-def prompt_tokenizer_files(
+def language_model_tokenizer_files(
     tokenizer: TextTokenizer, prefix: Sequence[int], exported_ids: Sequence[int], max_length: int
 ) -> dict[str, bytes]:
     """Return the files of a language model's fast tokenizer, which prepends ``prefix`` to a text.

@@ -29,7 +29,7 @@ from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.json_objects import read_json
-from headway.interop.t5_tokenizers import before_language, byt5_library, is_byt5
+from headway.interop.t5_tokenizers import byt5_tokenizer_json, is_byt5, language_code_prefix
 from headway.interop.tokenizer_overrides import apply_overrides, bert_normalizer
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.added_tokens import AddedToken
@@ -78,13 +78,13 @@ class ForeignVocabulary:
         unknown_id: The id of the unknown token.
         languages: The id of each language code.
         make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
-        before_language: For families whose texts begin with a language code: the ids before the code's id.
+        language_code_prefix: For families whose texts begin with a language code: the ids before the code's id.
     """
 
     unknown_id: int
     languages: Mapping[str, int]
     make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
-    before_language: tuple[int, ...] = ()
+    language_code_prefix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
 
 
 @dataclass(frozen=True)
-class PromptVocabulary:
+class LanguageModelVocabulary:
     """The vocabulary of a language model, with the ids in the folder that it was read from.
 
     Attributes:
@@ -128,7 +128,7 @@ class PromptVocabulary:
     make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
 
 
-def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
+def read_language_model_tokenizer(folder: Path, family: str) -> LanguageModelVocabulary:
     """Read the tokenizer in a language model's folder whose ``model_type`` is ``family``.
 
     Raises:
@@ -157,7 +157,7 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
     _refuse_added_tokens(folder, config)
     prefix = _configured_prefix(folder, config, vocabulary, "<s>", by_default=True)
     side = _pieces(path, vocabulary, {}, path)
-    return PromptVocabulary(side.unknown_id, prefix, side.make_tokenizer)
+    return LanguageModelVocabulary(side.unknown_id, prefix, side.make_tokenizer)
 
 
 def _configured_prefix(
@@ -178,7 +178,7 @@ def _configured_prefix(
 
 def _prompt_library(
     library: dict[str, Any], config: dict[str, Any], origin: Path, prefix: tuple[int, ...]
-) -> PromptVocabulary:
+) -> LanguageModelVocabulary:
     """Return the vocabulary of a ``tokenizer.json``."""
     tokens = tokens_by_id(library, str(origin))
     ids = {token: index for index, token in tokens.items()}
@@ -195,7 +195,7 @@ def _prompt_library(
     if unknown is None and library["model"].get("unk_id") is not None:
         unknown = tokens[library["model"]["unk_id"]]
     unknown = unknown or _content(config.get("unk_token"))
-    return PromptVocabulary(ids.get(unknown or ""), prefix, tokenizer)
+    return LanguageModelVocabulary(ids.get(unknown or ""), prefix, tokenizer)
 
 
 def _template_prefix(processor: dict[str, Any] | None, origin: Path) -> tuple[int, ...]:
@@ -307,7 +307,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
     if complete and family == "fsmt":
         return _moses(folder, config)
     if family == "t5" and is_byt5(folder, config):
-        side = _fast(byt5_library(folder, config), family, config, folder / "tokenizer_config.json")
+        side = _fast(byt5_tokenizer_json(folder, config), family, config, folder / "tokenizer_config.json")
         return side, side
     if (library := read_json(folder / "tokenizer.json")) is not None:
         _add_tokens(library, folder, config)
@@ -409,7 +409,7 @@ def _t5_pieces(folder: Path, config: dict[str, Any], family: str) -> ForeignVoca
     def encode(texts: list[str]) -> list[list[int]]:
         return sentencepiece_ids(_bytes(model), str(model), texts)
 
-    return replace(side, before_language=before_language(encode, languages, model))
+    return replace(side, language_code_prefix=language_code_prefix(encode, languages, model))
 
 
 def _pieces(
@@ -473,7 +473,7 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
 
     before: tuple[int, ...] = ()
     if languages and family in ("t5", "mt5"):
-        before = before_language(lambda texts: library_ids(library, texts, str(origin)), languages, origin)
+        before = language_code_prefix(lambda texts: library_ids(library, texts, str(origin)), languages, origin)
     return ForeignVocabulary(ids[unknown], languages, tokenizer, before)
 
 

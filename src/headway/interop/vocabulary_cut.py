@@ -35,7 +35,7 @@ from headway.weights import load_weights, named_weights
 
 BundleT = TypeVar("BundleT", bound=AnyBundle)
 
-MARGIN = 0.1
+DEFAULT_MARGIN = 0.1
 """Number of tokens to keep for other texts, as a share of the number that the given texts and languages need."""
 
 _BATCH = 2048  # number of texts to encode together
@@ -77,7 +77,11 @@ class VocabularyCut:
 
 
 def choose_tokens(
-    bundle: AnyBundle, *, texts: Iterable[str] | None = None, languages: Sequence[str] = (), margin: float = MARGIN
+    bundle: AnyBundle,
+    *,
+    texts: Iterable[str] | None = None,
+    languages: Sequence[str] = (),
+    margin: float = DEFAULT_MARGIN,
 ) -> VocabularyCut:
     """Choose the tokens that texts or languages need.
 

@@ -54,7 +54,7 @@ class VocabularyOrder:
         return cls((pad, start, end, unknown, *rest))
 
     @classmethod
-    def of_language_model(
+    def for_language_model(
         cls, size: int, *, pad: int | None, start: int | None, end: int, unknown: int | None
     ) -> VocabularyOrder:
         """Return the order for a language model, which may have no padding, begin or unknown token.

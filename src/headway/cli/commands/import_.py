@@ -12,7 +12,7 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
 from headway.cli.model_folders import folder_of_model, prepare_client
 from headway.errors import ConfigError
-from headway.interop.hub.names import SCHEMES, HubName, parse_model
+from headway.interop.hub.names import SCHEMES, HubName, parse_model_source
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
@@ -54,15 +54,15 @@ def import_(
     """
     from headway.diagrams.model_card import add_drawing
     from headway.engine.shortlist_file import write_shortlist
-    from headway.interop.importing import ImportedBundle, import_from, located_source
+    from headway.interop.importing import ImportedBundle, import_from, locate_source
 
     opened: AbstractContextManager[str]
     form: str = SCHEMES[1]
     origin: Path | HubName
     if source.partition(":")[0] in SCHEMES:
-        origin = parse_model(source)
+        origin = parse_model_source(source)
     else:
-        form, origin = located_source(source)
+        form, origin = locate_source(source)
     if isinstance(origin, HubName):
         if output is None:
             if source_language is not None or target_language is not None:

@@ -59,16 +59,16 @@ def models(
 
 def _update() -> None:
     """Update each model whose revision may change. Errors are printed, except the last one, which ends the command."""
-    from headway.interop.hub.conversion import update
+    from headway.interop.hub.conversion import update_converted
     from headway.interop.hub.converted import converted_models
 
     prepare_client()
     failed: HeadwayError | None = None
     for model in converted_models():
-        if model.name.is_fixed:
+        if model.name.is_commit:
             continue
         try:
-            newest = update(model.name)
+            newest = update_converted(model.name)
         except HeadwayError as error:
             if failed is not None:
                 print(f"headway: {failed}", file=sys.stderr)

@@ -12,7 +12,14 @@ from headway.bundle import AnyBundle, LanguageModelBundle
 from headway.engine.int8_check import measure_int8, write_int8_check
 from headway.engine.shortlist_file import write_shortlist
 from headway.errors import HeadwayError
-from headway.interop.hub.converted import ConvertedModel, converted_models, find_converted, folder_of, locked, record
+from headway.interop.hub.converted import (
+    ConvertedModel,
+    converted_folder,
+    converted_models,
+    find_converted,
+    lock_converted,
+    record_converted,
+)
 from headway.interop.hub.download import DownloadedModel, download
 from headway.interop.hub.names import HubName
 from headway.interop.importing import ImportedBundle, check_supported, import_from
@@ -28,13 +35,13 @@ def convert(name: HubName) -> ConvertedModel:
     Raises:
         HeadwayError: The model cannot be downloaded, verified, converted or written. Partial results are removed.
     """
-    with locked(name):
+    with lock_converted(name):
         return find_converted(name) or _convert(name)
 
 
-def update(name: HubName) -> ConvertedModel:
+def update_converted(name: HubName) -> ConvertedModel:
     """Get the newest commit of a revision from the Hub, and convert it if its content has changed."""
-    with locked(name):
+    with lock_converted(name):
         return _convert(name, must_ask=True)
 
 
@@ -47,13 +54,13 @@ def downloaded_source(name: HubName) -> Iterator[str]:
 
 def _source(folder: Path, downloaded: DownloadedModel) -> str:
     """Return the import source for a folder with the downloaded files."""
-    match downloaded.form:
+    match downloaded.model_format:
         case "argos":
             (package,) = downloaded.files
             return f"argos:{folder / package}"
         case "headway":
             return f"huggingface:{folder}"  # the import rejects it
-    return f"{downloaded.form}:{folder}"
+    return f"{downloaded.model_format}:{folder}"
 
 
 def _download(name: HubName, *, must_ask: bool = False) -> DownloadedModel:
@@ -70,13 +77,13 @@ def _download(name: HubName, *, must_ask: bool = False) -> DownloadedModel:
 
 def _convert(name: HubName, *, must_ask: bool = False) -> ConvertedModel:
     downloaded = _download(name, must_ask=must_ask)
-    model = ConvertedModel(name, downloaded.commit, folder_of(name, downloaded.digest))
+    model = ConvertedModel(name, downloaded.commit, converted_folder(name, downloaded.digest))
     is_new = model.folder not in [known.folder for known in converted_models()]
     try:
         if is_new:
             with _linked(name, downloaded) as folder:
                 _write(folder, downloaded, model.folder)
-        record(model)
+        record_converted(model)
     except BaseException:
         if is_new:
             shutil.rmtree(model.folder, ignore_errors=True)
@@ -85,7 +92,7 @@ def _convert(name: HubName, *, must_ask: bool = False) -> ConvertedModel:
 
 
 def _write(source: Path, downloaded: DownloadedModel, target: Path) -> None:
-    if downloaded.form == "headway":
+    if downloaded.model_format == "headway":
         with atomic_write_folder(target) as aside:
             for file in source.iterdir():
                 shutil.copyfile(file, aside / file.name)

@@ -59,15 +59,15 @@ def client_cache() -> Path:
     return Path(os.path.expandvars(cache)).expanduser()
 
 
-def models_folder() -> Path:
+def converted_models_folder() -> Path:
     """Return the folder of all converted models."""
     cache = client_cache()
     return cache.with_name(f"{cache.name}-headway")
 
 
-def folder_of(name: HubName, digest: str = "") -> Path:
+def converted_folder(name: HubName, digest: str = "") -> Path:
     """Return the folder of a model's converted revisions or, with a hash ``digest``, a model folder in it."""
-    return models_folder() / name.name.replace("/", "--") / digest
+    return converted_models_folder() / name.name.replace("/", "--") / digest
 
 
 def find_converted(name: HubName) -> ConvertedModel | None:
@@ -79,17 +79,17 @@ def find_converted(name: HubName) -> ConvertedModel | None:
         return None
     if not isinstance(commit, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         return None
-    folder = folder_of(name, digest)
+    folder = converted_folder(name, digest)
     return ConvertedModel(name, commit, folder) if (folder / "config.json").is_file() else None
 
 
 def converted_models() -> list[ConvertedModel]:
     """Return all converted models, sorted by name."""
-    records = sorted(models_folder().glob(f"*/{_REVISIONS}/*.json"))
+    records = sorted(converted_models_folder().glob(f"*/{_REVISIONS}/*.json"))
     return [model for model in map(_read_record, records) if model is not None]
 
 
-def record(model: ConvertedModel) -> None:
+def record_converted(model: ConvertedModel) -> None:
     """Record that the name of ``model`` refers to its folder, and delete folders that no revision uses any more."""
     content = {"commit": model.commit, "folder": model.folder.name}
     atomic_write_text(_record(model.name), json.dumps(content) + "\n")
@@ -106,25 +106,25 @@ def remove_converted(name: HubName) -> ConvertedModel:
     if model is None:
         listed = ", ".join(str(model.name) for model in converted_models()) or "none"
         raise ConfigError(f"{name}: not converted; converted models: {listed}")
-    with locked(name):
+    with lock_converted(name):
         _record(name).unlink(missing_ok=True)
         _delete_unused(name)
     return model
 
 
-def title_of_converted(folder: Path) -> str | None:
+def converted_model_title(folder: Path) -> str | None:
     """Return the name, without organization, of the model converted to ``folder``, or None for other folders."""
     home = folder.absolute().parent
-    return home.name.rpartition("--")[2] if home.parent == models_folder().absolute() else None
+    return home.name.rpartition("--")[2] if home.parent == converted_models_folder().absolute() else None
 
 
 @contextmanager
-def locked(name: HubName) -> Iterator[None]:
+def lock_converted(name: HubName) -> Iterator[None]:
     """Lock the converted revisions of a model, after waiting for other processes to release the lock.
 
     At the end, the model's folder is deleted if it contains no revision.
     """
-    folder = folder_of(name)
+    folder = converted_folder(name)
     with lock_file(folder / "lock"):
         try:
             yield
@@ -134,7 +134,7 @@ def locked(name: HubName) -> Iterator[None]:
 
 
 def _record(name: HubName) -> Path:
-    return folder_of(name) / _REVISIONS / f"{quote(name.revision, safe='')}.json"
+    return converted_folder(name) / _REVISIONS / f"{quote(name.revision, safe='')}.json"
 
 
 def _read_record(path: Path) -> ConvertedModel | None:
@@ -145,8 +145,8 @@ def _read_record(path: Path) -> ConvertedModel | None:
 
 
 def _delete_unused(name: HubName) -> None:
-    models = map(_read_record, (folder_of(name) / _REVISIONS).glob("*.json"))
+    models = map(_read_record, (converted_folder(name) / _REVISIONS).glob("*.json"))
     used = {model.folder for model in models if model is not None}
-    for folder in folder_of(name).iterdir():
+    for folder in converted_folder(name).iterdir():
         if _DIGEST.fullmatch(folder.name) and folder not in used:
             shutil.rmtree(folder, ignore_errors=True)

@@ -23,9 +23,9 @@ from headway.interop.hub.converted import client_cache
 from headway.interop.hub.names import HubName
 from headway.interop.hub.needed_files import (
     CONFIG_FILE,
-    WEIGHTS,
+    WEIGHT_FILES,
     RepositoryFormat,
-    is_index,
+    is_weight_index,
     needed_files,
     repository_format,
 )
@@ -44,13 +44,13 @@ class DownloadedModel:
 
     Attributes:
         commit: The hash of the commit.
-        form: The format of the model.
+        model_format: The format of the model.
         files: The local path of each file, keyed by the file's name in the repository.
         digest: A hash of all files, which is the name of the converted model folder.
     """
 
     commit: str
-    form: RepositoryFormat
+    model_format: RepositoryFormat
     files: Mapping[str, Path]
     digest: str
 
@@ -94,13 +94,13 @@ def download(name: HubName, check: Callable[[Path], None], *, must_ask: bool = F
     listing = _listing(client, name, commit, folder)
     digests = {file: _verified(name, file, path, listing) for file, path in files.items()}
     config = _read_json(name, files[CONFIG_FILE]) if files else {}
-    form = repository_format(listing, config)
-    if form is None and not files:
+    model_format = repository_format(listing, config)
+    if model_format is None and not files:
         raise HubError(f"{name}: the repository contains neither a config.json nor a {_OTHER_MODELS}")
-    if form in ("huggingface", None):
+    if model_format in ("huggingface", None):
         check(folder)
     try:
-        wanted = needed_files(form or "huggingface", listing)
+        wanted = needed_files(model_format or "huggingface", listing)
     except HubError as error:
         raise error.with_location(str(name)) from None
     _check_space(name, [listing[file] for file in wanted if not (folder / file).exists()])
@@ -109,13 +109,13 @@ def download(name: HubName, check: Callable[[Path], None], *, must_ask: bool = F
         with _client_errors(name):
             files[file] = Path(client.hf_hub_download(name.name, file, revision=commit))
         digests[file] = _verified(name, file, files[file], listing)
-        if is_index(file):
+        if is_weight_index(file):
             parts = _parts(name, _read_json(name, files[file]))
             _check_space(name, [listing[part] for part in parts if part in listing and not (folder / part).exists()])
             wanted += parts
     content = "\n".join(f"{digests[file]} {file}" for file in sorted(digests))
     digest = hashlib.blake2b(f"{_CONVERSION}\n{content}".encode(), digest_size=16).hexdigest()
-    return DownloadedModel(commit, form or "huggingface", files, digest)
+    return DownloadedModel(commit, model_format or "huggingface", files, digest)
 
 
 def _snapshot(client: Any, name: HubName) -> Path:
@@ -135,7 +135,7 @@ def _listing(client: Any, name: HubName, commit: str, folder: Path) -> dict[str,
             }
     except HubError:
         cached = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        if not set(WEIGHTS) & set(cached):
+        if not set(WEIGHT_FILES) & set(cached):
             raise
         return dict.fromkeys(cached, _Listed(None, None))
 

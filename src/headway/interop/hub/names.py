@@ -75,12 +75,12 @@ class HubName:
         return self.name.rpartition("/")[2]
 
     @property
-    def is_fixed(self) -> bool:
+    def is_commit(self) -> bool:
         """Whether the revision is a commit, whose content never changes."""
         return bool(_COMMIT.fullmatch(self.revision))
 
 
-def parse_model(source: str | Path, *, revision: str | None = None, base: Path | None = None) -> Path | HubName:
+def parse_model_source(source: str | Path, *, revision: str | None = None, base: Path | None = None) -> Path | HubName:
     """Parse ``source`` as the path of a local folder or the name of a model on the Hub.
 
     Args:
@@ -116,7 +116,7 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         ConfigError: The name is not valid, or a revision is passed for a local folder.
         HeadwayError: The model cannot be downloaded, verified, converted or written.
     """
-    model = parse_model(source, revision=revision)
+    model = parse_model_source(source, revision=revision)
     if isinstance(model, Path):
         return model
     from headway.interop.hub.converted import find_converted

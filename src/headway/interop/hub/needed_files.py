@@ -20,7 +20,7 @@ _ABOUT = (
     *(CONFIG_FILE, "generation_config.json", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "README.md"),
 )
-WEIGHTS = (
+WEIGHT_FILES = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
@@ -77,18 +77,18 @@ def repository_format(names: Collection[str], config: Mapping[str, Any]) -> Repo
     return "marian" if _with_ending(names, ".npz") else None
 
 
-def needed_files(form: RepositoryFormat, names: Collection[str]) -> list[str]:
+def needed_files(model_format: RepositoryFormat, names: Collection[str]) -> list[str]:
     """Return the files that an import needs, except the files that an index of the weights lists.
 
     Args:
-        form: The format of the model.
+        model_format: The format of the model.
         names: All files of the repository.
 
     Raises:
         HubError: The repository has several models.
     """
     about = [name for name in _ABOUT if name in names]
-    match form:
+    match model_format:
         case "headway":
             paths = [PurePosixPath(name) for name in names]
             return [str(path) for path in paths if path.suffix in _OF_MODEL_FOLDERS and len(path.parts) == 1] + [
@@ -102,7 +102,7 @@ def needed_files(form: RepositoryFormat, names: Collection[str]) -> list[str]:
         case "ctranslate2":
             files = [*_vocabularies(names), *(name for name in ("vmap.txt",) if name in names)]
             return [*about, _CTRANSLATE2_WEIGHTS, *files, *_tokenizer(names, _CTRANSLATE2_TOKENIZERS)]
-    weights = next(([name] for name in WEIGHTS if name in names), [])
+    weights = next(([name] for name in WEIGHT_FILES if name in names), [])
     return [*about, *weights, *_tokenizer(names, _TOKENIZERS)]
 
 
@@ -128,6 +128,6 @@ def _only(files: list[str]) -> str:
     return files[0]
 
 
-def is_index(name: str) -> bool:
+def is_weight_index(name: str) -> bool:
     """Return whether a file is an index of the files with the weights."""
     return name.endswith(".index.json")

@@ -29,10 +29,10 @@ from headway.interop.huggingface.causal_families import (
     activation_name,
 )
 from headway.interop.huggingface.checkpoint import write_json
-from headway.interop.huggingface.importing import NEVER
-from headway.interop.search_settings import generation_for_transformers
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
+from headway.interop.search_settings import to_transformers_generation
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
-from headway.interop.tokenizer_exporting import prompt_tokenizer_files
+from headway.interop.tokenizer_exporting import language_model_tokenizer_files
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.weights import named_weights, write_weights
@@ -80,12 +80,12 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
             "same width for keys and values"
         )
     kept = _exported_ids(model, family.title)
-    files = prompt_tokenizer_files(bundle.tokenizer, bundle.prompt_prefix, kept, config.max_length)
+    files = language_model_tokenizer_files(bundle.tokenizer, bundle.prompt_prefix, kept, config.max_length)
     weights = named_weights(model)
     tensors = {
-        tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
+        tensor_map.family_name: tensor_map.to_family([weights[name] for name in tensor_map.headway_names])
         for tensor_map in family.tensors(config)
-        if all(name in weights for name in tensor_map.ours)
+        if all(name in weights for name in tensor_map.headway_names)
     }
     tensors[family.embedding] = weights["embedding.weight"][kept]
     if config.tie == "none":
@@ -100,7 +100,7 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
     common = {"model_type": model_type, "architectures": [family.architecture], "vocab_size": len(kept)}
     tied = {"tie_word_embeddings": config.tie == "target", "torch_dtype": "float32"}
     write_json(folder / "config.json", {**common, **options, **special, **tied})
-    write_json(folder / "generation_config.json", special | generation_for_transformers(bundle.generation))
+    write_json(folder / "generation_config.json", special | to_transformers_generation(bundle.generation))
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return family.title
@@ -125,7 +125,7 @@ def _exported_ids(model: DecoderOnly, title: str) -> list[int]:
     if model.projection.bias is None:
         return [*range(size)]
     bias = model.projection.bias.detach().cpu()
-    forbidden = [new for new in (PAD, BOS, UNK) if bias[new] <= NEVER]
+    forbidden = [new for new in (PAD, BOS, UNK) if bias[new] <= NEVER_GENERATED_BIAS]
     others = torch.ones(size, dtype=torch.bool)
     others[forbidden] = False
     if bias[others].any():

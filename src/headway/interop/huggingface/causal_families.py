@@ -27,7 +27,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
-from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, plain_maps, rotated_order
+from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, rotary_unit_order, unchanged_maps
 from headway.models.decoder_only import DecoderOnlyConfig
 
 ACTIVATIONS = {
@@ -83,7 +83,7 @@ def _gpt2_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
         "d_ff": 4 * width if checkpoint["n_inner"] is None else checkpoint.positive_int("n_inner"),
         "decoder_layers": checkpoint.positive_int("n_layer"),
         "max_length": checkpoint.positive_int("n_positions"),
-        "activation": activation_of(checkpoint, "activation_function", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "activation_function", ACTIVATIONS),
         "positions": "learned",
         "norm_epsilon": checkpoint["layer_norm_epsilon"],
         "dropout": checkpoint["resid_pdrop"],
@@ -95,7 +95,7 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
     theirs = {"rope_theta": checkpoint["rotary_emb_base"], "partial_rotary_factor": checkpoint["rotary_pct"]}
     options = _rotary_options(checkpoint, theirs)
     return options | {
-        "activation": activation_of(checkpoint, "hidden_act", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout"],
         "parallel": checkpoint["use_parallel_residual"],
@@ -117,7 +117,7 @@ def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[s
     if checkpoint["head_dim"] is not None and checkpoint.positive_int("head_dim") * heads != options["d_model"]:
         options |= dict.fromkeys(("d_key", "d_value"), checkpoint["head_dim"])
     return options | {
-        "activation": activation_of(checkpoint, "hidden_act", GATED_ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_act", GATED_ACTIVATIONS),
         "norm_kind": "rms",
         "norm_epsilon": checkpoint["rms_norm_eps"],
         "bias": "none",
@@ -201,7 +201,7 @@ def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) 
     return {"kind": kind, **{known[key]: value for key, value in given.items()}}
 
 
-def activation_of(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str]) -> str:
+def read_activation(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str]) -> str:
     """Return Headway's name of the activation under ``key``. ``known`` maps `transformers`' names to Headway's."""
     name = checkpoint[key]
     if not isinstance(name, str) or name not in known:
@@ -233,11 +233,11 @@ def _window(checkpoint: Checkpoint[CausalFamily]) -> int | None:
 
 def _gpt2_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
     yield TensorMap("transformer.wpe.weight", ("positions.table",))
-    yield from plain_maps({"transformer.ln_f": "decoder.norm"})
+    yield from unchanged_maps({"transformer.ln_f": "decoder.norm"})
     for layer in range(config.decoder_layers):
         theirs, ours = f"transformer.h.{layer}", f"decoder.blocks.{layer}"
         norms = {"ln_1": "attention_residual.norm", "ln_2": "feed_forward_residual.norm"}
-        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{norm}" for name, norm in norms.items()})
+        yield from unchanged_maps({f"{theirs}.{name}": f"{ours}.{norm}" for name, norm in norms.items()})
         matrices = {
             "attn.c_attn": tuple(f"attention.{part}" for part in ("query", "key", "value")),
             "attn.c_proj": ("attention.output",),
@@ -263,8 +263,8 @@ def _joined_and_transposed(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
-    heads, order = config.num_heads, rotated_order(config.d_model // config.num_heads, config.rotary_fraction)
-    yield from plain_maps({"gpt_neox.final_layer_norm": "decoder.norm"})
+    heads, order = config.num_heads, rotary_unit_order(config.d_model // config.num_heads, config.rotary_fraction)
+    yield from unchanged_maps({"gpt_neox.final_layer_norm": "decoder.norm"})
     for layer in range(config.decoder_layers):
         theirs, ours = f"gpt_neox.layers.{layer}", f"decoder.blocks.{layer}"
         modules = {
@@ -274,7 +274,7 @@ def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "mlp.dense_h_to_4h": "feed_forward.inner",
             "mlp.dense_4h_to_h": "feed_forward.outer",
         }
-        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
+        yield from unchanged_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
         for kind in ("weight", "bias"):
             yield TensorMap(
                 f"{theirs}.attention.query_key_value.{kind}",
@@ -296,7 +296,7 @@ def _joined_per_head(heads: int, order: Int[Tensor, " K"], parts: Sequence[Tenso
 
 
 def _llama_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
-    order = rotated_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
+    order = rotary_unit_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
     yield TensorMap("model.norm.weight", ("decoder.norm.weight",))
     for layer in range(config.decoder_layers):
         theirs, ours = f"model.layers.{layer}", f"decoder.blocks.{layer}"
@@ -309,7 +309,7 @@ def _llama_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "input_layernorm": "attention_residual.norm",
             "post_attention_layernorm": "feed_forward_residual.norm",
         }
-        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
+        yield from unchanged_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
         rotated = {"q_proj": "query", "k_proj": "key", "q_norm": "query_norm", "k_norm": "key_norm"}
         for name, part in rotated.items():
             for kind in ("weight", "bias"):

@@ -17,8 +17,13 @@ import torch
 from headway.bundle import build_without_initialization
 from headway.errors import BundleError
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES, CausalFamily
-from headway.interop.huggingface.checkpoint import Checkpoint, StoredTensors, checked_config, read_checkpoint_config
-from headway.interop.huggingface.importing import NEVER
+from headway.interop.huggingface.checkpoint import (
+    Checkpoint,
+    StoredTensors,
+    parse_checked_config,
+    read_checkpoint_config,
+)
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
 from headway.interop.huggingface.tensor_maps import copy_tensors
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -54,7 +59,7 @@ def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLan
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
     ends = _ends(checkpoint)
     tensors = StoredTensors(folder, checkpoint.family.prefix)
-    config = checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
+    config = parse_checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
     vocabulary = _vocabulary(checkpoint, ends[0], unknown_id)
     end_ids = vocabulary.to_headway_ids(ends)
     tied = _is_tied(checkpoint, tensors)
@@ -85,7 +90,7 @@ def _vocabulary(checkpoint: Checkpoint[CausalFamily], end: int, unknown_id: int 
         return value if isinstance(value, int) and value >= 0 else None
 
     try:
-        return VocabularyOrder.of_language_model(
+        return VocabularyOrder.for_language_model(
             checkpoint.positive_int("vocab_size"),
             pad=optional_id("pad_token_id"),
             start=optional_id("bos_token_id"),
@@ -125,4 +130,4 @@ def _load(
     copy_tensors(tensors, weights, family.tensors(model.config), tables, vocabulary, ignored, family.title)
     if model.config.output_bias:
         with torch.no_grad():
-            weights["projection.bias"].zero_()[list(vocabulary.duplicates)] = NEVER
+            weights["projection.bias"].zero_()[list(vocabulary.duplicates)] = NEVER_GENERATED_BIAS

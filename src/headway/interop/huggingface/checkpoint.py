@@ -244,7 +244,7 @@ def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> 
     return checkpoint
 
 
-def checked_config(
+def parse_checked_config(
     checkpoint: Checkpoint[ModelFamily], parse: Callable[[], ConfigT], shapes: Mapping[str, Sequence[int]]
 ) -> ConfigT:
     """Return Headway's config for a model, after checking that the weights can have its sizes.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headway.interop.huggingface.causal_families import activation_of
+from headway.interop.huggingface.causal_families import read_activation
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
 from headway.interop.huggingface.masked_families import (
     MASKED_FAMILIES,
@@ -86,7 +86,7 @@ def _modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "body": {"kind": "masked", **modernbert_options(checkpoint)},
         "pooling": POOLINGS[pooling],
         "pooled_dropout": checkpoint["classifier_dropout"],
-        "dense": activation_of(checkpoint, "classifier_activation", HEAD_ACTIVATIONS),
+        "dense": read_activation(checkpoint, "classifier_activation", HEAD_ACTIVATIONS),
         "dense_norm": True,
     }
 

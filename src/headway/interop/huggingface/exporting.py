@@ -19,9 +19,9 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.interop.huggingface.checkpoint import write_json
-from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS, tensor_names
-from headway.interop.search_settings import settings_for_transformers
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
+from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS_TENSOR, tensor_names
+from headway.interop.search_settings import to_transformers_search
+from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATE_ACTIVATIONS, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
@@ -47,7 +47,7 @@ SUPPORTED: dict[str, Supported] = {
         **COMMON,
         **dict.fromkeys(("d_key", "d_value", "residual", "scale_embedding", "convolution", "masked"), ANY),
         **dict.fromkeys(("max_length", "pad_to_max_length"), ANY),
-        "activation": ("relu", "gelu", "silu", *GATES),
+        "activation": ("relu", "gelu", "silu", *GATE_ACTIVATIONS),
         "norm": ("post", "pre", "none"),
         "positions": ("sinusoidal", "learned", "none"),
         "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
@@ -77,7 +77,7 @@ def export_model(
     weights = _as_halves(named_weights(model), config)
     source_size, target_size = len(model.source_embedding.weight), len(model.target_embedding.weight)
     tensors = {theirs: weights[ours] for ours, theirs in tensor_names(config).items()}
-    tensors[OUTPUT_BIAS] = weights.get("projection.bias", torch.zeros(target_size)).unsqueeze(0)
+    tensors[OUTPUT_BIAS_TENSOR] = weights.get("projection.bias", torch.zeros(target_size)).unsqueeze(0)
     if config.tie == "all":
         tensors["model.shared.weight"] = weights["source_embedding.weight"]
     else:
@@ -173,5 +173,5 @@ def _generation_config(search: DecodingOptions, max_positions: int) -> dict[str,
         **_SPECIAL_TOKENS,
         "forced_eos_token_id": EOS,
         "suppress_tokens": [PAD, BOS, UNK],
-        **settings_for_transformers(search, max_positions),
+        **to_transformers_search(search, max_positions),
     }

@@ -26,7 +26,7 @@ from headway.models.transformer import TransformerConfig
 from headway.nn.block_config import Activation
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-OUTPUT_BIAS = "final_logits_bias"
+OUTPUT_BIAS_TENSOR = "final_logits_bias"
 OPTION_NAMES = {  # key of config.json: option of TransformerConfig
     "d_model": "d_model",
     "encoder_layers": "encoder_layers",
@@ -75,7 +75,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(ModelFamily):
+class EncoderDecoderFamily(ModelFamily):
     """Properties of a family of encoder-decoder models.
 
     Attributes:
@@ -143,14 +143,14 @@ _RELU: dict[str, Any] = {
 _HALVES: dict[str, Any] = {"positions": "sinusoidal", "sinusoid_layout": "halves"}
 _LEARNED: dict[str, Any] = {"positions": "learned", "embedding_norm": True}
 
-FAMILIES: dict[str, Family] = {
-    "marian": Family(
+FAMILIES: dict[str, EncoderDecoderFamily] = {
+    "marian": EncoderDecoderFamily(
         title="MarianMT",
         architecture="MarianMTModel",
         defaults=dict(_COMMON, vocab_size=58101, pad_token_id=58100, decoder_start_token_id=58100, eos_token_id=0),
         model_options=dict(_HALVES, norm="post"),
     ),
-    "m2m_100": Family(
+    "m2m_100": EncoderDecoderFamily(
         title="M2M-100",
         architecture="M2M100ForConditionalGeneration",
         defaults=dict(_RELU, vocab_size=128112, attention_dropout=0.1),
@@ -158,21 +158,21 @@ FAMILIES: dict[str, Family] = {
         unknown_id=3,
         has_output_bias=False,
     ),
-    "bart": Family(
+    "bart": EncoderDecoderFamily(
         title="BART",
         architecture="BartForConditionalGeneration",
         defaults=dict(_FAIRSEQ, decoder_start_token_id=2),
         model_options=dict(_LEARNED, norm="post"),
         unknown_id=3,
     ),
-    "mbart": Family(
+    "mbart": EncoderDecoderFamily(
         title="mBART",
         architecture="MBartForConditionalGeneration",
         defaults=_FAIRSEQ,
         model_options=dict(_LEARNED, norm="pre"),
         unknown_id=3,
     ),
-    "fsmt": Family(
+    "fsmt": EncoderDecoderFamily(
         title="FSMT",
         architecture="FSMTForConditionalGeneration",
         defaults=dict(_RELU, src_vocab_size=42024, tgt_vocab_size=42024, tie_word_embeddings=False),
@@ -182,7 +182,7 @@ FAMILIES: dict[str, Family] = {
         output_tensor_name="model.decoder.output_projection.weight",
         has_shared_table=False,
     ),
-    "pegasus": Family(
+    "pegasus": EncoderDecoderFamily(
         title="Pegasus",
         architecture="PegasusForConditionalGeneration",
         defaults=dict(_COMMON, pad_token_id=0, decoder_start_token_id=0, eos_token_id=1),
@@ -234,7 +234,9 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
     return names
 
 
-def embedding_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def embedding_names(
+    family: EncoderDecoderFamily, *, tied: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the possible tensor names of the source embedding, the target embedding and the output projection.
 
     The first name that exists is used. If the tables are ``tied``, some names may be missing in the file. Before

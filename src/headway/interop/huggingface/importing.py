@@ -21,7 +21,7 @@ from torch import Tensor
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import (
     Checkpoint,
-    checked_config,
+    parse_checked_config,
     read_checkpoint_config,
     read_tensors,
 )
@@ -29,8 +29,8 @@ from headway.interop.huggingface.families import (
     ACTIVATIONS,
     FAMILIES,
     OPTION_NAMES,
-    OUTPUT_BIAS,
-    Family,
+    OUTPUT_BIAS_TENSOR,
+    EncoderDecoderFamily,
     embedding_names,
     tensor_names,
 )
@@ -44,7 +44,7 @@ from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 from headway.weights import load_weights, named_weights, shapes_of
 
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; without effect on the model
-NEVER = -1e4  # bias that gives probability 0 in every precision; finite, because 0 times infinity would be NaN
+NEVER_GENERATED_BIAS = -1e4  # gives probability 0 in every precision; finite, because 0 times infinity would be NaN
 _UNUSED_POSITIONS = 2  # number of rows before the first position in learned tables
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
@@ -84,7 +84,7 @@ def import_model(
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, FAMILIES)
     path, tensors = read_tensors(folder)
-    config = checked_config(checkpoint, lambda: _model_config(checkpoint), shapes_of(tensors))
+    config = parse_checked_config(checkpoint, lambda: _model_config(checkpoint), shapes_of(tensors))
     source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
     template = _template(checkpoint, target)
     tables = _tables(checkpoint, path, tensors, source, target)
@@ -95,7 +95,7 @@ def import_model(
 
 
 def _vocabularies(
-    checkpoint: Checkpoint[Family], start: int | None, unknown: tuple[int, int] | None
+    checkpoint: Checkpoint[EncoderDecoderFamily], start: int | None, unknown: tuple[int, int] | None
 ) -> tuple[VocabularyOrder, VocabularyOrder]:
     """Return the orders of the source and target vocabularies."""
     pad, end = checkpoint.token_id("pad_token_id"), checkpoint.token_id("eos_token_id")
@@ -118,7 +118,7 @@ def _vocabularies(
     return source, target
 
 
-def _start(checkpoint: Checkpoint[Family]) -> int:
+def _start(checkpoint: Checkpoint[EncoderDecoderFamily]) -> int:
     start = checkpoint.generation_setting("decoder_start_token_id")
     if not isinstance(start, int):
         raise checkpoint.bundle_error(
@@ -128,7 +128,7 @@ def _start(checkpoint: Checkpoint[Family]) -> int:
     return start
 
 
-def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
+def _unknown(checkpoint: Checkpoint[EncoderDecoderFamily], *vocabularies: str) -> int:
     """Return the unknown token's id, as defined by config.json, the family, or the first existing vocabulary file."""
     if checkpoint["unk_token_id"] is not None:
         return checkpoint.token_id("unk_token_id")
@@ -143,7 +143,7 @@ def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
     )
 
 
-def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> SpecialTokenTemplate:
+def _template(checkpoint: Checkpoint[EncoderDecoderFamily], target: VocabularyOrder) -> SpecialTokenTemplate:
     """Return the special tokens that surround a sentence. They have the same ids in both vocabularies.
 
         Marian, FSMT, Pegasus           X </s>
@@ -170,7 +170,7 @@ def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> Specia
     return SpecialTokenTemplate(source_prefix=prefix, source_suffix=suffix, target_prefix=begins)
 
 
-def _model_config(checkpoint: Checkpoint[Family]) -> TransformerConfig:
+def _model_config(checkpoint: Checkpoint[EncoderDecoderFamily]) -> TransformerConfig:
     """Return the model's config except ``tie`` and ``output_bias``, which are determined by its tensors."""
     family = checkpoint.family
     options: dict[str, Any] = {"tie": "none", **family.model_options}
@@ -236,7 +236,7 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
 
 
 def _tables(
-    checkpoint: Checkpoint[Family],
+    checkpoint: Checkpoint[EncoderDecoderFamily],
     path: Path,
     tensors: Mapping[str, Tensor],
     source: VocabularyOrder,
@@ -245,11 +245,11 @@ def _tables(
     """Return the tables. A table may have several names; the first tensor that exists is used."""
     (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.positive_int("d_model")
     bias = torch.zeros(target_rows)
-    if checkpoint.family.has_output_bias and OUTPUT_BIAS in tensors:
-        bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
+    if checkpoint.family.has_output_bias and OUTPUT_BIAS_TENSOR in tensors:
+        bias = _table(path, tensors, [OUTPUT_BIAS_TENSOR], 1, target_rows)[0]
     bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
-        bias[BOS] = NEVER  # the softmax must not include the duplicated row
+        bias[BOS] = NEVER_GENERATED_BIAS  # the softmax must not include the duplicated row
     names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
@@ -259,7 +259,7 @@ def _tables(
     return _Tables(source_table, target_table, output, bias)
 
 
-def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
+def _without_bad_words(checkpoint: Checkpoint[EncoderDecoderFamily], bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
     """Return a copy of the output bias in which forbidden tokens have such a low value that they are never generated.
 
     Padding is never generated anyway. As in transformers, the end symbol cannot be forbidden.
@@ -270,7 +270,7 @@ def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]
         match word:
             case [int(token)] if not isinstance(token, bool) and 0 <= token < len(bias):
                 if token not in kept:
-                    bias[token] = NEVER
+                    bias[token] = NEVER_GENERATED_BIAS
             case _:
                 raise checkpoint.bundle_error(
                     f"bad_words_ids contains {word!r}, but only lists with a single token id are supported; remove "
@@ -279,11 +279,13 @@ def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]
     return bias
 
 
-def _check_names(checkpoint: Checkpoint[Family], path: Path, stored_names: set[str], required_names: set[str]) -> None:
+def _check_names(
+    checkpoint: Checkpoint[EncoderDecoderFamily], path: Path, stored_names: set[str], required_names: set[str]
+) -> None:
     """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
     known = required_names.union(_IGNORED, *embedding_names(family, tied=True))
-    known |= {OUTPUT_BIAS} if family.has_output_bias else set()
+    known |= {OUTPUT_BIAS_TENSOR} if family.has_output_bias else set()
     known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
     if foreign := sorted(stored_names - known):
         raise BundleError(

@@ -25,7 +25,7 @@ from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIV
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, HEAD_ACTIVATIONS, POOLINGS
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
-from headway.interop.huggingface.tensor_maps import TensorMap, plain_maps
+from headway.interop.huggingface.tensor_maps import TensorMap, unchanged_maps
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
 from headway.interop.tokenizer_exporting import masked_tokenizer_files
 from headway.models.masked import MaskedConfig
@@ -99,7 +99,7 @@ def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
     refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED_HEADS[model_type], __name__)
     files = masked_tokenizer_files(bundle.tokenizer, body.max_length, pairs=body.num_segments > 1, finds_mask=False)
     weights = {name.removeprefix("body."): weight.float() for name, weight in named_weights(model).items()}
-    tensors = _tensors(weights, [*family.body.tensors(body), *plain_maps(family.head)], body)
+    tensors = _tensors(weights, [*family.body.tensors(body), *unchanged_maps(family.head)], body)
     tensors[family.body.embedding] = weights["embedding.weight"]
     labels = dict(enumerate(bundle.labels))
     content = {
@@ -135,9 +135,9 @@ def _tensors(weights: dict[str, Tensor], maps: list[TensorMap], config: MaskedCo
     """Return the tensors of a family, without the embedding and the output projection."""
     weights = {"segment_embedding.weight": torch.zeros(1, config.d_model), **weights}  # only BERT has segments
     return {
-        tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
+        tensor_map.family_name: tensor_map.to_family([weights[name] for name in tensor_map.headway_names])
         for tensor_map in maps
-        if all(name in weights for name in tensor_map.ours)
+        if all(name in weights for name in tensor_map.headway_names)
     }
 
 

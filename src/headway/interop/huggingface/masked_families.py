@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS, activation_of
+from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS, read_activation
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
-from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, plain_maps, rotated_order
+from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, rotary_unit_order, unchanged_maps
 from headway.models.masked import MaskedConfig
 
 
@@ -73,7 +73,7 @@ def _bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int 
         "encoder_layers": checkpoint.positive_int("num_hidden_layers"),
         "max_length": checkpoint.positive_int("max_position_embeddings") - unused_positions,
         "num_segments": checkpoint.positive_int("type_vocab_size"),
-        "activation": activation_of(checkpoint, "hidden_act", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout_prob"],
         "attention_dropout": checkpoint["attention_probs_dropout_prob"],
@@ -87,7 +87,7 @@ def _distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "d_ff": checkpoint.positive_int("hidden_dim"),
         "encoder_layers": checkpoint.positive_int("n_layers"),
         "max_length": checkpoint.positive_int("max_position_embeddings"),
-        "activation": activation_of(checkpoint, "activation", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "activation", ACTIVATIONS),
         "norm_epsilon": 1e-12,
         "dropout": checkpoint["dropout"],
         "attention_dropout": checkpoint["attention_dropout"],
@@ -122,7 +122,7 @@ def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "d_ff": checkpoint.positive_int("intermediate_size"),
         "encoder_layers": layers,
         "max_length": checkpoint.positive_int("max_position_embeddings"),
-        "activation": activation_of(checkpoint, "hidden_activation", GATED_ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_activation", GATED_ACTIVATIONS),
         "norm": "pre",
         "norm_epsilon": checkpoint["norm_eps"],
         "bias": "none",
@@ -187,11 +187,11 @@ def _bert_tensors(
     for layer in range(config.encoder_layers):
         for theirs, ours in block.items():
             modules[f"{prefix}.{layers}.{layer}.{theirs}"] = f"encoder.blocks.{layer}.{ours}"
-    yield from plain_maps(modules)
+    yield from unchanged_maps(modules)
 
 
 def _modernbert_tensors(config: MaskedConfig) -> Iterator[TensorMap]:
-    order = rotated_order(config.d_model // config.num_heads, 1.0)
+    order = rotary_unit_order(config.d_model // config.num_heads, 1.0)
     modules = {
         "model.embeddings.norm": "embedding_norm",
         "model.final_norm": "encoder.norm",
@@ -216,7 +216,7 @@ def _modernbert_tensors(config: MaskedConfig) -> Iterator[TensorMap]:
             lambda tensor: tensor.chunk(2),
             lambda parts: torch.cat(list(parts)),
         )
-    yield from plain_maps(modules)
+    yield from unchanged_maps(modules)
 
 
 def _divided(order: Tensor, tensor: Tensor) -> Sequence[Tensor]:

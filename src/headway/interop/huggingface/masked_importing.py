@@ -18,12 +18,12 @@ from headway.interop.huggingface.checkpoint import (
     Checkpoint,
     ModelFamily,
     StoredTensors,
-    checked_config,
+    parse_checked_config,
     read_checkpoint_config,
 )
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, ClassifierFamily
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
-from headway.interop.huggingface.tensor_maps import copy_tensors, plain_maps
+from headway.interop.huggingface.tensor_maps import copy_tensors, unchanged_maps
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
@@ -55,7 +55,7 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
     family = checkpoint.family
     tensors = StoredTensors(folder, family.prefix)
-    config = checked_config(
+    config = parse_checked_config(
         checkpoint, lambda: MaskedConfig.parse(family.options(checkpoint), str(checkpoint.path)), tensors.shapes
     )
     vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
@@ -96,7 +96,7 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
     checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
     family, labels = checkpoint.family, _labels(checkpoint)
     tensors, ignored = StoredTensors(folder, family.body.prefix), re.compile(family.ignored)
-    config = checked_config(
+    config = parse_checked_config(
         checkpoint,
         lambda: SequenceClassifierConfig.parse(family.options(checkpoint), str(checkpoint.path)),
         tensors.shapes,
@@ -107,7 +107,7 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
     weights = {name.removeprefix("body."): weight for name, weight in named_weights(model).items()}
     if checkpoint["classifier_bias"] is False:  # ModernBERT's dense layer
         weights.pop("dense.bias").zero_()
-    maps = [*family.body.tensors(config.body), *plain_maps(family.head)]
+    maps = [*family.body.tensors(config.body), *unchanged_maps(family.head)]
     tables = {family.body.embedding: "embedding.weight"}
     copy_tensors(tensors, weights, maps, tables, vocabulary, ignored, family.title)
     return ImportedClassifier(model.eval(), vocabulary, labels, family.title)

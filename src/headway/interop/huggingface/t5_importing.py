@@ -35,10 +35,10 @@ from headway.interop.huggingface.checkpoint import (
     Checkpoint,
     ModelFamily,
     StoredTensors,
-    checked_config,
+    parse_checked_config,
     read_checkpoint_config,
 )
-from headway.interop.huggingface.importing import NEVER, ImportedModel
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS, ImportedModel
 from headway.interop.huggingface.tensor_maps import TensorMap, copy_tensors
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -154,7 +154,7 @@ def import_t5(folder: str | Path, *, unknown_id: int = 2) -> ImportedModel:
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, T5_FAMILIES)
     tensors = StoredTensors(folder, "")
-    config = checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
+    config = parse_checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
     vocabulary = _vocabulary(checkpoint, unknown_id)
     names = _table_names(tensors)
     begins_twice = BOS in vocabulary.duplicates
@@ -278,7 +278,7 @@ def _load(
     copy_tensors(tensors, weights, maps, tables, vocabulary, _IGNORED, checkpoint.family.title)
     if model.config.output_bias:
         with torch.no_grad():
-            weights["projection.bias"].zero_()[BOS] = NEVER
+            weights["projection.bias"].zero_()[BOS] = NEVER_GENERATED_BIAS
 
 
 def _output_scale(checkpoint: Checkpoint[T5Family]) -> float:

@@ -25,19 +25,19 @@ class TensorMap:
     """The correspondence between one tensor of a family and one or several of Headway's weights.
 
     Attributes:
-        theirs: Name of the family's tensor.
-        ours: Names of Headway's weights.
-        to_ours: Function that splits the family's tensor into Headway's weights.
-        to_theirs: The inverse function of ``to_ours``.
+        family_name: Name of the family's tensor.
+        headway_names: Names of Headway's weights.
+        to_headway: Function that splits the family's tensor into Headway's weights.
+        to_family: The inverse function of ``to_headway``.
     """
 
-    theirs: str
-    ours: tuple[str, ...]
-    to_ours: Callable[[Tensor], Sequence[Tensor]] = lambda theirs: [theirs]
-    to_theirs: Callable[[Sequence[Tensor]], Tensor] = lambda ours: ours[0]
+    family_name: str
+    headway_names: tuple[str, ...]
+    to_headway: Callable[[Tensor], Sequence[Tensor]] = lambda theirs: [theirs]
+    to_family: Callable[[Sequence[Tensor]], Tensor] = lambda ours: ours[0]
 
 
-def rotated_order(width: int, fraction: float) -> Int[Tensor, " K"]:
+def rotary_unit_order(width: int, fraction: float) -> Int[Tensor, " K"]:
     """Return the family's index of each unit of a head in Headway's order, in which i and i + K/2 are neighbors."""
     rotated = round(width * fraction)
     return torch.cat([torch.arange(rotated).view(2, -1).T.flatten(), torch.arange(rotated, width)])
@@ -48,7 +48,7 @@ def permute_heads(order: Int[Tensor, " K"], weight: Float[Tensor, "N *b"]) -> Fl
     return torch.unflatten(weight, 0, (-1, len(order)))[:, order].flatten(0, 1)
 
 
-def plain_maps(names: Mapping[str, str]) -> Iterator[TensorMap]:
+def unchanged_maps(names: Mapping[str, str]) -> Iterator[TensorMap]:
     """Yield the maps of modules that are stored in the same way by both sides. ``names`` maps the family's modules to
     Headway's.
     """
@@ -80,8 +80,8 @@ def copy_tensors(
     Raises:
         BundleError: A tensor is missing, unknown, or has the wrong shape.
     """
-    present = [tensor_map for tensor_map in maps if all(name in weights for name in tensor_map.ours)]
-    needed = {tensor_map.theirs for tensor_map in present} | tables.keys()
+    present = [tensor_map for tensor_map in maps if all(name in weights for name in tensor_map.headway_names)]
+    needed = {tensor_map.family_name for tensor_map in present} | tables.keys()
     if strange := sorted(name for name in tensors if name not in needed and not ignored.fullmatch(name)):
         raise BundleError(
             f"{tensors.path}: unknown tensor {strange[0]!r} ({len(strange)} in total), which {title} with this "
@@ -94,11 +94,11 @@ def copy_tensors(
             _check_shape(tensors, theirs, (max(vocabulary.order) + 1, *weights[ours].shape[1:]))
             copy_table(partial(tensors.rows, theirs), vocabulary.order, weights[ours])
         for tensor_map in present:
-            targets = [weights[name] for name in tensor_map.ours]
+            targets = [weights[name] for name in tensor_map.headway_names]
             # Expanded scalars need no memory. Tensors on the meta device would import sympy, which needs 25 MB.
             shapes = [torch.zeros((), dtype=torch.float16).expand(target.shape) for target in targets]
-            _check_shape(tensors, tensor_map.theirs, tuple(tensor_map.to_theirs(shapes).shape))
-            for target, source in zip(targets, tensor_map.to_ours(tensors[tensor_map.theirs]), strict=True):
+            _check_shape(tensors, tensor_map.family_name, tuple(tensor_map.to_family(shapes).shape))
+            for target, source in zip(targets, tensor_map.to_headway(tensors[tensor_map.family_name]), strict=True):
                 target.copy_(source)
 
 
