@@ -29,7 +29,7 @@ class Started(TrainingEvent):
     """The data are tokenized, and training is about to begin. ``step`` is not 0 if a run is resumed.
 
     Attributes:
-        folder: The run folder.
+        folder: The folder of the run.
         total_steps: Number of steps of the whole run.
     """
 
@@ -77,7 +77,7 @@ class Finished(TrainingEvent):
     """Training has ended, and all files have been written.
 
     Attributes:
-        folder: The run folder.
+        folder: The folder of the run.
         interrupted: Whether training ended early and can be resumed.
     """
 
@@ -92,7 +92,7 @@ class EventListener(Listener):
 
     Args:
         on_progress: Function that receives the events.
-        folder: The run folder.
+        folder: The folder of the run.
         stop: Set to end training after the current step.
         other: Another listener, such as one that shows a progress bar.
     """

@@ -59,7 +59,7 @@ def train_on_localized_texts(
 
     Args:
         source: The source language, a locale of Unicode CLDR.
-        target: The target language.
+        target: The target language, a locale of Unicode CLDR.
         folder: The run folder. The corpus is written to data/ in it.
         size: Number of training pairs.
         steps: Number of training steps.

@@ -76,7 +76,7 @@ def train(
             the current step, as an interruption does. If the function raises an exception, the state is saved before
             the exception is raised again.
         progress: Whether to show a progress bar in a terminal or below a notebook cell. Elsewhere, nothing is written.
-        task: Keys of the section ``task``, which take precedence over those of ``recipe``.
+        task: Keys of the section ``task``. They take precedence over the keys in ``recipe``.
         data: Keys of the section ``data``.
         tokenizer: Keys of the section ``tokenizer``.
         model: Keys of the section ``model``.
@@ -122,7 +122,7 @@ def distill(
         recipe: The student's recipe.
         train: Training pairs from memory, as for :func:`train`.
         dev: Development pairs from memory.
-        run: The run folder. Default: the default of :func:`train` with the suffix "-distilled".
+        run: The run folder. Default: as for :func:`train`, with the suffix "-distilled".
         beam_size: The teacher's beam size; 1 is greedy search.
         keep_original: Whether the student also learns from the original targets.
         overrides: Changes to the recipe.
@@ -156,7 +156,7 @@ def _plan(
     run: str | Path | None,
     suffix: str,
 ) -> _Plan:
-    """Return the recipe with all changes, and the run folder. A default folder's name gets the ``suffix``."""
+    """Return the recipe with all changes, and the run folder. Its default name ends with ``suffix``."""
     path = Path(recipe) if isinstance(recipe, (str, Path)) else None
     table = recipe if isinstance(recipe, Mapping) else {}
     whole = dict(table) if path is None else read_toml(path)

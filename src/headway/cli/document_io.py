@@ -25,8 +25,8 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     Args:
         choice: The option ``--document-format``. With "auto", the extension of the input decides. Text files (.txt) and
             standard input are not documents.
-        source: The input.
-        output: The output.
+        source: The input file. None means standard input.
+        output: The output file. None means standard output.
 
     Raises:
         ConfigError: The format is unknown, or the input or the output is not a file.

@@ -142,7 +142,7 @@ def batches_of_shard(source: Path | None, shard: str, workers: int) -> tuple[Ite
     """Return one part of a file's lines in batches, and the number of its first line.
 
     Args:
-        source: The file.
+        source: The file with all lines.
         shard: The number of the part and the number of parts, such as 3/10. The sizes of parts differ by at most one
             line.
         workers: Number of workers, which determines the size of batches.

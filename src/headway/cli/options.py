@@ -42,8 +42,8 @@ FieldsOption = Annotated[
 DocumentsOption = Annotated[
     Literal["file", "line", "blank_lines"] | None,
     typer.Option(
-        help="With a language model and --data: what a document is in plain text: the whole file (default), each "
-        "line, or the text between blank lines."
+        help="With a language model and --data: how plain text is divided into documents: the whole file (default), "
+        "each line, or the text between blank lines."
     ),
 ]
 StrideOption = Annotated[

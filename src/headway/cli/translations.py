@@ -55,7 +55,7 @@ def translate_file(
 
 
 def count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
-    """Count each pair of a displayed glossary term and whether the translation met it."""
+    """Count the glossary terms, keyed by the displayed term and whether the translation met it."""
     return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
 
 

@@ -55,7 +55,7 @@ def token_column(drawing: Drawing, left: float, tokens: Sequence[str]) -> Column
 
 
 def number_names(letter: str, tokens: Sequence[str], last: str) -> list[str]:
-    """Return the letter with a number for each token. If tokens are left out, the last number is ``last``."""
+    """Return a numbered name for each token, such as z₁. If tokens are left out, the last subscript is ``last``."""
     names = [f"{letter}{number}" for number in "₁₂₃₄₅₆₇₈₉"[: len(tokens)]]
     return [*names[:-2], "…", f"{letter}{last}"] if "…" in tokens[-2:-1] else names
 

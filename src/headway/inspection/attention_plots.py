@@ -44,7 +44,7 @@ def plot_inspection(
     """Return the picture of an inspection.
 
     Args:
-        inspection: The inspection.
+        inspection: The inspection to draw.
         kind: The kind of attention. None means the most informative kind or, for a classifier, its labels and
             attributions.
         layer: The layer to enlarge, counted from 1, or negative from the end. If ``head`` is None, heads are averaged.

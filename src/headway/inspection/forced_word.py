@@ -55,7 +55,7 @@ def force_word(
         prefix: The translation before the position, including the white space before the word.
         word: The text to force: one or several words, or the beginning of a word.
         translation: The translation to compare with. None means the model's own.
-        options: The search options.
+        options: Options of both searches.
         target_language: The language to translate into, if the model has several.
         source_language: The language of the source, for imported models that need it.
 

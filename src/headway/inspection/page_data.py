@@ -33,7 +33,7 @@ def page_data(inspection: Inspection, max_weight: int = PAGE_MAX_WEIGHT) -> dict
     If the text has more than :data:`MAX_DRAWN_TOKENS` tokens, ``kinds`` is empty, and ``omitted`` contains the reason.
 
     Args:
-        inspection: The inspection.
+        inspection: The inspection to convert.
         max_weight: The integer that represents an attention weight of 1.
     """
     target = inspection.target or ""

@@ -106,7 +106,7 @@ def write_ctranslate2(
 
     Args:
         bundle: The model, trained by Headway or imported.
-        folder: An existing folder.
+        folder: The folder to write to, which must exist.
         quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
         max_positions: Number of rows in the sinusoid table, which is the maximum sequence length of the engine.
         shortlist: The model's shortlist, if it has one.
@@ -158,7 +158,7 @@ def write_generator(
 
     Args:
         bundle: The model, trained by Headway or imported.
-        folder: An existing folder.
+        folder: The folder to write to, which must exist.
         quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
         max_positions: Number of rows in a sinusoid table.
 

@@ -64,7 +64,7 @@ class CTranslate2Model:
     """An imported model in evaluation mode, its vocabularies, and its special tokens.
 
     Attributes:
-        model: The model.
+        model: The imported Transformer.
         source_vocabulary: The source vocabulary.
         target_vocabulary: The target vocabulary; the same object as ``source_vocabulary`` if it is shared.
         token_template: The special tokens that CTranslate2 adds by itself, without language codes.
@@ -86,7 +86,7 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
     """Import the model of a CTranslate2 folder.
 
     Args:
-        folder: The folder.
+        folder: The CTranslate2 folder.
         start_token: The first decoder token, such as a language code, for models that let their user choose it.
 
     Raises:

@@ -1,7 +1,7 @@
 """Read the options of a Transformer in a CTranslate2 folder from its variables.
 
-Every option is either applied or rejected with an error that names it. The toolkits differ as follows, without effect
-on the weights:
+Every option is either applied or rejected with an error that names it. The following differences between the toolkits
+do not affect the weights:
 
 - Position tables that contain sinusoids become sinusoids without a maximum length. Other tables are learned positions.
   A model without a table and without rotary positions uses CTranslate2's own sinusoids.

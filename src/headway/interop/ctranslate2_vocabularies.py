@@ -111,7 +111,7 @@ def read_vocabularies(
     """Return the vocabularies of both sides. If they are equal, they are the same object.
 
     Args:
-        folder: The folder.
+        folder: The CTranslate2 folder.
         sizes: The numbers of rows of the source and target embeddings.
         settings: The names of the special tokens.
         start_token: The first decoder token, for models that let their user choose it.

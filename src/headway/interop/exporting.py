@@ -48,7 +48,7 @@ def export_to(
 
     Args:
         export_format: "huggingface" (`transformers`), "ctranslate2" or "onnx".
-        bundle: The model.
+        bundle: The model to export, with its tokenizers.
         folder: The folder to write. An existing folder is replaced when the export is complete.
         quantization: Data type of the weights in a CTranslate2 folder. None means float32.
         shortlist: The model's shortlist, if it has one. Only CTranslate2 supports it.

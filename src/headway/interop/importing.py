@@ -57,7 +57,7 @@ class ImportedBundle:
     """An imported translation model and its model card.
 
     Attributes:
-        bundle: The model.
+        bundle: The imported model with its tokenizers.
         card: The text of its model card.
         description: The kind of model and the files that were found.
         shortlist: The shortlist that came with the model, if any.

@@ -91,7 +91,7 @@ class MarianModel:
     """An imported model in evaluation mode, with its tokenizers and its special tokens.
 
     Attributes:
-        model: The model.
+        model: The imported Transformer.
         source: The source tokenizer.
         target: The target tokenizer; the same object as ``source`` if it is shared.
         template: The special tokens that surround a text, with languages if the vocabulary contains language codes.

@@ -86,7 +86,7 @@ def masked_tokenizer_files(
     """Return the files of a masked language model's fast tokenizer, which adds BOS before a text and EOS after it.
 
     Args:
-        tokenizer: The tokenizer.
+        tokenizer: The tokenizer to export.
         max_length: Maximum length of a text in tokens, including BOS and EOS.
         pairs: Whether the tokenizer marks the second text of a pair with the segment 1.
         finds_mask: Whether the name of the mask token in a text is recognized as a hidden word, as in `headway fill`.

@@ -36,7 +36,7 @@ from headway.weights import load_weights, named_weights
 BundleT = TypeVar("BundleT", bound=AnyBundle)
 
 DEFAULT_MARGIN = 0.1
-"""Number of tokens to keep for other texts, as a share of the number that the given texts and languages need."""
+"""Tokens to keep for other texts, as a fraction of the number of tokens that the given texts and languages need."""
 
 _BATCH = 2048  # number of texts to encode together
 _SHOWN = 20  # number of unknown characters to list
@@ -86,11 +86,11 @@ def choose_tokens(
     """Choose the tokens that texts or languages need.
 
     Args:
-        bundle: The model.
+        bundle: The model whose vocabulary is to be reduced.
         texts: Texts in all languages that the model will translate from or generate. None means that only ``languages``
             are used.
         languages: Languages of the letters whose tokens are kept.
-        margin: Number of tokens to keep for other texts, as a share of the number that the texts and languages need.
+        margin: Tokens to keep for other texts, as a fraction of the number of tokens that the texts and languages need.
 
     Raises:
         ConfigError: The vocabulary of the model cannot be reduced, or the letters of a language are unknown.

@@ -78,7 +78,8 @@ def evaluate(
     examples: Annotated[
         int,
         typer.Option(
-            min=0, help="With --choices: number of other questions, with answers, that precede each in the prompt."
+            min=0,
+            help="With --choices: number of other questions, with answers, that precede each question in the prompt.",
         ),
     ] = 0,
     documents: options.DocumentsOption = None,

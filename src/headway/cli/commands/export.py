@@ -43,7 +43,8 @@ def export(
     keep_languages: Annotated[
         str | None,
         typer.Option(
-            help="For headway: reduce the vocabulary to tokens in the letters of these languages, such as de,en."
+            help="For headway: reduce the vocabulary to tokens spelled with the letters of these languages, such as "
+            "de,en."
         ),
     ] = None,
     source_language: Annotated[

@@ -203,7 +203,7 @@ def _check_noisy_channel(
         return
     if len(models) != 1:
         raise ConfigError(
-            f"{given[0]} needs exactly one MODEL, for the direction of the translation; got {len(models)}"
+            f"{given[0]} needs exactly one MODEL, which translates in the forward direction; got {len(models)}"
         )
     if wrong := [name for name, value in others.items() if value is not None]:
         raise ConfigError(f"{wrong[0]} does not apply with {given[0]}, which has its own weights; leave it out")

@@ -38,7 +38,7 @@ class ConvertedModel:
     Attributes:
         name: The name of the model on the Hub.
         commit: The commit that the model was converted from.
-        folder: The model folder.
+        folder: The folder of the converted model.
     """
 
     name: HubName

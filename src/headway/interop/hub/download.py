@@ -210,7 +210,7 @@ def _client_errors(name: HubName) -> Iterator[None]:
 
 
 def _explained(name: HubName, error: Exception) -> HeadwayError:
-    """Return the Headway error for an error of the client."""
+    """Convert an error of the client to the Headway error to raise."""
     from huggingface_hub import errors
 
     chain = _causes(error)

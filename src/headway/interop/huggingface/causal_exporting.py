@@ -120,7 +120,7 @@ def _model_type(config: DecoderOnlyConfig) -> str:
 
 
 def _exported_ids(model: DecoderOnly, title: str) -> list[int]:
-    """Return the ids to export: all ids except those of missing special tokens."""
+    """Return the ids to export: all ids except the ids of missing special tokens."""
     size = len(model.projection.weight)
     if model.projection.bias is None:
         return [*range(size)]

@@ -50,7 +50,7 @@ def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLan
     """Import the language model in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         unknown_id: Id of the unknown token, if the tokenizer has one.
 
     Raises:

@@ -148,7 +148,7 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
-# Sizes up to which memory is never a problem, so that more specific checks can report what is wrong.
+# Sizes up to these limits always fit into memory, so more specific checks can report what is wrong with them.
 _SMALL, _FEW_LAYERS = 4096, 100
 _LAYERS = (
     *("encoder_layers", "decoder_layers", "num_hidden_layers", "n_layers", "n_layer"),
@@ -321,7 +321,7 @@ class StoredTensors(Mapping[str, Tensor]):
     """The tensors of a folder with one or several weight files. Each tensor is read when it is accessed.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         prefix: Prefix of tensor names. It is missing in files of models without an output projection.
 
     Attributes:

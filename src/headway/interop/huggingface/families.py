@@ -42,7 +42,7 @@ OPTION_NAMES = {  # key of config.json: option of TransformerConfig
     "activation_dropout": "feed_forward_dropout",
 }
 
-# Keys without a default that the importer reads.
+# Keys without a default that the importer uses.
 _READ = frozenset(
     {
         "bad_words_ids",
@@ -212,7 +212,7 @@ _DECODER_BLOCK = {
 
 
 def tensor_names(config: TransformerConfig) -> dict[str, str]:
-    """Map Headway's weight names to those of `transformers`.
+    """Map Headway's weight names to `transformers`' tensor names.
 
     Embeddings and the output projection are not included, because they may be stored as one or several tensors.
     """

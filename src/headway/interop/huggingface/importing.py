@@ -72,7 +72,7 @@ def import_model(
     """Import the encoder-decoder in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         decoder_start_id: Id of the first decoder token. None means the id that config.json defines. (Some mBART models
             define no such id, because they start with the target language's code.)
         unknown_ids: Ids of the unknown tokens of source and target. None means the ids that the folder or the family

@@ -43,7 +43,7 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     """Import the masked language model in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         pad: Id of the padding token.
         start: Id of the token before a text.
         end: Id of the token after a text.

@@ -144,7 +144,7 @@ def import_t5(folder: str | Path, *, unknown_id: int = 2) -> ImportedModel:
     """Import the T5 model in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         unknown_id: Id of the unknown token.
 
     Raises:

@@ -82,8 +82,8 @@ def clean(
 ) -> None:
     """Clean a corpus: repair texts, drop lines that a model should not learn from, and report the reasons.
 
-    The output folder then contains the lines that are kept, in the format of the input; the dropped lines and the rule
-    that dropped each of them, in dropped.jsonl.zst; and counts, histograms and examples, in report.html.
+    The output folder then contains the kept lines in the format of the input, dropped.jsonl.zst with each dropped line
+    and the rule that dropped it, and report.html with counts, histograms and examples.
     """
     from headway.corpus.cleaning.config import load_cleaning_config
     from headway.corpus.cleaning.request import cleaning_request
