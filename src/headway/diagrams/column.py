@@ -157,7 +157,7 @@ class Column:
         return branches
 
     def join(self, branches: list[Column]) -> None:
-        """Add the outputs of ``fork`` to this column's current value."""
+        """Add the outputs of ``branches`` to this column's current value."""
         self.draw_arrows(self.y - min(branch.y for branch in branches), head=False)
         self.add_plus_sign()
         for branch in branches:
@@ -165,7 +165,7 @@ class Column:
 
     @contextmanager
     def frame_repeated(self, count: int, label: str, words: str) -> Iterator[None]:
-        """Draw a frame around everything placed inside the context: a block that is repeated ``count_new`` times."""
+        """Draw a frame around everything placed inside the context: a block that is repeated ``count`` times."""
         place = len(self.drawing.shapes)
         self.draw_arrows(head=False)
         bottom, self.copies = self.y + 6, count

@@ -43,7 +43,7 @@ class Tokens:
 
 
 def _cut(items: Sequence[Any], most: int, middle: Any) -> Sequence[Any]:
-    """Return ``items``. If there are more than ``most``, return the first items, ``center_y`` and the last item."""
+    """Return ``items``. If there are more than ``most``, return the first items, ``middle`` and the last item."""
     return items if len(items) <= most else [*items[: most - 2], middle, items[-1]]
 
 
