@@ -150,7 +150,7 @@ def test_onnx_folders_run_on_the_cpu(
     for file in folders["translator"].iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "step.onnx").touch()
-    monkeypatch.setattr("headway.predict.translation.translator.STEP_FILE", "step.onnx")
+    monkeypatch.setattr("headway.predict.translation.translator.DECODER_STEP_FILE", "step.onnx")
     monkeypatch.setattr("headway.predict.translation.translator.OnnxModel.load", lambda _: object.__new__(OnnxModel))
     assert headway.load(folder).device == torch.device("cpu")
     assert asked == []

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from headway.calls.measurements import (
     classify_texts,
-    compare_on_texts,
+    compare_bits_per_byte,
     compare_outputs,
     evaluate_multiple_choice,
     predict_labels,
@@ -232,7 +232,7 @@ def compare(
         raise ConfigError("the two systems do different things; expected two that translate, label or continue texts")
     if "continues" in kinds:
         models: Any = {name: lambda system=system: system for name, system in zip(names, systems, strict=True)}
-        return compare_on_texts(models, truth, samples=samples, trials=trials)
+        return compare_bits_per_byte(models, truth, samples=samples, trials=trials)
     texts = _texts(sources, "sources") if kinds else []
     if kinds:
         _check_lengths(texts, truth)

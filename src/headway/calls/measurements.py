@@ -192,13 +192,13 @@ def compare_outputs(
     return compare_translations(outputs, references, tokenization=tokenization_for(language), **settings)
 
 
-def unsuitable_tokenization(references: Sequence[str], language: str) -> str | None:
+def find_unsuitable_tokenization(references: Sequence[str], language: str) -> str | None:
     """Return BLEU's tokenization if it splits hardly any reference into at least four tokens, otherwise None."""
     tokenization = tokenization_for(language)
     return tokenization if are_too_short_for_bleu(references, tokenization) else None
 
 
-def compare_on_texts(
+def compare_bits_per_byte(
     models: Mapping[str, Callable[[], LanguageModel]],
     texts: Sequence[str],
     *,

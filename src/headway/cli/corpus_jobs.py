@@ -199,7 +199,7 @@ def run_job(
     print(f"headway: {folder}: {plan.num_lines:,} lines in {plan.num_chunks:,} chunks", file=sys.stderr)
     start_workers(plan, job, plan.operation)
     if job.slurm is None:
-        report_end(plan)
+        report_job_results(plan)
 
 
 def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
@@ -224,10 +224,10 @@ def work_on_this_machine(plan: Plan, workers: int | None) -> None:
     from headway.contention import num_cores
 
     run_with_progress(plan, workers or num_cores(), plan.operation, one_thread=True)
-    report_end(plan)
+    report_job_results(plan)
 
 
-def report_end(plan: Plan) -> None:
+def report_job_results(plan: Plan) -> None:
     """Report the results of a finished job on standard error.
 
     Raises:

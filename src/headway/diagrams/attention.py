@@ -62,9 +62,9 @@ def _draw_steps(drawing: Drawing, name: str, steps: list[tuple[str, str]]) -> No
         style: Style = "softmax" if title == "SoftMax" else "linear" if "MatMul" not in title else "attention"
         column.add_layer(f"{number}  {title}", style, shape="T × S")
         column.ports = [_LEFT]
-    side = column.newest.right + 24
+    side = column.newest_box.right + 24
     drawing.text(side, 0, "V")
-    drawing.arrow(side, -14, column.newest.center_y, column.newest.right)
+    drawing.arrow(side, -14, column.newest_box.center_y, column.newest_box.right)
     column.draw_outputs(name)
 
 

@@ -32,14 +32,14 @@ class Column:
         drawing: The drawing to add shapes to.
         ports: The x of each arrow. The boxes are centered between the first and the last arrow.
         words: The names of the inputs, one for each of the ``ports``.
-        shape: The shape of the input. :attr:`shape` is updated to the output shape of the newest box, :attr:`newest`.
+        shape: The shape of the input. :attr:`shape` is updated to the output shape of :attr:`newest_box`.
         width: The width of the boxes.
         y: The bottom of the first layer.
         side: The side of residual connections and labels: -1 is left, 1 is right.
         copies: The number of equal blocks that the drawn layers represent.
     """
 
-    newest: Box
+    newest_box: Box
 
     def __init__(
         self, drawing: Drawing, ports: Sequence[float], words: Sequence[str] = (), shape: str = "", *,
@@ -71,7 +71,7 @@ class Column:
             text += f"\n{f'{self.copies} × ' if self.copies > 1 else ''}{number:,} weights"
         box = self.drawing.box(self.x, self.y, text, style, width=self.width, stacked=stacked, reserved=reserved)
         self._tie(weights, box)
-        self.newest, self.y, self.shape = box, area(box)[1], shape or self.shape
+        self.newest_box, self.y, self.shape = box, area(box)[1], shape or self.shape
         self._unwritten = self.shape
         return box
 
@@ -123,8 +123,8 @@ class Column:
     def add_plus_sign(self) -> None:
         """Place a plus sign for an addition."""
         self.draw_arrows()
-        self.newest = self._circle(self.x, self.y - 10, "+")
-        self.y = self.newest.top
+        self.newest_box = self._circle(self.x, self.y - 10, "+")
+        self.y = self.newest_box.top
 
     def add_from_side(self, text: str, weights: Iterable[Tensor] = (), sign: str = "") -> None:
         """Place a box whose output is added to the column, such as a positional encoding. ``sign`` is its function."""
@@ -144,7 +144,7 @@ class Column:
 
     def draw_residual(self, start: float) -> None:
         """Draw a residual connection from the line at y = ``start`` to the side of the newest box."""
-        outer, end = self.x + self.side * (WIDTH / 2 + _SKIP), self.newest
+        outer, end = self.x + self.side * (WIDTH / 2 + _SKIP), self.newest_box
         self.drawing.arrow(self.x, start, outer, end.center_y, end.right if self.side > 0 else end.left, along="x")
 
     def fork(self) -> list[Column]:
@@ -161,7 +161,7 @@ class Column:
         self.draw_arrows(self.y - min(branch.y for branch in branches), head=False)
         self.add_plus_sign()
         for branch in branches:
-            self.drawing.arrow(branch.x, branch.y, self.newest.center_y, self.x + 10 * branch.side)
+            self.drawing.arrow(branch.x, branch.y, self.newest_box.center_y, self.x + 10 * branch.side)
 
     @contextmanager
     def frame_repeated(self, count: int, label: str, words: str) -> Iterator[None]:
@@ -194,7 +194,7 @@ class Column:
 
     def _tie(self, weights: Sequence[Tensor], box: Box, last: Box | None = None) -> None:
         """Draw dashed lines to ``box`` from boxes with the same weights. Later lines start from ``last`` or ``box``."""
-        owners, arrow, text = self.drawing.owners, self.drawing.arrow, self.drawing.text
+        owners, arrow, text = self.drawing.weight_boxes, self.drawing.arrow, self.drawing.text
         for owner in dict.fromkeys(map(owners.get, weights)):
             if owner and owner.bottom == box.bottom:  # the boxes are in different columns
                 y = box.bottom + 6

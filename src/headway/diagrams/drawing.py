@@ -115,7 +115,7 @@ class Drawing:
         shapes: The shapes, in the order in which they are drawn.
         caption: Sizes and options of the model, written below the shapes.
         weights: The number of weights of each layer, including its copies. Shared weights are counted once.
-        owners: Maps each weight that has been counted to the box of its layer.
+        weight_boxes: Maps each weight that has been counted to the box of its layer.
     """
 
     title: str
@@ -124,7 +124,7 @@ class Drawing:
     shapes: list[Shape] = field(default_factory=list)
     caption: str = ""
     weights: list[int] = field(default_factory=list)
-    owners: dict[Tensor, Box | None] = field(default_factory=dict, compare=False)
+    weight_boxes: dict[Tensor, Box | None] = field(default_factory=dict, compare=False)
 
     def box(
         self, center: float, bottom: float, text: str, style: Style, *, width: float = 0.0, height: float = 0.0,
@@ -163,8 +163,8 @@ class Drawing:
 
     def count_new(self, weights: Iterable[Tensor], copies: int = 1) -> int:
         """Return the number of weights, excluding weights that have been counted before."""
-        new = {weight: None for weight in weights if weight not in self.owners}
-        self.owners.update(new)
+        new = {weight: None for weight in weights if weight not in self.weight_boxes}
+        self.weight_boxes.update(new)
         number = sum(weight.numel() for weight in new)
         self.weights.append(copies * number)
         return number

@@ -51,7 +51,7 @@ def page_data(inspection: Inspection, max_weight: int = PAGE_MAX_WEIGHT) -> dict
         "omitted": None if drawn else omission,
         "sides": {side: [make_visible(token) for token in inspection.tokens(side)] for side in texts},
         "right_to_left": {side: is_right_to_left(text) for side, text in texts.items()},
-        "steps": [step_data(step) for step in inspection.steps],
+        "steps": [predicted_token_data(step) for step in inspection.steps],
         "max_weight": max_weight,
         "kinds": [_kind(kind, inspection, max_weight) for kind in inspection.kinds] if drawn else [],
         "labels": None if inspection.labels is None else list(inspection.labels.items()),
@@ -65,7 +65,7 @@ def is_right_to_left(text: str) -> bool:
     return sum(direction in ("R", "AL") for direction in directions) > directions.count("L")
 
 
-def step_data(step: PredictedToken) -> dict[str, Any]:
+def predicted_token_data(step: PredictedToken) -> dict[str, Any]:
     """Return the values of a predicted token as JSON data. ``choices`` is the exponential of the entropy."""
     return {
         "token": step.token,

@@ -33,7 +33,7 @@ from headway.interop.stored_vocabulary import StoredVocabulary
 from headway.text.base import TextTokenizer
 from headway.text.moses import END_OF_WORD, MosesTokenizer
 
-NAME = "Argos Translate"
+TOOLKIT_NAME = "Argos Translate"
 _MODEL, _SENTENCEPIECE, _BPE = "model", "sentencepiece.model", "bpe.model"
 _VOCABULARIES = ("shared_vocabulary", "source_vocabulary", "target_vocabulary")
 _SMALL_FILES = (
@@ -96,7 +96,7 @@ def open_package(path: Path) -> Iterator[ArgosPackage]:
 def _read_package(folder: Path) -> ArgosPackage:
     metadata = read_json(folder / "metadata.json")
     if metadata is None:
-        raise BundleError(f"{folder}: no metadata.json; expected an {NAME} package")
+        raise BundleError(f"{folder}: no metadata.json; expected an {TOOLKIT_NAME} package")
     kind = metadata.get("type") or "translate"
     if kind != "translate":
         raise BundleError(f"{folder}: packages of type {kind!r} are not supported; supported: 'translate'")
@@ -105,7 +105,7 @@ def _read_package(folder: Path) -> ArgosPackage:
     if not all(isinstance(language, str) and language for language in languages) or not isinstance(prefix, str):
         raise BundleError(f"{folder}: metadata.json: expected from_code and to_code, the codes of the two languages")
     if not is_ctranslate2(folder / _MODEL):
-        raise BundleError(f"{folder}: no CTranslate2 model in the folder {_MODEL}; expected an {NAME} package")
+        raise BundleError(f"{folder}: no CTranslate2 model in the folder {_MODEL}; expected an {TOOLKIT_NAME} package")
     return ArgosPackage(folder, str(languages[0]), str(languages[1]), prefix)
 
 
@@ -125,9 +125,9 @@ def _unpack(path: Path, folder: Path) -> None:
                 with archive.open(entry) as stored, target.open("wb") as file:
                     shutil.copyfileobj(stored, file, 2**20)
     except FileNotFoundError:
-        raise BundleError(f"{path}: no such file; expected an {NAME} package") from None
+        raise BundleError(f"{path}: no such file; expected an {TOOLKIT_NAME} package") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise BundleError(f"{path}: not an {NAME} package, or damaged ({error}); download it again") from None
+        raise BundleError(f"{path}: not an {TOOLKIT_NAME} package, or damaged ({error}); download it again") from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be unpacked ({error.strerror or error})") from None
 
@@ -138,7 +138,7 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
     roots = [name.removesuffix("metadata.json") for name in metadata if name.count("/") <= 1 and "\\" not in name]
     if len(roots) != 1:
         what = "several files" if roots else "no file"
-        raise BundleError(f"{path}: {what} metadata.json in the archive; expected one, as in {NAME} packages")
+        raise BundleError(f"{path}: {what} metadata.json in the archive; expected one, as in {TOOLKIT_NAME} packages")
     return roots[0]
 
 
@@ -189,7 +189,7 @@ def _bpe_tokenizer(
     """
     order, tokens = vocabulary.order.order, vocabulary.ordered_tokens
     pieces = [token.removesuffix(_JOINER) if token.endswith(_JOINER) else f"{token}{END_OF_WORD}" for token in tokens]
-    reserved = [new for new, old in enumerate(order) if old in vocabulary.special or old >= len(vocabulary.tokens)]
+    reserved = [new for new, old in enumerate(order) if old in vocabulary.special_ids or old >= len(vocabulary.tokens)]
     return MosesTokenizer(language, merges, pieces, reserved, rules="argos", origin=origin)
 
 

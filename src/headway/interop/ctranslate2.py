@@ -23,14 +23,14 @@ from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
 from headway.interop.supported import (
     ANY,
-    COMMON,
-    EQUAL_HEADS,
+    COMMON_OPTIONS,
+    EQUAL_HEAD_WIDTHS,
     GATE_ACTIVATIONS,
     Supported,
     refuse_unsupported,
     require_transformer,
 )
-from headway.interop.tokenizer_exporting import token_names
+from headway.interop.tokenizer_exporting import unique_token_names
 from headway.models.decoder_only import DecoderOnly
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
@@ -62,8 +62,8 @@ GATED_BLOCK_PARTS = {
     "ffn.linear_0_noact": ("feed_forward.inner",),
 }
 SUPPORTED: Supported = {
-    **COMMON,
-    **EQUAL_HEADS,
+    **COMMON_OPTIONS,
+    **EQUAL_HEAD_WIDTHS,
     **dict.fromkeys(("max_length", "position_offset", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("norm_epsilon", "rotary_base", "rotary_fraction"), ANY),
     "activation": ("relu", "gelu", "silu", *GATE_ACTIVATIONS),
@@ -76,7 +76,7 @@ SUPPORTED: Supported = {
 
 
 SUPPORTED_LANGUAGE_MODEL: Supported = {
-    **COMMON,
+    **COMMON_OPTIONS,
     **dict.fromkeys(("max_length", "scale_embedding", "output_bias", "tie", "parallel", "norm_epsilon"), ANY),
     **dict.fromkeys(("num_kv_heads", "rotary_base", "rotary_fraction", "rotary_scaling", "qk_norm"), ANY),
     **dict.fromkeys(("d_key", "d_value"), ANY),
@@ -89,7 +89,7 @@ SUPPORTED_LANGUAGE_MODEL: Supported = {
 """The option values that :func:`write_generator` supports."""
 
 
-def quantization_types() -> tuple[str, ...]:
+def supported_quantization_types() -> tuple[str, ...]:
     """Return the data types in which the installed version of CTranslate2 can store weights."""
     return tuple(_package().specs.model_spec.ACCEPTED_MODEL_TYPES)
 
@@ -107,7 +107,7 @@ def write_ctranslate2(
     Args:
         bundle: The model, trained by Headway or imported.
         folder: The folder to write to, which must exist.
-        quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
+        quantization: Data type of the weight matrices, one of :func:`supported_quantization_types`. None means float32.
         max_positions: Number of rows in the sinusoid table, which is the maximum sequence length of the engine.
         shortlist: The model's shortlist, if it has one.
 
@@ -139,7 +139,7 @@ def write_ctranslate2(
     if config.norm_epsilon != type(config).model_fields["norm_epsilon"].default:
         spec.config.layer_norm_epsilon = config.norm_epsilon
     _copy_weights(model, spec, max_positions)
-    source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
+    source, target = unique_token_names(bundle.source_tokenizer), unique_token_names(bundle.target_tokenizer)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = target[BOS], target[EOS], target[UNK]
@@ -159,7 +159,7 @@ def write_generator(
     Args:
         bundle: The model, trained by Headway or imported.
         folder: The folder to write to, which must exist.
-        quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
+        quantization: Data type of the weight matrices, one of :func:`supported_quantization_types`. None means float32.
         max_positions: Number of rows in a sinusoid table.
 
     Raises:
@@ -205,7 +205,7 @@ def write_generator(
         rotary_scaling_factor=1.0 if scaling is None else scaling.factor,
     )
     _copy_decoder_only(model, spec.decoder, max_positions)
-    names = token_names(bundle.tokenizer)
+    names = unique_token_names(bundle.tokenizer)
     spec.register_vocabulary(names)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = names[BOS], names[EOS], names[UNK]
     spec.config.layer_norm_epsilon = config.norm_epsilon
@@ -254,8 +254,10 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
 
 
 def _check_quantization(quantization: str | None) -> None:
-    if quantization is not None and quantization not in quantization_types():
-        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantization_types())}")
+    if quantization is not None and quantization not in supported_quantization_types():
+        raise ConfigError(
+            f"unknown quantization {quantization!r}; {spelling_hint(quantization, supported_quantization_types())}"
+        )
 
 
 def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:

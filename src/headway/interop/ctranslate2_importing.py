@@ -41,7 +41,7 @@ from headway.interop.ctranslate2_options import (
 from headway.interop.ctranslate2_variables import StoredVariables
 from headway.interop.ctranslate2_vocabularies import TokenSettings, read_vocabularies, source_template
 from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
-from headway.interop.huggingface.tensor_maps import copy_table, permute_heads, rotary_unit_order
+from headway.interop.huggingface.tensor_maps import copy_table_rows, permute_heads, rotary_unit_order
 from headway.interop.stored_vocabulary import StoredVocabulary
 from headway.interop.supported import GATE_ACTIVATIONS
 from headway.interop.vocabulary_order import VocabularyOrder
@@ -204,7 +204,7 @@ def _build(
         names = ("source_embedding.weight", "target_embedding.weight", "projection.weight")
         for name, table, order in zip(names, tables, orders, strict=True):
             if name in weights:
-                copy_table(_rows_of(variables, table), order.order, weights[name])
+                copy_table_rows(_rows_of(variables, table), order.order, weights[name])
         _set_special_rows(variables, weights, target.order, settings)
     return model.eval()
 

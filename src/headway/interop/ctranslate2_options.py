@@ -79,7 +79,7 @@ def _refuse_known(variables: StoredVariables) -> None:
         raise BundleError(f"{variables.path}: ALiBi positions are not supported (variable 'decoder/alibi')")
 
 
-def attribute(variables: StoredVariables, side: str, name: str, default: float) -> float:
+def read_attribute(variables: StoredVariables, side: str, name: str, default: float) -> float:
     """Return an attribute of a side. Before revision 5, it was an attribute of the whole model."""
     value = variables.scalar(f"{side}/{name}")
     value = variables.scalar(name) if value is None else value
@@ -94,14 +94,14 @@ def _side_options(variables: StoredVariables, side: str, norm_epsilon: float | N
         raise BundleError(f"{path}: damaged (the embeddings have the shape {list(table)}); copy it again")
     d_model, heads = (
         table[1],
-        int(attribute(variables, side, "num_heads", DEFAULT_NUM_HEADS.get(variables.specification, 8))),
+        int(read_attribute(variables, side, "num_heads", DEFAULT_NUM_HEADS.get(variables.specification, 8))),
     )
     if heads < 1 or d_model < 2 or (d_model % heads and f"{first}/self_attention/head_dim" not in variables):
         raise BundleError(f"{path}: {side}/num_heads = {heads} does not divide the width of embeddings, {d_model}")
     is_multi_query = variables.scalar(f"{side}/multi_query_attention")
     d_key = _of_all_layers(variables, side, "head_dim", d_model // heads)
     kv_heads = _of_all_layers(variables, side, "num_heads_kv", 1 if is_multi_query else heads)
-    pre_norm = bool(attribute(variables, side, "pre_norm", 1))
+    pre_norm = bool(read_attribute(variables, side, "pre_norm", 1))
     if pre_norm != (f"{side}/layer_norm/gamma" in variables):
         what = "without a norm after the last layer" if pre_norm else "with a norm after the last layer"
         raise BundleError(f"{path}: pre_norm = {str(pre_norm).lower()} {what} of the {side} is not supported")
@@ -137,7 +137,7 @@ def _of_all_layers(variables: StoredVariables, side: str, name: str, default: in
 
 def _activation(variables: StoredVariables, side: str) -> str:
     """Return the activation. GELU's sigmoid approximation is silu with scaled weights (:func:`is_gelu_sigmoid`)."""
-    number = int(attribute(variables, side, "activation", 0))
+    number = int(read_attribute(variables, side, "activation", 0))
     name = _ACTIVATIONS[number] if 0 <= number < len(_ACTIVATIONS) else str(number)
     plain = "silu" if name == "gelu_sigmoid" else name
     if f"{side}/layer_0/ffn/linear_0_noact/weight" in variables:
@@ -246,7 +246,7 @@ def _rotary(variables: StoredVariables) -> dict[str, Any]:
             f"{variables.path}: rotary_scaling_type = {scaling:g} is not supported; supported: linear (0)"
         )
     columns = variables.shape(f"{scopes[0]}/linear_1/weight")[-1]
-    heads = int(attribute(variables, "encoder", "num_heads", 8))
+    heads = int(read_attribute(variables, "encoder", "num_heads", 8))
     options: dict[str, Any] = {
         "positions": "rotary",
         "rotary_fraction": (rotated * heads / columns) if rotated else 1.0,
@@ -265,4 +265,4 @@ def is_rotated_in_halves(variables: StoredVariables) -> bool:
 
 def is_gelu_sigmoid(variables: StoredVariables, side: str) -> bool:
     """Return whether the activation is GELU's sigmoid approximation, which is silu with scaled weights."""
-    return int(attribute(variables, side, "activation", 0)) == _ACTIVATIONS.index("gelu_sigmoid")
+    return int(read_attribute(variables, side, "activation", 0)) == _ACTIVATIONS.index("gelu_sigmoid")

@@ -111,7 +111,7 @@ def _fast_tokenizer(path: Path, library: dict[str, Any], vocabulary: StoredVocab
                 f"{path}: token {index} is {known[index]!r}, but {token!r} in CTranslate2's vocabulary; expected the "
                 "tokenizer of this model"
             )
-    reserved = vocabulary.order.to_headway_ids({*vocabulary.special, *vocabulary.languages.values()})
+    reserved = vocabulary.order.to_headway_ids({*vocabulary.special_ids, *vocabulary.languages.values()})
     return FastTokenizer(library, vocabulary.order.order, reserved, str(path))
 
 

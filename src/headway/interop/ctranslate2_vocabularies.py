@@ -27,7 +27,7 @@ from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import EOS
 from headway.text.special_tokens import SpecialTokenTemplate
 
-NAME = "CTranslate2"
+TOOLKIT_NAME = "CTranslate2"
 _CONFIG_KEYS = {
     *("unk_token", "bos_token", "eos_token", "decoder_start_token", "add_source_bos", "add_source_eos"),
     *("layer_norm_epsilon", "multi_query_attention"),
@@ -68,7 +68,7 @@ class TokenSettings:
             )
         for key, value in config.items():
             if key not in _CONFIG_KEYS and value:
-                raise BundleError(f"{path}: {key} = {value!r} is not supported for {NAME} models")
+                raise BundleError(f"{path}: {key} = {value!r} is not supported for {TOOLKIT_NAME} models")
         if variables.version < 6:
             config |= _old_settings(variables)
         config.setdefault("decoder_start_token", config["bos_token"])

@@ -14,8 +14,8 @@ from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
-from headway.interop.supported import exportable_model, require_transformer
-from headway.interop.tokenizer_exporting import language_model_tokenizer_files, token_names, tokenizer_files
+from headway.interop.supported import require_exportable_model, require_transformer
+from headway.interop.tokenizer_exporting import language_model_tokenizer_files, tokenizer_files, unique_token_names
 from headway.kinds import Capability
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.storage import atomic_write_folder
@@ -85,7 +85,7 @@ def export_to(
         export(bundle, folder)
         return
     toolkit = "CTranslate2" if export_format == "ctranslate2" else "Hugging Face `transformers`"
-    exportable_model(bundle, toolkit)
+    require_exportable_model(bundle, toolkit)
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, MaskedLanguageModelBundle):
             use, files = _write_masked(bundle, aside)
@@ -162,7 +162,7 @@ def _write_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> tuple[str,
 
     assert bundle.tokenizer.mask_id is not None  # checked by the bundle
     export_masked(bundle, folder)
-    mask = token_names(bundle.tokenizer)[bundle.tokenizer.mask_id]
+    mask = unique_token_names(bundle.tokenizer)[bundle.tokenizer.mask_id]
     use = f"""
 ```python
 from transformers import pipeline
@@ -247,7 +247,7 @@ def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: b
 
     The example uses the folder's `transformers` tokenizer if it has one, otherwise SentencePiece.
     """
-    source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
+    source, target = unique_token_names(bundle.source_tokenizer), unique_token_names(bundle.target_tokenizer)
     forced = [target[index] for index in special.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
     shown = f"[{len(forced)}:]" if forced else ""

@@ -315,7 +315,7 @@ def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     side = read_language_model_tokenizer(folder, checkpoint["model_type"])
     imported = import_causal(folder, unknown_id=side.unknown_id)
     tokenizer, prefix = side.make_tokenizer(imported.vocabulary), imported.vocabulary.to_headway_ids(side.prefix)
-    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.ends)
+    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.end_ids)
     task, generation = TaskConfig(kind="language_model"), read_transformers_generation(folder)
     bundle = LanguageModelBundle(task, imported.model, tokenizer, template, generation=generation)
     card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))

@@ -43,7 +43,7 @@ from headway.bundle import build_without_initialization
 from headway.decode.request import DecodingOptions
 from headway.errors import BundleError, MissingPackageError
 from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
-from headway.interop.huggingface.tensor_maps import copy_table
+from headway.interop.huggingface.tensor_maps import copy_table_rows
 from headway.interop.search_settings import parse_marian_search
 from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.vocabulary_order import VocabularyOrder
@@ -53,7 +53,7 @@ from headway.text.sentencepiece import sentencepiece_pieces
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.weights import named_weights, shapes_of
 
-NAME = "Marian"
+TOOLKIT_NAME = "Marian"
 _OPTIONS = "special:model.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
 _GELU_SIGMOID = 1.702
@@ -183,12 +183,12 @@ class StoredArrays:
         return self._array(name).shape
 
     def __getitem__(self, name: str) -> Tensor:
-        values = np.frombuffer(self.data(name), dtype=self._array(name).dtype).reshape(self.shape(name))
+        values = np.frombuffer(self.read_bytes(name), dtype=self._array(name).dtype).reshape(self.shape(name))
         if values.dtype.kind != "f":
             raise BundleError(f"{self.path}: the array {name!r} contains {values.dtype}; expected real numbers")
         return torch.from_numpy(values.astype(np.float32))
 
-    def data(self, name: str) -> bytes:
+    def read_bytes(self, name: str) -> bytes:
         """Return the bytes of an array."""
         array = self._array(name)
         with self._errors(), zipfile.ZipFile(self.path) as archive, archive.open(array.entry) as file:
@@ -240,10 +240,12 @@ class _StoredArray:
 
 def _options(arrays: StoredArrays) -> dict[str, Any]:
     if _OPTIONS not in arrays:
-        raise BundleError(f"{arrays.path}: {_OPTIONS!r} is missing, which contains the options of a {NAME} model")
+        raise BundleError(
+            f"{arrays.path}: {_OPTIONS!r} is missing, which contains the options of a {TOOLKIT_NAME} model"
+        )
     if math.prod(arrays.shape(_OPTIONS)) > _MAX_OPTIONS:
         raise BundleError(f"{arrays.path}: damaged ({_OPTIONS} has more than {_MAX_OPTIONS:,} bytes); copy it again")
-    return _read_yaml(arrays.data(_OPTIONS).rstrip(b"\0"), f"{arrays.path}: {_OPTIONS}")
+    return _read_yaml(arrays.read_bytes(_OPTIONS).rstrip(b"\0"), f"{arrays.path}: {_OPTIONS}")
 
 
 def _read_yaml(data: bytes, origin: str) -> dict[str, Any]:
@@ -406,7 +408,7 @@ def _vocabulary(path: Path, size: int) -> StoredVocabulary:
         )
     ids = {token: index for index, token in reversed([*enumerate(tokens)])}
     if _END not in ids:
-        raise BundleError(f"{path}: does not contain {_END}, the end symbol of {NAME}")
+        raise BundleError(f"{path}: does not contain {_END}, the end symbol of {TOOLKIT_NAME}")
     order = VocabularyOrder.with_duplicates(size, pad=None, start=None, end=ids[_END], unknown=ids.get(_UNKNOWN))
     special = frozenset(ids[name] for name in (_END, _UNKNOWN, "<s>", "<pad>") if name in ids)
     return StoredVocabulary(tokens, order, special)
@@ -546,7 +548,7 @@ def _build(
         for ours, theirs, order in zip(names, tables, (source.order, target.order, target.order), strict=True):
             if ours in weights:
                 value = arrays[theirs].T if theirs.endswith("_W") else arrays[theirs]
-                copy_table(value.__getitem__, order.order, weights[ours])
+                copy_table_rows(value.__getitem__, order.order, weights[ours])
         output_bias = weights["projection.bias"].zero_()
         if bias in arrays:
             output_bias.copy_(arrays[bias].flatten()[list(target.order.order)])

@@ -50,12 +50,12 @@ from headway.interop.onnx_models import (
 )
 from headway.interop.supported import (
     ANY,
-    COMMON,
+    COMMON_OPTIONS,
     GATE_ACTIVATIONS,
     ExportedModel,
     Supported,
-    exportable_model,
     refuse_unsupported,
+    require_exportable_model,
 )
 from headway.models.classifier import EncoderClassifier
 from headway.models.decoder_only import DecoderOnly
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
 _LANGUAGE_MODEL, _MASKED = "language_model.onnx", "masked_language_model.onnx"
-STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
+DECODER_STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
 SUPPORTED: Supported = {  # options of all models with blocks
-    **COMMON,
+    **COMMON_OPTIONS,
     **dict.fromkeys(("d_key", "d_value", "num_kv_heads", "qk_norm", "bias", "norm_kind", "norm_epsilon"), ANY),
     **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling", "local_rotary_base"), ANY),
     **dict.fromkeys(("encoder_window", "decoder_window", "global_every", "num_segments", "parallel"), ANY),
@@ -118,7 +118,7 @@ def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> 
         BundleError: The logits of the graphs differ from the model's logits.
     """
     folder = Path(folder)
-    model = exportable_model(bundle, "ONNX")
+    model = require_exportable_model(bundle, "ONNX")
     if isinstance(model, SequenceClassifier):
         refuse_unsupported(model.config.body, "ONNX", SUPPORTED, __name__)
         refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD, __name__)
@@ -160,7 +160,10 @@ def _graphs(model: ExportedModel, stored: Mapping[str, StoredTensor], limit: int
         case DecoderOnly():
             return {_LANGUAGE_MODEL: language_model_graph(model, stored)}
         case Transformer():
-            return {_ENCODER: encoder_graph(model, stored, limit), STEP_FILE: decoder_step_graph(model, stored, limit)}
+            return {
+                _ENCODER: encoder_graph(model, stored, limit),
+                DECODER_STEP_FILE: decoder_step_graph(model, stored, limit),
+            }
 
 
 @dataclass
@@ -213,12 +216,12 @@ class OnnxModel:
                 of Headway or from a different export.
         """
         _require("onnxruntime")
-        paths = folder / _ENCODER, folder / STEP_FILE
+        paths = folder / _ENCODER, folder / DECODER_STEP_FILE
         for path in paths:
             if not path.is_file():
                 raise BundleError(
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
-                    f"{STEP_FILE} and {_WEIGHTS}"
+                    f"{DECODER_STEP_FILE} and {_WEIGHTS}"
                 )
         _, signature = _stored_tensors(folder / _WEIGHTS)  # first, because onnxruntime's message is less clear
         encoder, step = map(open_session, paths)
@@ -438,9 +441,10 @@ Without Headway:
 
 - `{_ENCODER}` runs once per batch. Input: `source` (B, S), token ids that end with the end symbol (2), padded with 0.
   Outputs: `memory_mask` and, for each decoder block N, `memory_keys.N` and `memory_values.N`.
-- `{STEP_FILE}` runs once per token. Inputs: `tokens` (R), the newest token of each row (1 at first); `positions` (R),
-  the number of tokens before it; `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first; and the
-  encoder's outputs. Outputs: `logits` (R, V) of the next token; `keys.N` and `values.N`, the prefixes of the next step.
+- `{DECODER_STEP_FILE}` runs once per token. Inputs: `tokens` (R), the newest token of each row (1 at first);
+  `positions` (R), the number of tokens before it; `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at
+  first; and the encoder's outputs. Outputs: `logits` (R, V) of the next token; `keys.N` and `values.N`, the prefixes of
+  the next step.
   Each sentence has the same number of rows (its beams), which are adjacent. Prefixes are aligned at the end."""
 
 

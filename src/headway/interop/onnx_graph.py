@@ -72,7 +72,7 @@ class OnnxGraph:
         """Declare ``value`` as the output ``name`` of the graph."""
         self._outputs[value] = self._onnx.helper.make_tensor_value_info(name, kind, shape)
 
-    def op(self, kind: str, *inputs: str, **attributes: int | float | str | list[int]) -> str:
+    def add_op(self, kind: str, *inputs: str, **attributes: int | float | str | list[int]) -> str:
         """Add a node for the ONNX operator ``kind`` with ``attributes``, and return the name of its output."""
         (value,) = self._node(kind, inputs, 1, attributes)
         return value
@@ -116,7 +116,7 @@ class OnnxGraph:
             self._tensors[name] = tensor
         return name
 
-    def attention(self, path: str) -> MultiHeadAttention:
+    def attention_layer(self, path: str) -> MultiHeadAttention:
         """Return the model's attention layer at ``path``."""
         attention = self.module.get_submodule(path)
         assert isinstance(attention, MultiHeadAttention)

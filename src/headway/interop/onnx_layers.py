@@ -48,20 +48,20 @@ def attention_mask(graph: OnnxGraph, conditions: Iterable[str], *, has_empty_row
     """
     first, *others = conditions
     for other in others:
-        first = graph.op("And", first, other)
+        first = graph.add_op("And", first, other)
     if not has_empty_rows:
         return OnnxMask(_bias(graph, first))
-    some = graph.op("ReduceMax", graph.op("Cast", first, to=FLOAT), graph.constant([-1]), keepdims=1)
-    return OnnxMask(_bias(graph, graph.op("Or", first, graph.op("Equal", some, graph.constant(0.0)))), some)
+    some = graph.add_op("ReduceMax", graph.add_op("Cast", first, to=FLOAT), graph.constant([-1]), keepdims=1)
+    return OnnxMask(_bias(graph, graph.add_op("Or", first, graph.add_op("Equal", some, graph.constant(0.0)))), some)
 
 
 def _bias(graph: OnnxGraph, attends: str) -> str:
-    return graph.op("Where", attends, graph.constant(0.0), graph.constant(-math.inf))
+    return graph.add_op("Where", attends, graph.constant(0.0), graph.constant(-math.inf))
 
 
 def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
     """Return the mask for (B, S) booleans, which are False at padding."""
-    return attention_mask(graph, [graph.op("Unsqueeze", attends, graph.constant([1, 2]))], has_empty_rows=True)
+    return attention_mask(graph, [graph.add_op("Unsqueeze", attends, graph.constant([1, 2]))], has_empty_rows=True)
 
 
 def window_conditions(graph: OnnxGraph, queries: str, keys: str, window: Window) -> list[str]:
@@ -73,8 +73,8 @@ def window_conditions(graph: OnnxGraph, queries: str, keys: str, window: Window)
         return []
     before, after = window
     return [
-        graph.op("GreaterOrEqual", keys, graph.op("Sub", queries, graph.constant(before))),
-        graph.op("LessOrEqual", keys, graph.op("Add", queries, graph.constant(after))),
+        graph.add_op("GreaterOrEqual", keys, graph.add_op("Sub", queries, graph.constant(before))),
+        graph.add_op("LessOrEqual", keys, graph.add_op("Add", queries, graph.constant(after))),
     ]
 
 
@@ -82,15 +82,15 @@ def embed_tokens(graph: OnnxGraph, path: str, tokens: str) -> str:
     """Look up ``tokens`` in the embedding at ``path``, and scale the embeddings."""
     embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
-    embeddings = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
-    return embeddings if embedding.scale == 1 else graph.op("Mul", embeddings, graph.constant(embedding.scale))
+    embeddings = graph.add_op("Gather", graph.weight(f"{path}.weight"), tokens)
+    return embeddings if embedding.scale == 1 else graph.add_op("Mul", embeddings, graph.constant(embedding.scale))
 
 
 def add_positions(graph: OnnxGraph, path: str, x: str, positions: str, max_length: int) -> str:
     """Add the positional embeddings of the module at ``path`` for ``positions``, which are below ``max_length``."""
     if isinstance(graph.module.get_submodule(path), NoPositions):
         return x
-    return graph.op("Add", x, graph.op("Gather", _position_table(graph, path, max_length), positions))
+    return graph.add_op("Add", x, graph.add_op("Gather", _position_table(graph, path, max_length), positions))
 
 
 def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
@@ -122,7 +122,7 @@ def self_attention_block(
     if parallel:
         attended = attend(norm(graph, f"{first}.norm", x))
         transformed = feed_forward(graph, path, norm(graph, f"{second}.norm", x))
-        return graph.op("Add", graph.op("Add", x, attended), transformed)
+        return graph.add_op("Add", graph.add_op("Add", x, attended), transformed)
     x = residual(graph, first, x, attend)
     return residual(graph, second, x, partial(feed_forward, graph, path))
 
@@ -132,7 +132,7 @@ def residual(graph: OnnxGraph, path: str, x: str, sublayer: Callable[[str], str]
     around = graph.module.get_submodule(path)
     assert isinstance(around, (PostNorm, PreNorm, NoNorm))
     output = sublayer(norm(graph, f"{path}.norm", x) if isinstance(around, PreNorm) else x)
-    summed = graph.op("Add", x, output) if around.residual else output
+    summed = graph.add_op("Add", x, output) if around.residual else output
     return norm(graph, f"{path}.norm", summed) if isinstance(around, PostNorm) else summed
 
 
@@ -144,7 +144,7 @@ def self_attention(
     As in the module, queries and keys are rotated only if positions are rotary.
     """
     query, keys, values = project_heads(graph, path, x, ("query", "key", "value"), batch, rotation=rotation)
-    return attention_output(graph, path, query, keys, values, masks[graph.attention(path).window])
+    return attention_output(graph, path, query, keys, values, masks[graph.attention_layer(path).window])
 
 
 def project_heads(
@@ -161,15 +161,15 @@ def project_heads(
 
     ``batch`` is the name of the shape [B], and ``length`` is T. Either may be -1, which means that it is inferred.
     """
-    attention = graph.attention(path)
+    attention = graph.attention_layer(path)
     counts = [attention.num_heads if part == "query" else attention.num_kv_heads for part in parts]
     widths = [attention.d_value if part == "value" else attention.d_key for part in parts]
     sizes = [count * width for count, width in zip(counts, widths, strict=True)]
     projected = graph.split(_joined_linear(graph, path, parts, x), sizes)
     outputs = []
     for part, value, count, width in zip(parts, projected, counts, widths, strict=True):
-        shape = graph.op("Concat", batch, graph.constant([length, count, width]), axis=0)
-        head = graph.op("Transpose", graph.op("Reshape", value, shape), perm=[0, 2, 1, 3])
+        shape = graph.add_op("Concat", batch, graph.constant([length, count, width]), axis=0)
+        head = graph.add_op("Transpose", graph.add_op("Reshape", value, shape), perm=[0, 2, 1, 3])
         if part != "value" and getattr(attention, f"{part}_norm") is not None:
             head = norm(graph, f"{path}.{part}_norm", head)
         outputs.append(head if part == "value" else _rotated(graph, path, head, rotation))
@@ -178,43 +178,47 @@ def project_heads(
 
 def _rotated(graph: OnnxGraph, path: str, x: str, rotation: Rotation | None) -> str:
     """Rotate queries or keys (B, H, T, K) by their positions if positions are rotary."""
-    rotary = graph.attention(path).rotary
+    rotary = graph.attention_layer(path).rotary
     if rotary is None:
         return x
     assert rotation is not None
     rotary.reserve(rotation.max_length)
     tables = rotary.table[: rotation.max_length].unbind(1)  # cosines, and signed sines
-    cosine, sine = (graph.op("Gather", graph.constant(table.clone()), rotation.positions) for table in tables)
+    cosine, sine = (graph.add_op("Gather", graph.constant(table.clone()), rotation.positions) for table in tables)
     swapped = [unit ^ 1 for unit in range(tables[0].size(1))]  # the two units of each pair
-    other = graph.op("Gather", x, graph.constant(swapped), axis=-1)
-    return graph.op("Add", graph.op("Mul", x, cosine), graph.op("Mul", other, sine))
+    other = graph.add_op("Gather", x, graph.constant(swapped), axis=-1)
+    return graph.add_op("Add", graph.add_op("Mul", x, cosine), graph.add_op("Mul", other, sine))
 
 
 def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) -> str:
     """Apply several linear layers as one. The runtime concatenates their matrices when it loads the graph."""
     kinds = [kind for kind in ("weight", "bias") if graph.has_weight(f"{path}.{parts[0]}.{kind}")]
-    joined = [graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0) for kind in kinds]
-    return graph.op("Gemm", x, *joined, transB=1)
+    joined = [
+        graph.add_op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0) for kind in kinds
+    ]
+    return graph.add_op("Gemm", x, *joined, transB=1)
 
 
 def attention_output(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
     """Attend with (B, H, T, K) queries, concatenate the heads to (B * T, H * U) and project them."""
-    attention = graph.attention(path)
+    attention = graph.attention_layer(path)
     grouped, groups = attention.queries_per_key > 1, [attention.num_kv_heads, attention.queries_per_key]
-    query = graph.op("Mul", query, graph.constant(attention.d_key**-0.5))
+    query = graph.add_op("Mul", query, graph.constant(attention.d_key**-0.5))
     bias, factor = mask.bias, mask.output_factor
     if grouped:  # (B, key heads, queries per key, T, K), so that keys and values need not be repeated
-        query = graph.op("Reshape", query, graph.constant([0, *groups, -1, attention.d_key]))
+        query = graph.add_op("Reshape", query, graph.constant([0, *groups, -1, attention.d_key]))
         axis = graph.constant([2])
-        keys, values, bias = (graph.op("Unsqueeze", tensor, axis) for tensor in (keys, values, bias))
-        factor = factor and graph.op("Unsqueeze", factor, axis)
-    scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 2, 4, 3] if grouped else [0, 1, 3, 2]))
-    context = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, bias), axis=-1), values)
+        keys, values, bias = (graph.add_op("Unsqueeze", tensor, axis) for tensor in (keys, values, bias))
+        factor = factor and graph.add_op("Unsqueeze", factor, axis)
+    scores = graph.add_op(
+        "MatMul", query, graph.add_op("Transpose", keys, perm=[0, 1, 2, 4, 3] if grouped else [0, 1, 3, 2])
+    )
+    context = graph.add_op("MatMul", graph.add_op("Softmax", graph.add_op("Add", scores, bias), axis=-1), values)
     if factor is not None:
-        context = graph.op("Mul", context, factor)
-    context = graph.op("Transpose", context, perm=[0, 3, 1, 2, 4] if grouped else [0, 2, 1, 3])
+        context = graph.add_op("Mul", context, factor)
+    context = graph.add_op("Transpose", context, perm=[0, 3, 1, 2, 4] if grouped else [0, 2, 1, 3])
     shape = graph.constant([-1, attention.num_heads * attention.d_value])
-    return linear(graph, f"{path}.output", graph.op("Reshape", context, shape))
+    return linear(graph, f"{path}.output", graph.add_op("Reshape", context, shape))
 
 
 def feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
@@ -223,7 +227,7 @@ def feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
     inner = linear(graph, f"{path}.inner", x)
     if activation in GATE_ACTIVATIONS:
         gate = apply_activation(graph, GATE_ACTIVATIONS[activation], linear(graph, f"{path}.gate", x))
-        return linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
+        return linear(graph, f"{path}.outer", graph.add_op("Mul", gate, inner))
     return linear(graph, f"{path}.outer", apply_activation(graph, activation, inner))
 
 
@@ -231,18 +235,18 @@ def apply_activation(graph: OnnxGraph, activation: str, x: str) -> str:
     """Apply an activation that is not gated."""
     match activation:
         case "relu" | "gelu" | "sigmoid" | "tanh":
-            return graph.op(activation.capitalize(), x)
+            return graph.add_op(activation.capitalize(), x)
         case "gelu_tanh":
-            return graph.op("Gelu", x, approximate="tanh")
+            return graph.add_op("Gelu", x, approximate="tanh")
         case "silu":
-            return graph.op("Mul", x, graph.op("Sigmoid", x))
+            return graph.add_op("Mul", x, graph.add_op("Sigmoid", x))
         case _:
             raise BundleError(f"activation = {activation!r} is not supported by the ONNX export")
 
 
 def linear(graph: OnnxGraph, path: str, x: str) -> str:
     """Apply the linear layer at ``path`` to the rows of a matrix."""
-    return graph.op("Gemm", x, graph.weight(f"{path}.weight"), *_bias_weight(graph, path), transB=1)
+    return graph.add_op("Gemm", x, graph.weight(f"{path}.weight"), *_bias_weight(graph, path), transB=1)
 
 
 def norm(graph: OnnxGraph, path: str, x: str) -> str:
@@ -252,11 +256,11 @@ def norm(graph: OnnxGraph, path: str, x: str) -> str:
         return x
     weight = graph.weight(f"{path}.weight")
     if isinstance(module, RMSNorm):
-        square = graph.op("ReduceMean", graph.op("Mul", x, x), graph.constant([-1]), keepdims=1)
-        size = graph.op("Sqrt", graph.op("Add", square, graph.constant(module.epsilon)))
-        return graph.op("Mul", graph.op("Div", x, size), weight)
+        square = graph.add_op("ReduceMean", graph.add_op("Mul", x, x), graph.constant([-1]), keepdims=1)
+        size = graph.add_op("Sqrt", graph.add_op("Add", square, graph.constant(module.epsilon)))
+        return graph.add_op("Mul", graph.add_op("Div", x, size), weight)
     assert isinstance(module, nn.LayerNorm)
-    return graph.op("LayerNormalization", x, weight, *_bias_weight(graph, path), epsilon=module.eps)
+    return graph.add_op("LayerNormalization", x, weight, *_bias_weight(graph, path), epsilon=module.eps)
 
 
 def _bias_weight(graph: OnnxGraph, path: str) -> list[str]:

@@ -89,7 +89,7 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
     one = graph.constant([1])
     prefix_masks = _prefix_masks(graph, model.decoder, positions, prefixes[0][0], one, has_empty_rows=False)
     memory_mask, sentences = padding_mask(graph, attends), _batch(graph, attends)
-    rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1, 2])), max_length)
+    rotation = Rotation(graph.add_op("Unsqueeze", positions, graph.constant([1, 2])), max_length)
     x = add_positions(graph, "target_positions", embed_tokens(graph, "target_embedding", tokens), positions, max_length)
     x = norm(graph, "target_norm", x)
     for layer in layers:
@@ -124,11 +124,11 @@ def language_model_graph(model: DecoderOnly, locations: Mapping[str, StoredTenso
     tokens, first = graph.add_input("tokens", INT, "rows", "length"), graph.add_input("positions", INT, "rows")
     layers = range(len(model.decoder.blocks))
     prefixes = [_cache_inputs(graph, f"decoder.blocks.{n}.attention", "prefix", n) for n in layers]
-    rows, count = _batch(graph, tokens), graph.op("Shape", tokens, start=1, end=2)
+    rows, count = _batch(graph, tokens), graph.add_op("Shape", tokens, start=1, end=2)
     masks = _prefix_masks(graph, model.decoder, first, prefixes[0][0], count, has_empty_rows=True)
-    positions = graph.op("Add", graph.op("Unsqueeze", first, graph.constant([1])), _range(graph, count))
-    positions = graph.op("Max", positions, graph.constant(0))
-    rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1])), max_length)
+    positions = graph.add_op("Add", graph.add_op("Unsqueeze", first, graph.constant([1])), _range(graph, count))
+    positions = graph.add_op("Max", positions, graph.constant(0))
+    rotation = Rotation(graph.add_op("Unsqueeze", positions, graph.constant([1])), max_length)
     x = add_positions(graph, "positions", embed_tokens(graph, "embedding", tokens), positions, max_length)
     x = _as_matrix(graph, x)
     for layer, block in zip(layers, model.decoder.blocks, strict=True):
@@ -176,7 +176,7 @@ def sequence_classifier_graph(model: SequenceClassifier, locations: Mapping[str,
     """Return the graph of a classifier on a language model, with the inputs and outputs of :func:`classifier_graph`."""
     graph, config = OnnxGraph(model, model.config.body, locations), model.config
     source = graph.add_input("source", INT, "texts", "source_length")
-    tokens = graph.op("Concat", _columns(graph, source, model.bos, 1), source, axis=1)
+    tokens = graph.add_op("Concat", _columns(graph, source, model.bos, 1), source, axis=1)
     if isinstance(model.body, MaskedTransformer):
         states = _masked_states(graph, "body.", model.body, tokens)
     else:
@@ -195,8 +195,8 @@ def _masked_states(graph: OnnxGraph, body: str, model: MaskedTransformer, tokens
     x = embed_tokens(graph, f"{body}embedding", tokens)
     x = add_positions(graph, f"{body}positions", x, positions, max_length)
     if model.segment_embedding is not None:  # all tokens are in segment 0
-        first = graph.op("Gather", graph.weight(f"{body}segment_embedding.weight"), graph.constant(0))
-        x = graph.op("Add", x, first)
+        first = graph.add_op("Gather", graph.weight(f"{body}segment_embedding.weight"), graph.constant(0))
+        x = graph.add_op("Add", x, first)
     x = _as_matrix(graph, norm(graph, f"{body}embedding_norm", x))
     attends = _tokens_to_attend_to(graph, tokens, model.pad)
     return _encoded(graph, f"{body}encoder", x, _batch(graph, tokens), attends, Rotation(positions, max_length))
@@ -218,12 +218,12 @@ def _encoded(graph: OnnxGraph, path: str, x: str, batch: str, attends: str | Non
     """
     stack = graph.module.get_submodule(path)
     assert isinstance(stack, EncoderStack | CausalStack)
-    queries = graph.op("Unsqueeze", rotation.positions, graph.constant([0, 1, 3]))
-    keys = graph.op("Unsqueeze", rotation.positions, graph.constant([0, 1, 2]))
+    queries = graph.add_op("Unsqueeze", rotation.positions, graph.constant([0, 1, 3]))
+    keys = graph.add_op("Unsqueeze", rotation.positions, graph.constant([0, 1, 2]))
     if attends is None:
-        common = [graph.op("LessOrEqual", keys, queries)]
+        common = [graph.add_op("LessOrEqual", keys, queries)]
     else:
-        common = [graph.op("Unsqueeze", attends, graph.constant([1, 2]))]
+        common = [graph.add_op("Unsqueeze", attends, graph.constant([1, 2]))]
     masks: dict[Window, OnnxMask] = {}
     for window in _windows(stack):
         conditions = [*common, *window_conditions(graph, queries, keys, window)]
@@ -246,7 +246,7 @@ def _windows(stack: EncoderStack | CausalStack | DecoderStack) -> set[Window]:
 
 def _cache_shapes(graph: OnnxGraph, path: str, batch: str, length: str) -> dict[str, tuple[int | str, ...]]:
     """Return the shapes of the cached keys and values of the attention layer at ``path``."""
-    attention = graph.attention(path)
+    attention = graph.attention_layer(path)
     widths = {"keys": attention.d_key, "values": attention.d_value}
     return {name: (batch, attention.num_kv_heads, length, width) for name, width in widths.items()}
 
@@ -273,13 +273,13 @@ def _prefix_masks(
     ``positions`` (R) contains the position p of each row's first new token, so the last p columns of its prefix contain
     tokens. If p is negative, the first -p new tokens are padding (``has_empty_rows``). ``count`` is the shape [T].
     """
-    before = graph.op("Shape", prefix_keys, start=2, end=3)
-    columns = _range(graph, graph.op("Add", before, count))
-    new = graph.op("Add", _range(graph, count), before)
-    queries = graph.op("Unsqueeze", new, graph.constant([0, 1, 3]))
-    keys = graph.op("Unsqueeze", columns, graph.constant([0, 1, 2]))
-    first = graph.op("Unsqueeze", graph.op("Sub", before, positions), graph.constant([1, 2, 3]))
-    common = [graph.op("GreaterOrEqual", keys, first), graph.op("LessOrEqual", keys, queries)]
+    before = graph.add_op("Shape", prefix_keys, start=2, end=3)
+    columns = _range(graph, graph.add_op("Add", before, count))
+    new = graph.add_op("Add", _range(graph, count), before)
+    queries = graph.add_op("Unsqueeze", new, graph.constant([0, 1, 3]))
+    keys = graph.add_op("Unsqueeze", columns, graph.constant([0, 1, 2]))
+    first = graph.add_op("Unsqueeze", graph.add_op("Sub", before, positions), graph.constant([1, 2, 3]))
+    common = [graph.add_op("GreaterOrEqual", keys, first), graph.add_op("LessOrEqual", keys, queries)]
     masks: dict[Window, OnnxMask] = {}
     for window in _windows(stack):
         conditions = [*common, *window_conditions(graph, queries, keys, window)]
@@ -304,97 +304,97 @@ def _attended_with_prefix(
     """
     path = f"decoder.blocks.{layer}.attention"
     query, *new = project_heads(graph, path, x, ("query", "key", "value"), rows, length=length, rotation=rotation)
-    keys, values = (graph.op("Concat", *pair, axis=2) for pair in zip(prefix, new, strict=True))
+    keys, values = (graph.add_op("Concat", *pair, axis=2) for pair in zip(prefix, new, strict=True))
     shapes = _cache_shapes(graph, path, "rows", "next_length")
     for grown, (name, shape) in zip((keys, values), shapes.items(), strict=True):
         graph.add_output(grown, f"{name}.{layer}", FLOAT, *shape)
-    return attention_output(graph, path, query, keys, values, masks[graph.attention(path).window])
+    return attention_output(graph, path, query, keys, values, masks[graph.attention_layer(path).window])
 
 
 def _tokens_to_attend_to(graph: OnnxGraph, tokens: str, hidden_id: int) -> str:
-    return graph.op("Not", graph.op("Equal", tokens, graph.constant(hidden_id)))
+    return graph.add_op("Not", graph.add_op("Equal", tokens, graph.constant(hidden_id)))
 
 
 def _batch(graph: OnnxGraph, tokens: str) -> str:
     """Return the shape [B] of (B, S) tokens."""
-    return graph.op("Shape", tokens, start=0, end=1)
+    return graph.add_op("Shape", tokens, start=0, end=1)
 
 
 def _positions(graph: OnnxGraph, tokens: str) -> str:
     """Return the positions (S) of (B, S) tokens, counted from 0."""
-    return _range(graph, graph.op("Shape", tokens, start=1, end=2))
+    return _range(graph, graph.add_op("Shape", tokens, start=1, end=2))
 
 
 def _range(graph: OnnxGraph, count: str) -> str:
     """Return 0 .. N - 1, given the shape [N]."""
-    return graph.op("Range", graph.constant(0), graph.op("Squeeze", count), graph.constant(1))
+    return graph.add_op("Range", graph.constant(0), graph.add_op("Squeeze", count), graph.constant(1))
 
 
 def _as_matrix(graph: OnnxGraph, x: str) -> str:
     """Reshape (B, S, D) to (B * S, D)."""
-    return graph.op("Reshape", x, graph.constant([-1, graph.config.d_model]))
+    return graph.add_op("Reshape", x, graph.constant([-1, graph.config.d_model]))
 
 
 def _as_sequences(graph: OnnxGraph, x: str, tokens: str) -> str:
     """Reshape (B * S, N) to (B, S, N), given (B, S) tokens."""
-    shape = graph.op("Concat", graph.op("Shape", tokens), graph.constant([-1]), axis=0)
-    return graph.op("Reshape", x, shape)
+    shape = graph.add_op("Concat", graph.add_op("Shape", tokens), graph.constant([-1]), axis=0)
+    return graph.add_op("Reshape", x, shape)
 
 
 def _columns(graph: OnnxGraph, tokens: str, token: int, count: int) -> str:
     """Return a (B, count) matrix filled with the id ``token``, given (B, S) tokens."""
-    shape = graph.op("Concat", _batch(graph, tokens), graph.constant([count]), axis=0)
-    return graph.op("Expand", graph.constant(token), shape)
+    shape = graph.add_op("Concat", _batch(graph, tokens), graph.constant([count]), axis=0)
+    return graph.add_op("Expand", graph.constant(token), shape)
 
 
 def _with_padding_and_begin(graph: OnnxGraph, model: EncoderClassifier, source: str) -> str:
     """Pad or truncate (B, S) ids to ``max_length`` and put the begin symbol in front, as the model does."""
     if model.config.pad_to_max_length:
-        source = graph.op("Concat", source, _columns(graph, source, model.pad, model.max_length), axis=1)
+        source = graph.add_op("Concat", source, _columns(graph, source, model.pad, model.max_length), axis=1)
         ends = graph.constant([0]), graph.constant([model.max_length]), graph.constant([1])
-        source = graph.op("Slice", source, *ends)
+        source = graph.add_op("Slice", source, *ends)
     if model.config.pooling == "first":
-        source = graph.op("Concat", _columns(graph, source, model.bos, 1), source, axis=1)
+        source = graph.add_op("Concat", _columns(graph, source, model.bos, 1), source, axis=1)
     return source
 
 
 def _convolved(graph: OnnxGraph, width: int, x: str, attends: str) -> str:
     """Apply the residual convolution to (B, S, D)."""
-    x = graph.op("Mul", x, graph.op("Unsqueeze", graph.op("Cast", attends, to=FLOAT), graph.constant([2])))
+    x = graph.add_op("Mul", x, graph.add_op("Unsqueeze", graph.add_op("Cast", attends, to=FLOAT), graph.constant([2])))
     path = "convolution.convolution"
     weights = graph.weight(f"{path}.weight"), graph.weight(f"{path}.bias")
     sides = [width // 2, width // 2]
-    neighbors = graph.op("Conv", graph.op("Transpose", x, perm=[0, 2, 1]), *weights, pads=sides)
-    return graph.op("Add", x, graph.op("Transpose", graph.op("Relu", neighbors), perm=[0, 2, 1]))
+    neighbors = graph.add_op("Conv", graph.add_op("Transpose", x, perm=[0, 2, 1]), *weights, pads=sides)
+    return graph.add_op("Add", x, graph.add_op("Transpose", graph.add_op("Relu", neighbors), perm=[0, 2, 1]))
 
 
 def _pooled(graph: OnnxGraph, config: ClassifierConfig | SequenceClassifierConfig, x: str, attends: str) -> str:
     """Pool (B, S, D) to (B, P). A text in which all positions are masked is pooled to zeros."""
     axes, mask = graph.constant([1, 2]), padding_mask(graph, attends)
     assert mask.output_factor is not None
-    bias, some = graph.op("Squeeze", mask.bias, axes), graph.op("Squeeze", mask.output_factor, axes)
-    counts, one = graph.op("Cast", attends, to=FLOAT), graph.constant([1])
+    bias, some = graph.add_op("Squeeze", mask.bias, axes), graph.add_op("Squeeze", mask.output_factor, axes)
+    counts, one = graph.add_op("Cast", attends, to=FLOAT), graph.constant([1])
 
     def weighted(weights: str) -> str:
-        return graph.op("Squeeze", graph.op("MatMul", graph.op("Unsqueeze", weights, one), x), one)
+        return graph.add_op("Squeeze", graph.add_op("MatMul", graph.add_op("Unsqueeze", weights, one), x), one)
 
     def mean() -> str:
-        total = graph.op("Max", graph.op("ReduceSum", counts, one, keepdims=1), graph.constant(1.0))
-        return weighted(graph.op("Div", counts, total))
+        total = graph.add_op("Max", graph.add_op("ReduceSum", counts, one, keepdims=1), graph.constant(1.0))
+        return weighted(graph.add_op("Div", counts, total))
 
     def largest() -> str:
-        shifted = graph.op("Add", x, graph.op("Unsqueeze", bias, graph.constant([2])))
-        return graph.op("Mul", graph.op("ReduceMax", shifted, one, keepdims=0), some)
+        shifted = graph.add_op("Add", x, graph.add_op("Unsqueeze", bias, graph.constant([2])))
+        return graph.add_op("Mul", graph.add_op("ReduceMax", shifted, one, keepdims=0), some)
 
     def one_position() -> str:
         """Return the vector at the first or last unmasked position, selected by one-hot weights."""
-        length = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2))
-        positions = graph.op("Range", graph.constant(0), length, graph.constant(1))
+        length = graph.add_op("Squeeze", graph.add_op("Shape", x, start=1, end=2))
+        positions = graph.add_op("Range", graph.constant(0), length, graph.constant(1))
         last = config.pooling == "last"
-        rank = graph.op("Add", positions, one) if last else graph.op("Sub", length, positions)
-        ranks = graph.op("Mul", counts, graph.op("Cast", rank, to=FLOAT))
-        chosen = graph.op("Equal", positions, graph.op("ArgMax", ranks, axis=1, keepdims=1))
-        return weighted(graph.op("Mul", graph.op("Cast", chosen, to=FLOAT), some))
+        rank = graph.add_op("Add", positions, one) if last else graph.add_op("Sub", length, positions)
+        ranks = graph.add_op("Mul", counts, graph.add_op("Cast", rank, to=FLOAT))
+        chosen = graph.add_op("Equal", positions, graph.add_op("ArgMax", ranks, axis=1, keepdims=1))
+        return weighted(graph.add_op("Mul", graph.add_op("Cast", chosen, to=FLOAT), some))
 
     match config.pooling:
         case "mean":
@@ -402,12 +402,12 @@ def _pooled(graph: OnnxGraph, config: ClassifierConfig | SequenceClassifierConfi
         case "max":
             return largest()
         case "mean_max":
-            return graph.op("Concat", mean(), largest(), axis=1)
+            return graph.add_op("Concat", mean(), largest(), axis=1)
         case "first" | "last":
             return one_position()
         case "attention":
-            rows = graph.op("Reshape", x, graph.constant([-1, config.d_model]))
-            scores = linear(graph, "pooling.question", graph.op("Tanh", linear(graph, "pooling.inner", rows)))
-            scores = graph.op("Reshape", scores, graph.op("Shape", attends))
-            weights = graph.op("Softmax", graph.op("Add", scores, bias), axis=-1)
-            return weighted(graph.op("Mul", weights, some))
+            rows = graph.add_op("Reshape", x, graph.constant([-1, config.d_model]))
+            scores = linear(graph, "pooling.question", graph.add_op("Tanh", linear(graph, "pooling.inner", rows)))
+            scores = graph.add_op("Reshape", scores, graph.add_op("Shape", attends))
+            weights = graph.add_op("Softmax", graph.add_op("Add", scores, bias), axis=-1)
+            return weighted(graph.add_op("Mul", weights, some))

@@ -25,12 +25,12 @@ class StoredVocabulary:
     Attributes:
         tokens: The token of each stored id. The last rows of the weights may have no token.
         order: The order of the rows in Headway.
-        special: The stored ids of tokens that never occur in text.
+        special_ids: The stored ids of tokens that never occur in text.
     """
 
     tokens: Sequence[str]
     order: VocabularyOrder
-    special: frozenset[int]
+    special_ids: frozenset[int]
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -60,7 +60,7 @@ class StoredVocabulary:
             content = model.read_bytes()
         except OSError as error:
             raise BundleError(f"{model}: cannot be read ({error.strerror})") from None
-        special = self.special.union(self.languages.values())
+        special = self.special_ids.union(self.languages.values())
         reserved = [new for new, old in enumerate(self.order.order) if old in special or old >= len(self.tokens)]
         return SentencePieceTokenizer(content, self.ordered_tokens, reserved, str(model))
 

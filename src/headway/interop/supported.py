@@ -34,15 +34,15 @@ _ARCHITECTURES: Mapping[Capability, tuple[str, ...]] = {
 }
 ANY = ANY_VALUE
 _HEAD_WIDTH = "d_model / num_heads"  # represents this quotient in an exporter's list
-SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
-EQUAL_HEADS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
+SIZE_OPTIONS: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
+EQUAL_HEAD_WIDTHS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
 GATE_ACTIVATIONS = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 """Maps each gated activation to the function that it applies to its gate."""
 _TRAINING = (
     *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),
     *("embedding_dropout", "word_dropout", "pooled_dropout"),
 )
-COMMON: Supported = {**SIZES, **dict.fromkeys(_TRAINING, ANY)}
+COMMON_OPTIONS: Supported = {**SIZE_OPTIONS, **dict.fromkeys(_TRAINING, ANY)}
 """Fields that every exporter supports: sizes, and training options that do not affect an exported model."""
 
 
@@ -85,7 +85,7 @@ def _head_width(config: Config) -> float:
     return config.d_model / config.num_heads
 
 
-def exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
+def require_exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
     """Return the bundle's model if its architecture can be exported.
 
     Raises:
@@ -101,7 +101,7 @@ def exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
 
 def require_transformer(bundle: Bundle, toolkit: str) -> Transformer:
     """Return the bundle's model if it is a Transformer; raise :class:`ConfigError` otherwise."""
-    model = exportable_model(bundle, toolkit)
+    model = require_exportable_model(bundle, toolkit)
     if not isinstance(model, Transformer):
         raise ConfigError(f"model.kind = {model.config.kind!r} cannot be exported to {toolkit}; supported: transformer")
     return model

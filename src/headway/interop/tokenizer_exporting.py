@@ -98,7 +98,7 @@ def masked_tokenizer_files(
         raise ConfigError(f"a model with a {tokenizer.kind} tokenizer cannot be exported to `transformers`")
     files = _fast(tokenizer, SpecialTokens((BOS,), (EOS,), ()))
     library, config = (json.loads(files[name]) for name in ("tokenizer.json", "tokenizer_config.json"))
-    template, names = library["post_processor"], token_names(tokenizer)
+    template, names = library["post_processor"], unique_token_names(tokenizer)
     end = {"SpecialToken": {"id": names[EOS], "type_id": int(pairs)}}
     second = {"Sequence": {"id": "B", "type_id": int(pairs)}}
     template["pair"] = [*template["single"], second, end]
@@ -113,7 +113,7 @@ def masked_tokenizer_files(
     return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(config)}
 
 
-def token_names(tokenizer: TextTokenizer) -> list[str]:
+def unique_token_names(tokenizer: TextTokenizer) -> list[str]:
     """Return a unique name for each id, for tools that identify tokens by name.
 
     The name is the spelling of the token in its library. Names of special tokens are enclosed in angle brackets until
@@ -142,7 +142,7 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
 
 
 def _fast(tokenizer: TextTokenizer, special: SpecialTokens) -> dict[str, bytes]:
-    names = token_names(tokenizer)
+    names = unique_token_names(tokenizer)
     if isinstance(tokenizer, Tokenizer):
         library, ids = _own_library(tokenizer, names), [*range(NUM_SPECIAL + len(tokenizer.tags))]
     else:
@@ -269,7 +269,7 @@ def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
             "the Moses tokenizers of source and target differ in merges or lower-casing, but FSMTTokenizer uses the "
             "same for both; they cannot be exported to `transformers`"
         )
-    names = token_names(source), token_names(target)
+    names = unique_token_names(source), unique_token_names(target)
     merges = "".join(f"{left} {right}\n" for left, right in source.merges)
     config = {
         "langs": [source.language, target.language],

@@ -55,22 +55,22 @@ class VocabularyCut:
     """The tokens of a model's vocabulary to keep.
 
     Attributes:
-        kept: The ids to keep on each side, "source" and "target", in ascending order. An id's position in the list is
-            its new id.
-        unknown: The characters of the texts that the vocabulary does not contain, the most frequent first.
+        kept_ids: The ids to keep on each side, "source" and "target", in ascending order. The new id of a token is the
+            position of its old id in the list.
+        unknown_characters: The characters of the texts that the vocabulary does not contain, the most frequent first.
     """
 
-    kept: dict[str, list[int]]
-    unknown: tuple[str, ...]
+    kept_ids: dict[str, list[int]]
+    unknown_characters: tuple[str, ...]
 
     def describe(self, bundle: AnyBundle) -> list[str]:
         """Describe how many tokens of the vocabulary of ``bundle`` are kept, and which characters could not be kept."""
         lines = []
         for side, tokenizer in bundle.tokenizers.items():
-            kept, size = len(self.kept[side]), tokenizer.vocab_size
+            kept, size = len(self.kept_ids[side]), tokenizer.vocab_size
             lines.append(f"{side} vocabulary: {kept:,} of {size:,} tokens ({100 * kept / size:.1f} %)")
-        if self.unknown:
-            shown, more = " ".join(self.unknown[:_SHOWN]), len(self.unknown) - _SHOWN
+        if self.unknown_characters:
+            shown, more = " ".join(self.unknown_characters[:_SHOWN]), len(self.unknown_characters) - _SHOWN
             others = f" and {more:,} more" if more > 0 else ""
             lines.append(f"could not be kept, because the model has no tokens for them: {shown}{others}")
         return lines
@@ -166,7 +166,7 @@ def _completed(bundle: AnyBundle, tokenizers: Sequence[TextTokenizer], used: set
 
 def cut_vocabulary(bundle: BundleT, cut: VocabularyCut) -> BundleT:
     """Return a copy of the bundle with the smaller vocabulary."""
-    kept, tokenizers = cut.kept, bundle.tokenizers
+    kept, tokenizers = cut.kept_ids, bundle.tokenizers
     source, target = kept["source"], kept.get("target", kept["source"])
     rows = {name: torch.tensor(kept[side]) for side, names in _ROWS[bundle.model.config.kind].items() for name in names}
     weights = {
@@ -203,7 +203,7 @@ def _renumbered(template: SpecialTokenTemplate, source: Sequence[int], target: S
 
 def cut_shortlist(shortlist: Shortlist, cut: VocabularyCut, fingerprints: str) -> Shortlist:
     """Return the shortlist for the smaller vocabulary, whose tokenizers have these ``fingerprints``."""
-    source, target = np.array(cut.kept["source"]), np.array(cut.kept["target"], dtype=np.int32)
+    source, target = np.array(cut.kept_ids["source"]), np.array(cut.kept_ids["target"], dtype=np.int32)
     new_ids = np.zeros(max(target.max(), shortlist.table.max(initial=0)) + 1, dtype=np.int32)
     new_ids[target] = np.arange(len(target), dtype=np.int32)
     always = new_ids[np.intersect1d(shortlist.always_allowed, target)]

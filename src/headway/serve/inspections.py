@@ -15,7 +15,7 @@ from headway.errors import LengthError
 from headway.inspection.diagram import build_outline, diagram
 from headway.inspection.forced_word import force_word
 from headway.inspection.inspect_translator import inspect_translation
-from headway.inspection.page_data import MAX_DRAWN_TOKENS, REPLY_MAX_WEIGHT, page_data, step_data
+from headway.inspection.page_data import MAX_DRAWN_TOKENS, REPLY_MAX_WEIGHT, page_data, predicted_token_data
 from headway.inspection.results import Inspection
 from headway.predict import Translator
 
@@ -49,7 +49,7 @@ def draw_architecture(model: Any) -> bytes:
 
 
 def _target(inspection: Inspection) -> dict[str, Any]:
-    steps = [step_data(step) for step in inspection.steps]
+    steps = [predicted_token_data(step) for step in inspection.steps]
     return {"text": inspection.target, "log_probability": inspection.log_probability, "steps": steps}
 
 

@@ -148,7 +148,7 @@ def _compare_translations(
 ) -> ComparisonTable:
     """Compare files of translations, and model folders, which translate ``source``."""
     from headway.bundle import read_config
-    from headway.calls.measurements import compare_outputs, unsuitable_tokenization
+    from headway.calls.measurements import compare_outputs, find_unsuitable_tokenization
     from headway.predict import load_translator
 
     models = [system for system in systems if system.is_dir()]
@@ -171,7 +171,7 @@ def _compare_translations(
     language = language or (read_config(models[0]).target_language if models else language_from_extension(reference))
     outputs = {str(system): read[str(system)] for system in systems}
     table = compare_outputs(outputs, references, language, metrics=metrics, **tests)
-    if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
+    if "bleu" in metrics and (tokenization := find_unsuitable_tokenization(references, language)):
         typer.echo(
             f"hardly any line of {reference} has four or more tokens, which BLEU needs (tokenization {tokenization}). "
             "If its language is written without spaces between words, specify it with --to (--to zh)",
@@ -190,7 +190,7 @@ def _compare_language_models(
     precision: options.Precision,
     tests: dict[str, int],
 ) -> ComparisonTable:
-    from headway.calls.measurements import compare_on_texts
+    from headway.calls.measurements import compare_bits_per_byte
 
     texts = list(read_text_documents(data, fields, documents))
     loaders = {str(system): partial(open_language_model, system, device, precision) for system in systems}
@@ -198,7 +198,7 @@ def _compare_language_models(
     def convert(name: str) -> Convert:
         return partial(convert_all, job=f"scoring with {name}", source=data, unit="document")
 
-    return compare_on_texts(loaders, texts, stride=stride, convert=convert, **tests)
+    return compare_bits_per_byte(loaders, texts, stride=stride, convert=convert, **tests)
 
 
 def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:

@@ -33,10 +33,10 @@ def shortlist(
     from headway.cli.line_io import read_input_lines
     from headway.engine.shortlist_file import write_shortlist
     from headway.errors import ConfigError
-    from headway.interop.onnx import STEP_FILE
+    from headway.interop.onnx import DECODER_STEP_FILE
     from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage
 
-    if (model / STEP_FILE).is_file():
+    if (model / DECODER_STEP_FILE).is_file():
         raise ConfigError(f"{model}: an ONNX model's graph contains its whole vocabulary; use the original model")
     bundle = Bundle.load(model)
     sources, targets = list(read_input_lines(source)), list(read_input_lines(target))

@@ -31,14 +31,14 @@ from headway.interop.huggingface.causal_families import (
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
 from headway.interop.search_settings import to_transformers_generation
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
+from headway.interop.supported import ANY, COMMON_OPTIONS, EQUAL_HEAD_WIDTHS, Supported, refuse_unsupported
 from headway.interop.tokenizer_exporting import language_model_tokenizer_files
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.weights import named_weights, write_weights
 
-_FORM: Supported = {**COMMON, **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY)}
-_LAYER_NORM: Supported = {**_FORM, **EQUAL_HEADS, "activation": tuple(dict.fromkeys(ACTIVATIONS.values()))}
+_FORM: Supported = {**COMMON_OPTIONS, **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY)}
+_LAYER_NORM: Supported = {**_FORM, **EQUAL_HEAD_WIDTHS, "activation": tuple(dict.fromkeys(ACTIVATIONS.values()))}
 _ROTARY: Supported = {"positions": ("rotary",), **dict.fromkeys(("rotary_base", "rotary_scaling"), ANY)}
 _RMS_NORM: Supported = {
     **_FORM,
@@ -53,7 +53,7 @@ SUPPORTED: dict[str, Supported] = {
     "gpt_neox": {**_LAYER_NORM, **_ROTARY, "rotary_fraction": ANY, "parallel": ANY},
     "llama": {**_RMS_NORM, "bias": ("none", "all")},
     "mistral": {**_RMS_NORM, "decoder_window": ANY},
-    "qwen2": {**_RMS_NORM, **EQUAL_HEADS, "bias": ("qkv",), "decoder_window": ANY},
+    "qwen2": {**_RMS_NORM, **EQUAL_HEAD_WIDTHS, "bias": ("qkv",), "decoder_window": ANY},
     "qwen3": {**_RMS_NORM, "qk_norm": (True,), "decoder_window": ANY},
 }
 

@@ -37,12 +37,12 @@ _BUFFERS = r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq"
 class ImportedLanguageModel:
     """An imported language model in evaluation mode, the order of its vocabulary, and its end tokens.
 
-    ``ends`` contains the Headway ids of the tokens that end a text, EOS first.
+    ``end_ids`` contains the Headway ids of the tokens that end a text, EOS first.
     """
 
     model: DecoderOnly
     vocabulary: VocabularyOrder
-    ends: tuple[int, ...]
+    end_ids: tuple[int, ...]
     family: str
 
 

@@ -21,7 +21,14 @@ from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS_TENSOR, tensor_names
 from headway.interop.search_settings import to_transformers_search
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATE_ACTIVATIONS, Supported, refuse_unsupported
+from headway.interop.supported import (
+    ANY,
+    COMMON_OPTIONS,
+    EQUAL_HEAD_WIDTHS,
+    GATE_ACTIVATIONS,
+    Supported,
+    refuse_unsupported,
+)
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
 
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _MARIAN: Supported = {
-    **COMMON,
-    **EQUAL_HEADS,
+    **COMMON_OPTIONS,
+    **EQUAL_HEAD_WIDTHS,
     **dict.fromkeys(("max_length", "scale_embedding", "output_bias"), ANY),
     "activation": ("relu", "gelu", "silu"),
     "norm": ("post", "pre"),
@@ -44,7 +51,7 @@ SUPPORTED: dict[str, Supported] = {
     "marian": _MARIAN,
     "pegasus": {**_MARIAN, "tie": ("all",)},
     "classifier": {  # implemented in modeling_headway.py
-        **COMMON,
+        **COMMON_OPTIONS,
         **dict.fromkeys(("d_key", "d_value", "residual", "scale_embedding", "convolution", "masked"), ANY),
         **dict.fromkeys(("max_length", "pad_to_max_length"), ANY),
         "activation": ("relu", "gelu", "silu", *GATE_ACTIVATIONS),

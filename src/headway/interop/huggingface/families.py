@@ -234,7 +234,7 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
     return names
 
 
-def embedding_names(
+def embedding_tensor_names(
     family: EncoderDecoderFamily, *, tied: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the possible tensor names of the source embedding, the target embedding and the output projection.

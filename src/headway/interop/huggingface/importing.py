@@ -31,11 +31,11 @@ from headway.interop.huggingface.families import (
     OPTION_NAMES,
     OUTPUT_BIAS_TENSOR,
     EncoderDecoderFamily,
-    embedding_names,
+    embedding_tensor_names,
     tensor_names,
 )
 from headway.interop.json_objects import read_json
-from headway.interop.supported import SIZES
+from headway.interop.supported import SIZE_OPTIONS
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
@@ -175,7 +175,7 @@ def _model_config(checkpoint: Checkpoint[EncoderDecoderFamily]) -> TransformerCo
     family = checkpoint.family
     options: dict[str, Any] = {"tie": "none", **family.model_options}
     for key, option in OPTION_NAMES.items():
-        value = checkpoint.positive_int(key) if option in SIZES else checkpoint[key]
+        value = checkpoint.positive_int(key) if option in SIZE_OPTIONS else checkpoint[key]
         if options.setdefault(option, value) != value:
             encoder = f"{key.replace('decoder', 'encoder')} = {options[option]}"
             raise checkpoint.bundle_error(f"{encoder} and {key} = {value}: Headway needs the same value for both")
@@ -250,7 +250,7 @@ def _tables(
     bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
         bias[BOS] = NEVER_GENERATED_BIAS  # the softmax must not include the duplicated row
-    names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
+    names = embedding_tensor_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
         _table(path, tensors, name, rows, d_model)[list(order)]
@@ -284,7 +284,7 @@ def _check_names(
 ) -> None:
     """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
-    known = required_names.union(_IGNORED, *embedding_names(family, tied=True))
+    known = required_names.union(_IGNORED, *embedding_tensor_names(family, tied=True))
     known |= {OUTPUT_BIAS_TENSOR} if family.has_output_bias else set()
     known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
     if foreign := sorted(stored_names - known):

@@ -26,7 +26,7 @@ from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, HEAD_ACTIVATIONS, POOLINGS
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.tensor_maps import TensorMap, unchanged_maps
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
+from headway.interop.supported import ANY, COMMON_OPTIONS, EQUAL_HEAD_WIDTHS, Supported, refuse_unsupported
 from headway.interop.tokenizer_exporting import masked_tokenizer_files
 from headway.models.masked import MaskedConfig
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
@@ -34,8 +34,8 @@ from headway.text.base import BOS, EOS, PAD
 from headway.weights import named_weights, write_weights
 
 _FORM: Supported = {
-    **COMMON,
-    **EQUAL_HEADS,
+    **COMMON_OPTIONS,
+    **EQUAL_HEAD_WIDTHS,
     **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY),
 }
 SUPPORTED: dict[str, Supported] = {

@@ -92,7 +92,7 @@ def copy_tensors(
     with torch.no_grad():
         for theirs, ours in tables.items():
             _check_shape(tensors, theirs, (max(vocabulary.order) + 1, *weights[ours].shape[1:]))
-            copy_table(partial(tensors.rows, theirs), vocabulary.order, weights[ours])
+            copy_table_rows(partial(tensors.rows, theirs), vocabulary.order, weights[ours])
         for tensor_map in present:
             targets = [weights[name] for name in tensor_map.headway_names]
             # Expanded scalars need no memory. Tensors on the meta device would import sympy, which needs 25 MB.
@@ -102,7 +102,7 @@ def copy_tensors(
                 target.copy_(source)
 
 
-def copy_table(read_rows: Callable[[slice], Tensor], order: Sequence[int], target: Tensor) -> None:
+def copy_table_rows(read_rows: Callable[[slice], Tensor], order: Sequence[int], target: Tensor) -> None:
     """Copy a table's rows ``order`` to the rows of ``target``, some thousand rows at a time.
 
     ``read_rows`` returns a slice of the table's rows. The order is ascending except for the special tokens.
