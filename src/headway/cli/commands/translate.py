@@ -76,7 +76,7 @@ def translate(
         typer.Option(
             metavar="<name>",
             help="Encoding of a document that does not declare its own, such as windows-1252. The output has the same "
-            "encoding. ",
+            "encoding. Default: UTF-8.",
         ),
     ] = None,
     text_syntax: Annotated[
