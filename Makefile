@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: quickstart serve dist test suite test-all test-gpu test-settings test-versions check soak lint format clean
-.PHONY: pictures check-pictures diagrams
+.PHONY: pictures check-pictures diagrams generated
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -58,6 +58,13 @@ pictures: $(VENV)/.ready
 # Names the pictures that are older than what they show.
 check-pictures: $(VENV)/.ready
 	$(BIN)/python benchmarks/docs_pictures.py --check
+
+# Writes the documentation of options and the schema of recipes anew, from the options that the code declares.
+generated: $(VENV)/.ready
+	$(BIN)/python -m headway.tasks.reference > docs/recipe.md
+	$(BIN)/python -m headway.serve.reference > docs/serve_toml.md
+	$(BIN)/python -m headway.interop.reference > docs/export_options.md
+	$(BIN)/headway schema recipe > recipes/schema/recipe.json
 
 # Draws the architectures in docs/diagrams anew.
 diagrams: $(VENV)/.ready

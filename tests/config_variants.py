@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 import random
 import types
@@ -174,15 +175,18 @@ def plain_forward_options(config: Any) -> set[str]:
 
 
 def random_config(config: type[Config], seed: int) -> Config:
-    """Return a valid config in which each field has its base value or, in half of the cases, a random one."""
-    choose = random.Random(seed)
-    while True:
-        names = [name for name in config.model_fields if _values(config, name) and choose.random() < 0.5]
-        drawn = {name: choose.choice(_values(config, name)) for name in names}
+    """Return a valid config in which each field has its base value or, in half of the cases, a random one.
+
+    Each field is drawn by itself, so a new field leaves the others as they are.
+    """
+    for attempt in itertools.count():
+        choose = {name: random.Random(f"{seed} {attempt} {name}") for name in config.model_fields}
+        names = [name for name in config.model_fields if _values(config, name) and choose[name].random() < 0.5]
+        drawn = {name: choose[name].choice(_values(config, name)) for name in names}
         companions = [_COMPANIONS.get((config, name), {}) for name in names]
         keys = functools.reduce(operator.or_, (_BASE[config], *companions, drawn))
         if needed := [_NEED_POSITIONS[name] for name in drawn if name in _NEED_POSITIONS]:
-            keys["positions"] = drawn.get("positions", choose.choice(needed))
+            keys["positions"] = drawn.get("positions", choose["positions"].choice(needed))
             keys = {
                 name: value
                 for name, value in keys.items()
@@ -190,6 +194,7 @@ def random_config(config: type[Config], seed: int) -> Config:
             }
         with contextlib.suppress(ConfigError):  # a combination that is refused
             return config.parse(keys, "random")
+    raise AssertionError("unreachable")
 
 
 def _values(config: type[Config], name: str) -> list[Any]:

@@ -50,9 +50,8 @@ def test_every_recipe_fits_and_names_the_schema(path: Path) -> None:
 
 
 def test_the_stored_schema_is_the_current_one() -> None:
-    """If this fails, run ``headway schema recipe > recipes/schema/recipe.json``."""
     stored = (RECIPES / "schema" / "recipe.json").read_text(encoding="utf-8")
-    assert stored == json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
+    assert stored == json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n", "run: make generated"
 
 
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:

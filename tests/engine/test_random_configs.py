@@ -35,7 +35,7 @@ COMBINATIONS: list[Any] = [
     *(random_config(RecurrentLMConfig, seed) for seed in range(100, 112)),
     *(random_config(MaskedConfig, seed) for seed in range(112, 132)),
     *(random_config(SequenceClassifierConfig, seed) for seed in range(132, 144)),
-    random_config(RecurrentConfig, 174),  # the first one with another context vector
+    random_config(RecurrentConfig, 174),  # one with another context vector
 ]
 QUICK = 40  # combinations in the quick suite; `make test-all` runs the others
 EACH = [

@@ -345,9 +345,9 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
-        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids contains \[3, 4\]: only lists with a single token id"),
-        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids contains \['a'\]: only lists with a single token id"),
-        ("marian", {"bad_words_ids": 7}, "bad_words_ids contains 7: only lists with a single token id"),
+        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids contains \[3, 4\], but only lists with a single token id"),
+        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids contains \['a'\], but only lists with a single token id"),
+        ("marian", {"bad_words_ids": 7}, "bad_words_ids contains 7, but only lists with a single token id"),
         ("marian", {"model_type": "umt5"}, r"'umt5' is not supported; supported: marian \(MarianMT\), m2m_100"),
         ("marian", {"model_type": None}, "model_type = None is not supported"),
         ("marian", {"logit_scale": 0.0625}, "logit_scale = 0.0625 is not supported for MarianMT"),

@@ -219,6 +219,4 @@ def test_a_new_option_is_refused_until_an_exporter_lists_it(supported: Supported
 def test_the_page_in_the_docs_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "export_options.md"
     expected = export_reference()
-    assert page.read_text(encoding="utf-8") == expected, (
-        "run: python -m headway.interop.reference > docs/export_options.md"
-    )
+    assert page.read_text(encoding="utf-8") == expected, "run: make generated"
