@@ -27,8 +27,8 @@ from headway.bundle import Bundle, read_config
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search_all
 from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
-from headway.interop.supported import as_transformer
-from headway.interop.tokenizer_exporting import token_names
+from headway.interop.supported import require_transformer
+from headway.interop.tokenizer_exporting import unique_token_names
 from headway.predict import Translator, TranslatorPool, load_translator
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
@@ -65,7 +65,7 @@ class Headway:
     def model(self) -> SearchTransformer:
         """The search model for tokens. For text, the translator creates its own; a contestant uses only one of them."""
         assert isinstance(self.translator, Translator)
-        return SearchTransformer(as_transformer(self.translator.bundle, "the benchmark"), self.precision)
+        return SearchTransformer(require_transformer(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """Decode all sentences in one batch, like the translator. For a pool, the tokens are converted to text."""
@@ -111,8 +111,8 @@ class CTranslate2:
         self.bundle = Bundle.load(folder)
         self.batch = batch
         self.settings = {"disable_unk": True, "use_vmap": shortlist}
-        self.names = token_names(self.bundle.source_tokenizer)
-        self.ids = {name: at for at, name in enumerate(token_names(self.bundle.target_tokenizer))}
+        self.names = unique_token_names(self.bundle.source_tokenizer)
+        self.ids = {name: at for at, name in enumerate(unique_token_names(self.bundle.target_tokenizer))}
         if not (folder / "ct2" / "shared_vocabulary.json").exists():
             self.names[EOS] = "</s>"  # as in CTranslate2's own folders; a word tokenizer uses another name
         self.engine = ctranslate2.Translator(

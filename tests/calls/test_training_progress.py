@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.calls.progress import NotebookListener, shown_progress
+from headway.calls.progress import NotebookListener, show_training_progress
 from headway.training.report import Listener
 
 RECORD = {"loss": 1.25, "target_tokens_per_s": 1000.0, "elapsed_s": 2.0, "learning_rate": 0.1}
@@ -39,7 +39,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_notebook_shows_one_bar(outputs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with shown_progress("tokens", True) as listener:
+    with show_training_progress("tokens", True) as listener:
         assert isinstance(listener, NotebookListener)
         listener.say("<b> & \x1b[2J")
         listener.step(3, 8, RECORD)
@@ -53,7 +53,7 @@ def test_a_notebook_shows_one_bar(outputs: list[str], capsys: pytest.CaptureFixt
 
 
 def test_no_bar_is_shown_if_none_is_wanted(outputs: list[str]) -> None:
-    with shown_progress("tokens", False) as listener:
+    with show_training_progress("tokens", False) as listener:
         assert type(listener) is Listener
     assert outputs == []
 
@@ -64,7 +64,7 @@ def test_a_terminal_shows_a_bar_and_a_file_nothing(monkeypatch: pytest.MonkeyPat
         stream.isatty = lambda is_terminal=is_terminal: is_terminal
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm")
-        with shown_progress("tokens", True) as listener:
+        with show_training_progress("tokens", True) as listener:
             listener.step(3, 8, RECORD)
         assert ("training" in stream.getvalue() and "3/8" in stream.getvalue()) == is_terminal
         assert bool(stream.getvalue()) == is_terminal

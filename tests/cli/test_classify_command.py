@@ -68,7 +68,7 @@ class TestClassify:
     def test_a_text_over_the_limit_is_counted(self, folder: Path) -> None:
         ended = run("classify", folder, "--format", "json", stdin=stdin(*LINES, "sehr langes Wortungetüm " * 5))
         assert [json.loads(line)["truncated"] for line in ended.out.splitlines()][-1] is True
-        assert "lines to look at (--format json shows which): truncated " in ended.err
+        assert "suspicious lines (--format json shows which): truncated " in ended.err
 
     def test_explained(self, folder: Path, model: Classifier) -> None:
         text = "das rote Haus und der Baum"
@@ -111,7 +111,7 @@ class TestBadLines:
 
     def test_mistakes(self, folder: Path, translates: Path, tmp_path: Path) -> None:
         assert_refused(
-            run("classify", folder, "das", "-i", tmp_path), "TEXT and --input cannot be combined; give one of them"
+            run("classify", folder, "das", "-i", tmp_path), "TEXT and --input cannot be combined; use one of them"
         )
         assert_refused(run("classify", translates, "das"), "a model that translates; expected one that classifies")
         assert_refused(run("classify", tmp_path / "gone", "das"), "gone: no such folder")
@@ -181,7 +181,7 @@ class TestEvaluate:
             run("evaluate", translates, "--data", data),
             "--data does not apply: .* translates; .* --source F --reference F",
         )
-        assert_refused(run("evaluate", translates), "translates; give a test set with --source F --reference F")
+        assert_refused(run("evaluate", translates), "translates; pass a test set with --source F --reference F")
 
     def test_another_kind_of_picture(self, folder: Path, data: Path, tmp_path: Path) -> None:
         ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "matrix.bmp")

@@ -270,7 +270,7 @@ class TestTranslate:
     def test_a_text_on_the_command_line(self, trained: Trained) -> None:
         piped = run("translate", trained.model, stdin=b"der Hund\n")
         assert run("translate", trained.model, "der Hund").out == piped.out
-        assert_refused(run("translate", trained.model, "der Hund", "-i", "x"), "give one of them")
+        assert_refused(run("translate", trained.model, "der Hund", "-i", "x"), "use one of them")
 
     def test_a_dash_is_standard_input_and_output(self, trained: Trained) -> None:
         piped = run("translate", trained.model, stdin=b"der Hund\n")

@@ -105,7 +105,7 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("good", "bad"), "give references with --reference F or, for classifiers"),
+        (("good", "bad"), "pass references with --reference F or, for classifiers"),
         (("good", "--reference", "reference"), "expected two or more different systems"),
         (("good", "good", "--reference", "reference"), "expected two or more different systems"),
         (("good", "short", "--reference", "reference"), r"short\.txt has 5 lines and .* has 30; expected a reference"),
@@ -125,7 +125,7 @@ def test_mistakes(files: dict[str, Path], words: tuple[str, ...], message: str) 
 def test_a_model_needs_its_source(files: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     ended = run("compare", tmp_path / "model", files["good"], "--reference", files["reference"])
-    assert_refused(ended, "model is a model folder, which needs the source text; give it with --source F")
+    assert_refused(ended, "model is a model folder, which needs the source text; pass it with --source F")
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_files_are_tokenized_for_the_target_language(
     rows = json.loads(ended.out)["rows"]
     assert all(f"tok:{tokenization}|" in row["signature"] for row in rows)
     assert (rows[0]["value"] > 50) is (tokenization != "13a")
-    assert ("name it with --to" in ended.err) is (tokenization == "13a")
+    assert ("specify it with --to" in ended.err) is (tokenization == "13a")

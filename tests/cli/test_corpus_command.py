@@ -120,7 +120,7 @@ def test_pairs_are_scored(folders: dict[str, Path], tmp_path: Path) -> None:
     expected = run("score", model, "--source", source, "--target", target).out.split("\n")[:-1]
     assert job("score", model, source, "--target", target, folder=tmp_path) == expected
     ended = run("corpus", "score", model, source, "-o", tmp_path / "x")
-    assert_refused(ended, "give the file with the translations with --target")
+    assert_refused(ended, "pass the file with the translations with --target")
 
 
 @pytest.mark.slow

@@ -152,7 +152,7 @@ def test_onnx_folders_run_on_the_cpu(
     for file in folders["translator"].iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "step.onnx").touch()
-    monkeypatch.setattr("headway.predict.translation.translator.STEP_FILE", "step.onnx")
+    monkeypatch.setattr("headway.predict.translation.translator.DECODER_STEP_FILE", "step.onnx")
     monkeypatch.setattr("headway.predict.translation.translator.OnnxModel.load", lambda _: object.__new__(OnnxModel))
     assert headway.load(folder).device == torch.device("cpu")
     assert asked == []
@@ -166,7 +166,7 @@ def test_several_processes_compute_on_the_cpu(asked: list[str], capsys: pytest.C
     assert device_for_workers("cpu", 2) == "cpu"
     assert capsys.readouterr().err == ""
     assert device_for_workers("auto", 2) == "cpu"
-    assert "--workers computes on the CPU; leave it out to use the GPU" in capsys.readouterr().err
+    assert "with --workers, the model runs on the CPU; leave out --workers to use the GPU" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--workers 2: several processes would share the GPU; leave out --workers"):
         device_for_workers("cuda", 2)
 

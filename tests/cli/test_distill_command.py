@@ -160,7 +160,7 @@ def test_stopped_while_translating(
     said = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == (130 if number == signal.SIGINT else -number), said
-    assert number == signal.SIGKILL or "stopped; finished translations are kept, resume with: " in said
+    assert number == signal.SIGKILL or "stopped; finished translations are kept; resume with: " in said
     kept = {path: path.stat().st_mtime_ns for path in jobs.glob(finished)}
     assert len(kept) == 3
     monkeypatch.setattr("headway.distillation._CHUNK_PAIRS", 1)

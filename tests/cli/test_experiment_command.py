@@ -135,7 +135,7 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
         (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out --data or --quick"),
         (("pool", "--quick"), r"--quick has no effect on pool"),
         (("report", "--data", "d"), r"--data has no effect on report"),
-        (("report",), r"no numbers of experiments; run headway experiment all"),
+        (("report",), r"contains no experiment results; run headway experiment all"),
     ],
 )
 def test_options_that_would_do_nothing(tmp_path: Path, words: tuple[str, ...], why: str) -> None:

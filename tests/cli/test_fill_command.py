@@ -67,7 +67,7 @@ def test_mistakes_are_one_line(folder: Path) -> None:
     assert_refused(run("fill", folder, "Ann"), r"the text has no \[MASK\]; expected from 1 to 20")
     assert_refused(run("fill", folder, MASK * 30), r"the text has 30 \[MASK\]")
     assert_refused(run("fill", folder, MASK + " dogs" * 50), "shorten the text")
-    assert_refused(run("fill", folder, MASK, "-i", "x"), "give one of them")
+    assert_refused(run("fill", folder, MASK, "-i", "x"), "use one of them")
     assert_refused(run("fill", folder.parent, MASK), "not a model folder")
 
 

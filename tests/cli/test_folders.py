@@ -44,7 +44,7 @@ def test_an_unknown_format_with_a_slash(model: Path) -> None:
         ("model/../model", r"contains .*, which would be lost"),
         (".", r"\.: contains .*, which would be lost"),
         ("/", r"/: contains .*, which would be lost"),
-        ("notes", r"notes: contains files, but no model \(config\.json\), and would be overwritten"),
+        ("notes", r"notes: contains files but no model \(config\.json\), and would be overwritten"),
     ],
 )
 def test_what_would_be_lost(model: Path, output: str, message: str) -> None:

@@ -17,8 +17,8 @@ from headway.cli import commands
 from headway.cli.model_folders import MODEL
 from headway.errors import BundleError, ConfigError, MissingPackageError
 from headway.interop.hub import model_folder
-from headway.interop.hub.converted import ConvertedModel, client_cache, folder_of, record
-from headway.interop.hub.names import HubName, parse_model
+from headway.interop.hub.converted import ConvertedModel, client_cache, converted_folder, record_converted
+from headway.interop.hub.names import HubName, parse_model_source
 from headway.interop.hub.needed_files import needed_files, repository_format
 from headway.serve.config import ModelConfig, ServeConfig, model_name, read_config
 
@@ -40,9 +40,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def converted(make_translator: Callable[[], Any]) -> Path:
     """Return the folder of a model that is recorded as converted."""
-    folder = folder_of(NAME, "0" * 32)
+    folder = converted_folder(NAME, "0" * 32)
     make_translator().bundle.save(folder, "# Card")
-    record(ConvertedModel(NAME, COMMIT, folder))
+    record_converted(ConvertedModel(NAME, COMMIT, folder))
     return folder
 
 
@@ -58,8 +58,8 @@ def converted(make_translator: Callable[[], Any]) -> Path:
     ],
 )
 def test_a_name_has_an_organization_and_a_revision(text: str | Path, name: str, revision: str) -> None:
-    assert parse_model(text) == HubName(name, revision)
-    assert HubName(name, revision).is_fixed is (revision == COMMIT)
+    assert parse_model_source(text) == HubName(name, revision)
+    assert HubName(name, revision).is_commit is (revision == COMMIT)
     assert HubName.parse(str(HubName(name, revision))) == HubName(name, revision)
 
 
@@ -70,20 +70,20 @@ def test_a_name_has_an_organization_and_a_revision(text: str | Path, name: str, 
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"not a name on the Hugging Face Hub|revision .* is not valid"):
-        parse_model(f"hf:{name}")
+        parse_model_source(f"hf:{name}")
 
 
 @pytest.mark.parametrize("path", ["runs/x/best", "a:b", "HF:a", Path("x"), "hf", "C:\\models"])
 def test_anything_else_is_a_path(path: str | Path) -> None:
-    assert parse_model(path) == Path(path)
+    assert parse_model_source(path) == Path(path)
 
 
 def test_a_local_folder_of_the_name_wins(tmp_path: Path) -> None:
     (tmp_path / "tiny" / "opus").mkdir(parents=True)
-    assert parse_model("hf:tiny/opus") == Path("tiny/opus")
+    assert parse_model_source("hf:tiny/opus") == Path("tiny/opus")
     (tmp_path / "hf:tiny" / "opus").mkdir(parents=True)
-    assert parse_model("hf:tiny/opus") == Path("hf:tiny/opus")
-    assert parse_model("hf:opus", base=tmp_path / "tiny") == tmp_path / "tiny" / "opus"
+    assert parse_model_source("hf:tiny/opus") == Path("hf:tiny/opus")
+    assert parse_model_source("hf:opus", base=tmp_path / "tiny") == tmp_path / "tiny" / "opus"
     with pytest.raises(ConfigError, match="which has no revisions"):
         model_folder("hf:tiny/opus", revision="v1")
     with pytest.raises(ConfigError, match="contradicts the name"):
@@ -92,7 +92,7 @@ def test_a_local_folder_of_the_name_wins(tmp_path: Path) -> None:
 
 def test_the_cache_is_that_of_the_client(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client_cache() == home / "hub"
-    assert folder_of(NAME) == home / "hub-headway" / "tiny--opus-mt-de-en"
+    assert converted_folder(NAME) == home / "hub-headway" / "tiny--opus-mt-de-en"
     monkeypatch.setenv("HF_HUB_CACHE", "~/elsewhere")
     assert client_cache() == Path.home() / "elsewhere"
     for variable in ("HF_HUB_CACHE", "HF_HOME"):
@@ -130,7 +130,7 @@ def test_another_revision_is_not_that_of_main(converted: Path) -> None:
     assert_refused(run("info", f"{NAME}@v2"), r"hf:tiny/opus-mt-de-en@v2 needs the package 'huggingface_hub'")
     with pytest.raises(MissingPackageError, match=r"pip install 'headway\[hub\]'"):
         headway.load(str(NAME), revision="v2")
-    assert not list(folder_of(NAME).glob("revisions/v2*"))
+    assert not list(converted_folder(NAME).glob("revisions/v2*"))
 
 
 def test_nothing_is_left_of_a_model_that_cannot_be_fetched(home: Path) -> None:
@@ -142,7 +142,7 @@ def test_nothing_is_left_of_a_model_that_cannot_be_fetched(home: Path) -> None:
     "content", ["", "[]", "{}", '{"commit": 1, "folder": "' + "0" * 32 + '"}', '{"commit": "a", "folder": "../x"}']
 )
 def test_a_damaged_record_is_none(converted: Path, content: str) -> None:
-    (folder_of(NAME) / "revisions" / "main.json").write_text(content)
+    (converted_folder(NAME) / "revisions" / "main.json").write_text(content)
     with pytest.raises(MissingPackageError):
         model_folder(str(NAME))
 
@@ -154,16 +154,16 @@ def test_models_lists_and_removes(converted: Path) -> None:
     assert f'"bytes": {size}' in run("models", "--format", "json").out
     assert_refused(run("models", "--remove", "hf:other"), r"not converted; converted models: hf:tiny/opus-mt-de-en$")
     assert run("models", "--remove", NAME.name).out == f"removed: {converted}\n"
-    assert not folder_of(NAME).exists()
+    assert not converted_folder(NAME).exists()
     assert (run("models").code, run("models").out) == (0, "")
 
 
 def test_recording_deletes_what_no_revision_uses(converted: Path, make_translator: Callable[[], Any]) -> None:
-    newer = folder_of(NAME, "1" * 32)
+    newer = converted_folder(NAME, "1" * 32)
     make_translator().bundle.save(newer, "# Card")
-    record(ConvertedModel(HubName(NAME.name, "v2"), COMMIT, newer))
+    record_converted(ConvertedModel(HubName(NAME.name, "v2"), COMMIT, newer))
     assert converted.is_dir()
-    record(ConvertedModel(NAME, COMMIT, newer))
+    record_converted(ConvertedModel(NAME, COMMIT, newer))
     assert not converted.exists()
     assert model_folder(str(NAME)) == model_folder(f"{NAME}@v2") == newer
 

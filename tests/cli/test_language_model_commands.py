@@ -190,7 +190,7 @@ class TestCompare:
         assert "3 documents, at least 10 are needed" in printed
         assert_refused(run(*words[:-2]), "1 documents: expected at least two")
         assert_refused(run("compare", folder, data, "--data", data), "text.txt: not a language model")
-        assert_refused(run("compare", folder, other, "--reference", data), "give it with --data F")
+        assert_refused(run("compare", folder, other, "--reference", data), "pass a text with --data F")
         assert_refused(run(*words, "--metric", "bleu"), "--metric is for translations")
         files = [data, other / "README.md", "--data", data]
         assert_refused(run("compare", *files, "--stride", 2), "--stride is for language models")
@@ -298,7 +298,9 @@ class TestNoisyChannel:
 
     def test_a_weight_that_is_tuned_cannot_be_given(self, words: list[object], tmp_path: Path) -> None:
         references = write_lines(tmp_path / "references.txt", ["cafe"] * 4)
-        assert_refused(run(*words, "--tune", references, "--length-weight", 2), "--length-weight: --tune finds this")
+        assert_refused(
+            run(*words, "--tune", references, "--length-weight", 2), "--length-weight: --tune determines this"
+        )
 
     def test_tuned_weights_are_reported_and_used(self, words: list[object], tmp_path: Path) -> None:
         references = write_lines(tmp_path / "references.txt", ["cafe", "a head", "cafe", "bad"])
@@ -316,8 +318,8 @@ class TestNoisyChannel:
         model = tmp_path / "forward"
         refused = {
             "--channel-weight needs --language-model or --channel": ["rerank", model, *words[6:], *channel],
-            "--language-model: give either its weight": [*words, *channel],
-            "--channel: give either its weight": [*words, "--language-model-weight", 1],
+            "--language-model: pass either its weight": [*words, *channel],
+            "--channel: pass either its weight": [*words, "--language-model-weight", 1],
             "needs exactly one MODEL": [*words, model, *channel],
             "--length-penalty does not apply with --language-model": [*words, "--length-penalty", 1],
             "--language-model: .* is not a language model": [

@@ -312,7 +312,7 @@ class TestOutput:
         )
         count = sum("truncated" in row["flags"] for row in flagged)  # type: ignore[operator]
         assert count
-        assert ended.err == f"headway: lines to look at (--format json shows which): truncated {count}\n"
+        assert ended.err == f"headway: suspicious lines (--format json shows which): truncated {count}\n"
 
 
 class TestTrace:
@@ -371,7 +371,7 @@ class TestBadLines:
         good = load_translator(folder / "bytes").translate(["das Haus", "ein Baum"])
         assert ended.out == f"{good[0].text}\n\n\n\n{good[1].text}\n"
         place = tmp_path / "in.txt" if from_file else "standard input"
-        told = [line for line in ended.err.splitlines() if "lines to look at" not in line]
+        told = [line for line in ended.err.splitlines() if "suspicious lines" not in line]
         assert [line.split(": ")[1] for line in told[:-1]] == [f"{place}, line {number}" for number in (2, 3, 4)]
         assert [re.search(r"not UTF-8|with 302 tokens|NUL", line) is not None for line in told[:-1]] == [True] * 3
         assert told[-1] == "headway: 3 of 5 lines failed and are empty in the output"
@@ -554,16 +554,16 @@ class TestRerank:
         assert [row["text"] for row in objects(run(*words, "--format", "json").out)] == best
 
     def test_mistakes(self, folder: Path, lists: list[object], tmp_path: Path) -> None:
-        assert_refused(run("rerank", *lists), "give either one or more model folders, or --mbr")
+        assert_refused(run("rerank", *lists), "pass either one or more model folders, or --mbr")
         assert_refused(
-            run("rerank", folder / "one", "--mbr", *lists), "give either one or more model folders, or --mbr"
+            run("rerank", folder / "one", "--mbr", *lists), "pass either one or more model folders, or --mbr"
         )
-        assert_refused(run("rerank", folder / "one", *lists[2:]), "give its file with --source")
+        assert_refused(run("rerank", folder / "one", *lists[2:]), "pass its file with --source")
         assert_refused(run("rerank", folder / "one", "--weight", 1, "--weight", 1, *lists), "2 weights for 1 models")
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n4\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", folder / "one", *lists), r"a candidate is for line 4, but .*in\.txt has 3 lines")
         (tmp_path / "nbest.txt").write_text("2\t-0.5\tdas\n1\t-0.5\tdas\n", encoding="utf-8")
-        assert_refused(run("rerank", "--mbr", *lists[2:]), "candidates for line 1 follow those for line 2; sort")
+        assert_refused(run("rerank", "--mbr", *lists[2:]), "candidates for line 1 follow candidates for line 2; sort")
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n3\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", "--mbr", "--best", *lists[2:]), "for line 2, got candidates for line 3")
         assert run("rerank", "--mbr", *lists[2:]).out == "1\t100.0000\tdas\n3\t100.0000\tdas\n"

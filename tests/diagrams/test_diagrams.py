@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import headway
 from headway.config import Config
 from headway.diagrams.attention_steps import attention_steps
-from headway.diagrams.draw import LEVELS, draw, with_caption
+from headway.diagrams.draw import LEVELS, add_caption, draw
 from headway.diagrams.drawing import Box, Drawing, Text
 from headway.diagrams.head import draw_head
 from headway.diagrams.head_input import HeadInput, first_attention
@@ -60,7 +60,7 @@ def check(config: Any, *, shapes: tuple[bool, ...] = (False, True)) -> None:
     model = outline(config)
     for level, has_shapes in product(LEVELS, shapes):
         try:
-            drawing = with_caption(draw(model, level=level, shapes=has_shapes))
+            drawing = add_caption(draw(model, level=level, shapes=has_shapes))
         except ConfigError:  # the model has no such level
             continue
         assert faults(drawing) == [], f"{level}, shapes {has_shapes}: {config}"
@@ -79,7 +79,7 @@ def test_every_preset_and_variant_is_legible_and_different_and_counts_its_weight
     seen: dict[str, Config] = {}
     for config in [*presets, *(config for _, config in variants(config_class))]:
         model = outline(config)
-        drawing = with_caption(draw(model))
+        drawing = add_caption(draw(model))
         assert seen.setdefault(to_svg(drawing), config) == config
         assert sum(drawing.weights) == sum(weight.numel() for weight in model.parameters()), config
         check(config, shapes=(True, False) if config in presets else (True,))
@@ -210,7 +210,7 @@ def test_each_gate_of_a_cell_has_weights_of_its_own(cell: Any) -> None:
         box = next(shape for shape in drawing.shapes if isinstance(shape, Box) and f"W_{gate} xₜ" in shape.lines[1])
         assert len(box.lines) == 3
         assert f"U_{gate} hₜ₋₁" in box.lines[2]
-    assert faults(with_caption(drawing)) == []
+    assert faults(add_caption(drawing)) == []
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_each_gate_of_a_cell_has_weights_of_its_own(cell: Any) -> None:
 )
 def test_attention_is_named_after_the_sharing_of_keys(kv_heads: int, name: str, option: str) -> None:
     model = outline(DecoderOnlyConfig.preset("tiny", num_heads=4, num_kv_heads=kv_heads))
-    drawing = with_caption(draw(model, level="attention"))
+    drawing = add_caption(draw(model, level="attention"))
     text = " ".join(lines(drawing))
     assert name in lines(drawing)
     assert option in text
@@ -244,7 +244,7 @@ def test_the_numbers_of_a_head_name_their_rows_and_columns() -> None:
     assert sum(shape.text == "␣" for shape in texts) == 7 + 2
     assert "encoder self-attention" in drawing.caption
     assert "“days”" in drawing.caption
-    assert faults(with_caption(drawing)) == []
+    assert faults(add_caption(drawing)) == []
 
 
 def test_the_input_and_the_mask_of_a_head_are_those_of_its_layer() -> None:

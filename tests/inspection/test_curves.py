@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from headway.errors import ConfigError, DataError, OutputError
-from headway.inspection.curves import draw_curves, figure, read_curves
+from headway.inspection.curves import draw_curves, plot_curves, read_curves
 
 SIGNATURE = "nrefs:1|tok:13a|version:2.6.0"
 
@@ -100,7 +100,9 @@ def lines(panel: Axes) -> list[tuple[list[float], list[float], str]]:
 
 class TestPicture:
     def test_every_number_is_drawn(self, run: Path) -> None:
-        panels = {panel.get_title("left"): panel for panel in figure([read_curves(run, "mine", "step")], "step").axes}
+        panels = {
+            panel.get_title("left"): panel for panel in plot_curves([read_curves(run, "mine", "step")], "step").axes
+        }
         blue = "#0072B2"
         assert {title: lines(panel) for title, panel in panels.items()} == {
             "Loss": [([10.0, 20.0], [4.0, 3.0], blue), ([15.0, 20.0], [3.0, 2.5], blue)],
@@ -115,24 +117,24 @@ class TestPicture:
 
     def test_what_a_run_does_not_have_gets_no_panel(self, tmp_path: Path) -> None:
         without = write(tmp_path / "without", train(10), train(20))
-        picture = figure([read_curves(without, "without", "step")], "step")
+        picture = plot_curves([read_curves(without, "without", "step")], "step")
         assert len(picture.axes) == 3
         assert not any(panel.get_legend() for panel in picture.axes)
         both = [
             read_curves(write(tmp_path / "with", *RECORDS), "with", "step"),
             read_curves(without, "without", "step"),
         ]
-        panels = figure(both, "step").axes
+        panels = plot_curves(both, "step").axes
         assert [len(lines(panel)) for panel in panels] == [3, 1, 2, 2]
 
     def test_each_run_has_a_color_and_dash_of_its_own(self, run: Path) -> None:
         curves = [read_curves(run, str(number), "step") for number in range(20)]
-        styles = {(line.get_color(), line.get_linestyle()) for line in figure(curves, "step").axes[-1].get_lines()}
+        styles = {(line.get_color(), line.get_linestyle()) for line in plot_curves(curves, "step").axes[-1].get_lines()}
         assert len(styles) == 20
 
     def test_labels_do_not_meet(self, tmp_path: Path) -> None:
         runs = [write(tmp_path / str(n), train(10), dev(10, 2.0 + n / 1000, 30.0 + n / 100)) for n in range(4)]
-        panels = figure([read_curves(run, run.name, "step") for run in runs], "step").axes
+        panels = plot_curves([read_curves(run, run.name, "step") for run in runs], "step").axes
         for panel in panels[:2]:
             heights = sorted(label.xy[1] for label in panel.texts)  # type: ignore[attr-defined]
             assert len(heights) == 4
@@ -140,7 +142,7 @@ class TestPicture:
 
     def test_a_loss_that_is_not_finite_is_a_gap(self, tmp_path: Path) -> None:
         run = write(tmp_path / "run", train(10), train(20, float("nan")), train(30), dev(30, float("nan")))
-        panel = figure([read_curves(run, "run", "step")], "step").axes[0]
+        panel = plot_curves([read_curves(run, "run", "step")], "step").axes[0]
         assert np.isnan(lines(panel)[0][1]).tolist() == [False, True, False]
         assert not panel.texts
 
@@ -186,7 +188,7 @@ class TestFile:
 
 class TestMistakes:
     def test_no_run(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="no run to draw; give one or more run folders"):
+        with pytest.raises(ConfigError, match="no run to draw; pass one or more run folders"):
             draw_curves([], tmp_path / "curves.png")
 
     @pytest.mark.parametrize("name", ["curves.jpg", "curves"])
@@ -231,5 +233,5 @@ def test_a_classifiers_score_is_its_accuracy(tmp_path: Path) -> None:
         [91.5],
         frozenset({"accuracy n:20"}),
     )
-    titles = [panel.get_title("left") for panel in figure([curves], "step").axes]
+    titles = [panel.get_title("left") for panel in plot_curves([curves], "step").axes]
     assert "accuracy on the development set" in titles

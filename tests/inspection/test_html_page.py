@@ -15,7 +15,7 @@ import torch
 
 from headway.errors import ConfigError
 from headway.inspection.html_page import render_html
-from headway.inspection.page_data import MAX_DRAWN_TOKENS, SMALL_WEIGHT, is_right_to_left, page_data
+from headway.inspection.page_data import MAX_DRAWN_TOKENS, REPLY_MAX_WEIGHT, is_right_to_left, page_data
 from headway.inspection.results import (
     AttentionMap,
     Inspection,
@@ -167,7 +167,7 @@ class TestNumbers:
 
     def test_weights_of_one_byte(self) -> None:
         seen = inspection()
-        data = page_data(seen, SMALL_WEIGHT)
+        data = page_data(seen, REPLY_MAX_WEIGHT)
         for kind in data["kinds"]:
             for packed, each in zip(kind["maps"], seen.maps_of_kind(kind["id"]), strict=True):
                 numbers = np.frombuffer(base64.b64decode(packed["weights"]), "u1").reshape(each.weights.shape)

@@ -74,7 +74,7 @@ def build(form: str) -> None:
 
     from headway.bundle import Bundle, TaskConfig
     from headway.interop.ctranslate2 import write_ctranslate2
-    from headway.interop.tokenizer_exporting import token_names
+    from headway.interop.tokenizer_exporting import unique_token_names
     from headway.models.registry import build_model
     from headway.models.transformer import TransformerConfig
     from headway.text.moses import MosesTokenizer
@@ -123,7 +123,7 @@ def build(form: str) -> None:
         settings = json.loads(config_file.read_text())
         tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "decoder_start_token": "<s>"}
         config_file.write_text(json.dumps(settings | tokens))
-        assert len(token_names(tokenizer)) == len(special) + len(names)
+        assert len(unique_token_names(tokenizer)) == len(special) + len(names)
         vocabulary = json.dumps([*special, *names], ensure_ascii=False)
         (Path(folder) / "shared_vocabulary.json").write_text(vocabulary, encoding="utf-8")
         for path in sorted(Path(folder).iterdir()):

@@ -18,7 +18,11 @@ from tokenizers import AddedToken
 
 from headway.errors import BundleError, ConfigError
 from headway.interop.tokenizer_exporting import tokenizer_files
-from headway.interop.tokenizer_importing import read_masked_tokenizer, read_prompt_tokenizer, read_tokenizer_files
+from headway.interop.tokenizer_importing import (
+    read_language_model_tokenizer,
+    read_masked_tokenizer,
+    read_tokenizer_files,
+)
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import EOS, TextTokenizer
 from headway.text.loading import load_tokenizer
@@ -93,16 +97,16 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 
 
 def read(folder: Path, family: str, size: int) -> tuple[TextTokenizer, VocabularyOrder]:
-    order = VocabularyOrder.of_language_model(size, pad=None, start=None, end=0, unknown=None)
+    order = VocabularyOrder.for_language_model(size, pad=None, start=None, end=0, unknown=None)
     if family == "gpt2":
-        return read_prompt_tokenizer(folder, family).make_tokenizer(order), order
+        return read_language_model_tokenizer(folder, family).make_tokenizer(order), order
     if family in ("bert", "distilbert", "roberta"):
         side = read_masked_tokenizer(folder, family)
         order = VocabularyOrder.from_special_ids(size, **side.special_ids)
         return side.make_tokenizer(order), order
     source = read_tokenizer_files(folder, family).source
     end = 0 if family == "marian" else 2
-    order = VocabularyOrder.of_language_model(size, pad=None, start=None, end=end, unknown=source.unknown_id)
+    order = VocabularyOrder.for_language_model(size, pad=None, start=None, end=end, unknown=source.unknown_id)
     return source.make_tokenizer(order), order
 
 
@@ -174,7 +178,7 @@ def test_flags_in_tokenizer_config_replace_those_in_tokenizer_json(tmp_path: Pat
     tokens[str(int(max(tokens)) + 1)] = {"content": "more", **flags}
     path.write_text(json.dumps({**config, "tokenizer_class": "RobertaTokenizer", "added_tokens_decoder": tokens}))
     with pytest.raises(BundleError, match=r"'<\|endoftext\|>' of tokenizer.json is not in added_tokens_decoder"):
-        read_prompt_tokenizer(tmp_path, "gpt2")
+        read_language_model_tokenizer(tmp_path, "gpt2")
 
 
 def test_tokens_of_qwen2_follow_its_class_whatever_the_folder_names(tmp_path: Path) -> None:
@@ -186,8 +190,8 @@ def test_tokens_of_qwen2_follow_its_class_whatever_the_folder_names(tmp_path: Pa
     decoder = {str(theirs.convert_tokens_to_ids("QQ")): token}
     changes = {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": decoder}
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(BundleError, match="without which Qwen2Tokenizer of transformers numbers it differently"):
-        read_prompt_tokenizer(tmp_path, "qwen2")
+    with pytest.raises(BundleError, match="without which transformers' Qwen2Tokenizer assigns it a different id"):
+        read_language_model_tokenizer(tmp_path, "qwen2")
 
 
 def test_added_tokens_after_special_ones_keep_their_ids(tmp_path: Path) -> None:
@@ -209,8 +213,8 @@ def test_an_id_that_the_library_does_not_give_is_refused(tmp_path: Path) -> None
     content = json.loads(path.read_text())
     content["added_tokens"][-1]["id"] += 5
     path.write_text(json.dumps(content))
-    with pytest.raises(BundleError, match=r"the added token 'QQ' has the id \d+, but transformers gives it"):
-        read_prompt_tokenizer(tmp_path, "gpt2")
+    with pytest.raises(BundleError, match=r"the added token 'QQ' has the id \d+, but transformers assigns it"):
+        read_language_model_tokenizer(tmp_path, "gpt2")
 
 
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
@@ -218,15 +222,15 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<ent1>": 500, "[PAD]": 501}))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "[PAD]"}))
     with pytest.raises(
-        BundleError, match=r"the added token '<ent1>' \(1 in all\) is not supported without a tokenizer"
+        BundleError, match=r"the added token '<ent1>' \(1 in total\) is not supported without a tokenizer"
     ):
-        read_prompt_tokenizer(tmp_path, "llama")
+        read_language_model_tokenizer(tmp_path, "llama")
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": 501}))
-    read_prompt_tokenizer(tmp_path, "llama")
+    read_language_model_tokenizer(tmp_path, "llama")
     for damaged in ('{"a": "b"}', "[]"):
         (tmp_path / "added_tokens.json").write_text(damaged)
         with pytest.raises(BundleError, match=r"added_tokens.json: damaged"):
-            read_prompt_tokenizer(tmp_path, "llama")
+            read_language_model_tokenizer(tmp_path, "llama")
 
 
 def test_an_added_token_with_the_id_of_a_language_is_refused(tmp_path: Path) -> None:

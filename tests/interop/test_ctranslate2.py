@@ -27,11 +27,11 @@ from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.engine import SearchTransformer, Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.ctranslate2 import quantization_types, write_ctranslate2
+from headway.interop.ctranslate2 import supported_quantization_types, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
-from headway.interop.supported import as_transformer
-from headway.interop.tokenizer_exporting import token_names
+from headway.interop.supported import require_transformer
+from headway.interop.tokenizer_exporting import unique_token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
@@ -81,7 +81,7 @@ def opened(folder: Path) -> Any:
 def scored(folder: Path, bundle: Bundle, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
     """Return CTranslate2's log-probabilities for one padded batch, computed in float32 for any stored type."""
     ids = (bundle.source_tokenizer, sources), (bundle.target_tokenizer, targets)
-    tokens = [[[token_names(side)[index] for index in row] for row in rows] for side, rows in ids]
+    tokens = [[[unique_token_names(side)[index] for index in row] for row in rows] for side, rows in ids]
     return [torch.tensor(found.log_probs) for found in opened(folder).score_batch(*tokens)]
 
 
@@ -117,8 +117,8 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
     table[4:, 0], table[4:, 1] = np.arange(4, size), np.roll(np.arange(4, size), 1)
     lists = Shortlist(np.array([EOS, 5], dtype=np.int32), table)
     write_ctranslate2(bundle, tmp_path, shortlist=lists)
-    engine = SearchTransformer(as_transformer(bundle, "the test"), shortlist=lists)
-    names = token_names(bundle.source_tokenizer)
+    engine = SearchTransformer(require_transformer(bundle, "the test"), shortlist=lists)
+    names = unique_token_names(bundle.source_tokenizer)
     for source in sentences(bundle)[0]:
         request = Request(source=tuple(source), limit=LIMIT)
         ours = search(
@@ -151,7 +151,7 @@ def test_quantized_weights_are_near_and_small_and_leave_the_model_alone(tmp_path
         for each in (bundle, rounded(bundle))
     )
     sizes = {}
-    for quantization in quantization_types():
+    for quantization in supported_quantization_types():
         folder = tmp_path / quantization
         folder.mkdir()
         write_ctranslate2(bundle, folder, quantization=quantization, max_positions=16)
@@ -198,7 +198,7 @@ def test_imported_models_translate_alike(family: str, beam_size: int, imported: 
     requests = [Request(source=tuple(ids), limit=LIMIT, prefix=special.target_prefix) for ids in sources]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
     ours = search(bundle.model, requests, options, SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
-    source_names, names = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
+    source_names, names = unique_token_names(bundle.source_tokenizer), unique_token_names(bundle.target_tokenizer)
     theirs = opened(folder).translate_batch(
         [[source_names[index] for index in ids] for ids in sources],
         target_prefix=[[names[index] for index in special.target_prefix]] * len(sources)

@@ -26,7 +26,7 @@ from headway.engine import SearchTransformer
 from headway.errors import BundleError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_ctranslate2, import_huggingface
-from headway.interop.supported import as_transformer
+from headway.interop.supported import require_transformer
 from headway.predict import Translator
 from headway.text.base import BOS, EOS, PAD, UNK
 
@@ -156,7 +156,7 @@ def test_a_vocabulary_map_becomes_a_shortlist(tmp_path: Path) -> None:
     for source, targets in (("a", "xyzu"), ("c", "xv"), ("d", "x")):
         listed = imported.shortlist.allowed_tokens([tokenizer.encode(source)])[0].tolist()
         assert sorted(listed) == sorted([EOS, *tokenizer.encode(" ".join(targets))])
-    engine = SearchTransformer(as_transformer(imported.bundle, "the test"), shortlist=imported.shortlist)
+    engine = SearchTransformer(require_transformer(imported.bundle, "the test"), shortlist=imported.shortlist)
     request = Request(source=tuple(source_ids(imported.bundle, "a c")), limit=8)
     ours = search(engine, [request], DecodingOptions(beam_size=1), SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
     settings = {"beam_size": 1, "min_decoding_length": 0, "max_decoding_length": 8, "disable_unk": True}
@@ -186,7 +186,7 @@ def test_exported_models_come_back(make: Callable[[Path], Path], tmp_path: Path)
 def test_decoding_begins_with_the_target_language_only_if_the_model_leaves_it_open(tmp_path: Path) -> None:
     config = {"decoder_start_token": None}
     folder = Model(target=None, source=[*SOURCE, *"xyzuvw"], config=config).save(tmp_path / "open")
-    with pytest.raises(BundleError, match=r"left to the user .*; give it \(target_language="):
+    with pytest.raises(BundleError, match=r"left to the user .*; specify it \(target_language="):
         import_ctranslate2(folder)
     with pytest.raises(BundleError, match="decoder_start_token = 'xx' is not in the target vocabulary"):
         import_ctranslate2(folder, target_language="xx")

@@ -126,7 +126,7 @@ Q = "encoder/layer_0/self_attention/linear_0/weight"
         ),
         (lambda v: file_content(6, "TransformerSpec", 8, v), "revision 8 of TransformerSpec is not supported"),
         (with_entry("x", (2**31, 2**31), "int8"), r"a variable of the shape \[2147483648, 2147483648\] has 0 bytes"),
-        (with_entry("x", (1,), "int8", b"\1"), "unknown variable 'x', which this form of model does not have"),
+        (with_entry("x", (1,), "int8", b"\1"), "unknown variable 'x', which models with these options do not have"),
         (
             with_entry(Q, (96, 31), "int8", bytes(96 * 31)),
             r"has the shape \[96, 31\]; the other variables require \[96",
@@ -202,12 +202,15 @@ def test_what_is_wrong_with_a_package_is_named(models: dict[str, Path], tmp_path
         [
             ({"x": b""}, "no file metadata.json in the archive"),
             ({**whole, "other/metadata.json": b"{}"}, "several files metadata.json in the archive"),
-            (edited(type="sbd"), "a package of the type 'sbd' is not supported"),
+            (edited(type="sbd"), "packages of type 'sbd' are not supported"),
             (edited(from_code=None), "expected from_code and to_code"),
             (edited(target_prefix="<2xx>"), "target_prefix = '<2xx>' is not in the vocabulary"),
             (without_model, "no CTranslate2 model in the folder model"),
             (without_tokenizer, "no tokenizer in the package; expected sentencepiece.model or bpe.model"),
-            ({**whole, f"{root}model/model.bin": bytes(2**24)}, "16,777,216 bytes, stored in .*; no file of a package"),
+            (
+                {**whole, f"{root}model/model.bin": bytes(2**24)},
+                "16,777,216 bytes, compressed to .* than packages contain",
+            ),
             ({**whole, f"{root}metadata.json": b"["}, "damaged"),
         ]
     ):
@@ -216,7 +219,7 @@ def test_what_is_wrong_with_a_package_is_named(models: dict[str, Path], tmp_path
             import_from(str(path))
         assert str(caught.value).startswith(str(path))
     (tmp_path / "not.argosmodel").write_bytes(b"no archive")
-    with pytest.raises(BundleError, match="not a package of Argos Translate"):
+    with pytest.raises(BundleError, match="not an Argos Translate package"):
         import_from(str(tmp_path / "not.argosmodel"))
 
 

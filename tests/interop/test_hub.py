@@ -169,16 +169,20 @@ def flip(content: bytes) -> bytes:
 
 WEIGHTS = "model.safetensors"
 FAULTS: dict[str, tuple[Callable[[Repository], None], dict[str, str], str]] = {
-    "private": (change(token="secret"), {}, "no such model on the Hub, or a private one"),
+    "private": (change(token="secret"), {}, "no such model on the Hub, or the model is private"),
     "a wrong token": (change(), {"HF_TOKEN": "invalid"}, "the Hub does not accept your token"),
-    "gated": (change(gated=True), {}, "a gated model, which needs its owner's permission"),
+    "gated": (change(gated=True), {}, "a gated model, which requires its owner's permission"),
     "disabled": (change(disabled=True), {}, "the Hub has disabled this model"),
     "limited": (change(limited=True), {}, "too many requests to the Hub; wait"),
     "broken": (change(broken=True), {}, "the Hub answers with status 503"),
     "truncated": (serve_in_place(WEIGHTS, lambda content: content[:-9]), {}, "the download is incomplete"),
     "a wrong hash": (serve_in_place(WEIGHTS, flip), {}, r"model.safetensors is damaged: its hash is"),
     "a small file's wrong hash": (serve_in_place("vocab.json", flip), {}, "vocab.json is damaged"),
-    "no config": (lambda repository: repository.files.__delitem__("config.json"), {}, "has no config.json"),
+    "no config": (
+        lambda repository: repository.files.__delitem__("config.json"),
+        {},
+        "neither a config.json nor a CTr",
+    ),
     "offline": (change(), {"HF_HUB_OFFLINE": "1"}, "not in the cache, and the client is offline"),
     "no network": (change(), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "the Hub cannot be reached"),
 }
@@ -398,8 +402,8 @@ def test_models_of_other_toolkits_have_names_too(form: str, user: User, hub: Sma
 def test_other_repositories_without_a_single_model_are_refused(user: User, hub: SmallHub) -> None:
     several = {"a.argosmodel": b"1", "b.argosmodel": b"2"}
     for files, message in (
-        (several, "the repository has several models (a.argosmodel, b.argosmodel)"),
-        ({"model.bin": b"a pickle"}, "the repository has no config.json, and no model of CTranslate2"),
+        (several, "the repository contains several models (a.argosmodel, b.argosmodel)"),
+        ({"model.bin": b"a pickle"}, "the repository contains neither a config.json nor a CTranslate2"),
         ({"model.bin": b"a pickle", "shared_vocabulary.txt": b"a"}, "model.bin"),
         ({"m.npz": b"no archive", "v.yml": b""}, "not Marian's weights, or damaged"),
     ):
@@ -415,7 +419,7 @@ def test_an_update_without_a_network_is_an_error(user: User) -> None:
     user.printed("import", NAME)
     left = user.left()
     offline = user.call("models", "--update", HF_HUB_OFFLINE="1")
-    assert offline.stderr == f"headway: {NAME}: the client is offline (HF_HUB_OFFLINE), so the Hub cannot be asked\n"
+    assert offline.stderr == f"headway: {NAME}: the client is offline (HF_HUB_OFFLINE), so the Hub cannot be queried\n"
     unreachable = user.call("models", "--update", HF_ENDPOINT="http://127.0.0.1:9")
     assert (unreachable.returncode, unreachable.stderr.count("\n")) == (2, 1)
     assert user.left() == left

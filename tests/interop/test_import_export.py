@@ -45,7 +45,7 @@ from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError, OutputError
 from headway.interop.exporting import export_to
 from headway.interop.importing import ImportedBundle, import_from, import_huggingface
-from headway.interop.tokenizer_exporting import token_names
+from headway.interop.tokenizer_exporting import unique_token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
@@ -184,7 +184,7 @@ def test_languages_are_taken_over(folders: dict[str, Path], imported: dict[str, 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders["nllb"], src_lang="rus_Cyrl")
     bundle = imported["nllb"].bundle
     special = bundle.token_template.fill(source_language="rus_Cyrl", target_language="deu_Latn")
-    names = token_names(bundle.source_tokenizer)
+    names = unique_token_names(bundle.source_tokenizer)
     ids = special.add_to_source(bundle.source_tokenizer.encode("мир"))
     assert [names[index] for index in ids] == tokenizer.convert_ids_to_tokens(tokenizer("мир").input_ids)
     assert [names[index] for index in special.target_prefix] == ["deu_Latn"]
@@ -213,7 +213,7 @@ def test_opus_models_with_several_target_languages_need_a_code(tmp_path: Path) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    names = token_names(bundle.source_tokenizer)
+    names = unique_token_names(bundle.source_tokenizer)
     ids = bundle.token_template.fill(target_language="ron").add_to_source(bundle.source_tokenizer.encode("der Hund"))
     expected = tokenizer.convert_ids_to_tokens(tokenizer(">>ron<< der Hund").input_ids)
     assert [names[index] for index in ids] == expected
@@ -238,7 +238,7 @@ def test_mbart_50_is_numbered_as_fairseq_does(tmp_path: Path) -> None:
     order = [1, 2, 2, 3, 0, *range(4, len(fairseq))]  # <pad>, </s> as the begin symbol, </s>, <unk>, the others
     expected = [fairseq[old] for old in order]
     expected[1] = "<</s>>"  # the name of its own
-    assert token_names(bundle.source_tokenizer) == expected
+    assert unique_token_names(bundle.source_tokenizer) == expected
     special = bundle.token_template.fill()
     ids = special.add_to_source(bundle.source_tokenizer.encode("der Hund"))
     assert [expected[index] for index in ids] == ["de_DE", "▁der", "▁Hund", "</s>"]
@@ -280,7 +280,7 @@ def test_the_card_names_the_origin_of_the_model(folders: dict[str, Path], tmp_pa
     card = import_huggingface(folder).card
     for fact in ("opus-mt-de-en", "MarianMT", "License: cc-by-4.0", "from de to en", "sentencepiece"):
         assert fact in card
-    assert "not given in" in import_huggingface(folders["marian"]).card
+    assert "not named in" in import_huggingface(folders["marian"]).card
     languages = import_huggingface(folders["nllb"]).card
     assert "deu_Latn, eng_Latn, rus_Cyrl (default: source deu_Latn, target eng_Latn)" in languages
 
@@ -350,7 +350,7 @@ def test_an_mbart_that_begins_with_a_language(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code of this model; known: de_DE, en"):
         import_huggingface(folder, target_language="fr")
     bundle = import_huggingface(folder, target_language="ru_RU").bundle
-    names = token_names(bundle.source_tokenizer)
+    names = unique_token_names(bundle.source_tokenizer)
     assert names[1] == "ru_RU"
     ids = bundle.token_template.fill().add_to_source(bundle.source_tokenizer.encode("der"))
     assert [names[index] for index in ids] == ["▁der", "</s>", "de_DE"]
@@ -360,7 +360,7 @@ def test_an_mbart_that_begins_with_a_language(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("opus", r"opus: no such file or folder; expected a folder of Hugging Face or CTranslate2, a package of Argos"),
+        ("opus", r"opus: no such file or folder; expected a Hugging Face or CTranslate2 folder, an Argos"),
         ("huggingfase:x", r"huggingfase:x: no such file or folder; did you mean 'huggingface:'\?"),
         ("huggingface:nowhere", r"nowhere: no such folder; expected a folder with a model's config\.json"),
     ],
@@ -371,7 +371,7 @@ def test_a_wrong_source_is_named(source: str, message: str) -> None:
 
 
 def test_languages_that_a_model_is_not_told_are_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code .*; it does not choose this lan"):
+    with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code .*; this language cannot be"):
         import_huggingface(folders["marian"], target_language="fr")
     with pytest.raises(ConfigError, match=r"source_language 'fr': .* known: deu_Latn, eng_Latn, rus_Cyrl"):
         import_huggingface(folders["nllb"], source_language="fr")
@@ -471,7 +471,7 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, ImportedBundle], t
     own = Bundle(TaskConfig(), imported["marian"].bundle.model, tagged, tagged)
     cases: list[tuple[str, Bundle, dict[str, Any], str]] = [
         ("onxx", own, {}, r"format 'onxx'; did you mean 'onnx'\?"),
-        ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': only for --to ctranslate2; other"),
+        ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': only --to ctranslate2 supports it"),
         ("huggingface", own, {}, r"one must be chosen: none was given; give one of en "),
         ("onnx", own, {"target_language": "en"}, r"an ONNX model's languages are chosen at each call; leave"),
         ("huggingface", imported["nllb"].bundle, {}, r"must begin with a language code, which the MarianMT format"),

@@ -20,7 +20,7 @@ from headway.bundle import LanguageModelBundle
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_language_model
-from headway.interop.tokenizer_exporting import token_names
+from headway.interop.tokenizer_exporting import unique_token_names
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.predict import LanguageModel
@@ -78,7 +78,7 @@ def test_an_imported_model_goes_back(form: str, tmp_path: Path) -> None:
 def exported_logits(form: str, folder: Path, bundle: LanguageModelBundle, ids: list[int]) -> Tensor:
     if form == "huggingface":
         return logits(transformers.AutoModelForCausalLM.from_pretrained(folder), ids)
-    names = token_names(bundle.tokenizer)
+    names = unique_token_names(bundle.tokenizer)
     engine = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
     return torch.from_numpy(np.array(engine.forward_batch([[names[new] for new in ids]])))[0]
 
@@ -130,7 +130,7 @@ GENERATORS: dict[str, dict[str, Any]] = {
 def test_ctranslate2_computes_the_same_logits_and_text(name: str, tmp_path: Path) -> None:
     bundle = made(**GENERATORS[name])
     export_to("ctranslate2", bundle, tmp_path / "ct2")
-    names = token_names(bundle.tokenizer)
+    names = unique_token_names(bundle.tokenizer)
     ids = torch.randint(4, len(names), (30,), generator=torch.Generator().manual_seed(1)).tolist()
     found = exported_logits("ctranslate2", tmp_path / "ct2", bundle, ids)
     assert (found - logits(bundle.model, ids)).abs().max() <= 1e-4

@@ -100,7 +100,7 @@ def test_the_folder_is_also_a_headway_model(tmp_path: Path) -> None:
     expected = LanguageModel(bundle).generate("abc", temperature=0, max_new_tokens=8)
     assert model.generate("abc", temperature=0, max_new_tokens=8)[0].text == expected[0].text
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "Before a prompt there is: 1. A text ends with the id 2." in card
+    assert "Before a prompt comes: 1. A text ends with the id 2." in card
     assert "at most 40 tokens" in card
 
 

@@ -123,13 +123,13 @@ def test_at_least_60_percent_of_the_embeddings_are_saved(cut_model: tuple[Bundle
     before, after = (named_weights(bundle.model)["source_embedding.weight"].numel() for bundle in (whole, small))
     assert whole.source_tokenizer.vocab_size >= TOKENS
     assert after <= 0.4 * before
-    assert after == len(cut.kept["source"]) * 32
-    assert cut.unknown == ()
+    assert after == len(cut.kept_ids["source"]) * 32
+    assert cut.unknown_characters == ()
 
 
 def test_the_ids_of_10000_lines_map_one_to_one(cut_model: tuple[Bundle, Bundle, VocabularyCut]) -> None:
     whole, small, cut = cut_model
-    new_ids = {old: new for new, old in enumerate(cut.kept["source"])}
+    new_ids = {old: new for new, old in enumerate(cut.kept_ids["source"])}
     before, after = (special_tokens(bundle) for bundle in (whole, small))
     pairs = zip(*(bundle.source_tokenizer.encode_batch(list(texts())) for bundle in (whole, small)), strict=True)
     for old, new in pairs:
@@ -140,7 +140,7 @@ def test_the_ids_of_10000_lines_map_one_to_one(cut_model: tuple[Bundle, Bundle, 
 
 def test_logits_and_greedy_texts_of_300_lines_stay(cut_model: tuple[Bundle, Bundle, VocabularyCut]) -> None:
     whole, small, cut = cut_model
-    kept = cut.kept["target"]
+    kept = cut.kept_ids["target"]
     removed = sorted(set(range(TOKENS)) - set(kept))
     chosen = texts()[: 2 * SEARCHED : 2]  # in German
     rows, logits, found = [], [], []

@@ -19,7 +19,7 @@ from torch import Tensor
 from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions, Ensemble, Request, Sampling, SearchVocabulary, Step, score_targets, search
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
-from headway.interop.onnx import STEP_FILE, OnnxModel, OnnxState, export
+from headway.interop.onnx import DECODER_STEP_FILE, OnnxModel, OnnxState, export
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
 from headway.text.base import BOS, EOS, PAD, UNK
@@ -329,7 +329,7 @@ def test_it_stays_a_model_folder(bundle: Bundle, exported: Path) -> None:
     loaded = Bundle.load(exported)
     source, target = torch.tensor([[4, 5, EOS]]), torch.tensor([[BOS, 4]])
     assert_close(loaded.model(source, target), bundle.model(source, target))
-    assert (exported / STEP_FILE).is_file()
+    assert (exported / DECODER_STEP_FILE).is_file()
     assert "at most 64 tokens" in " ".join((exported / "README.md").read_text().split())
 
 
@@ -487,7 +487,7 @@ def test_a_header_of_weights_that_makes_no_sense(folder: Path, start: bytes) -> 
 
 def test_another_folder_is_none_of_these(bundle: Bundle, tmp_path: Path) -> None:
     bundle.save(tmp_path / "plain", "# Card")
-    assert not (tmp_path / "plain" / STEP_FILE).exists()
+    assert not (tmp_path / "plain" / DECODER_STEP_FILE).exists()
     for name in ("plain", "nowhere"):
         with pytest.raises(BundleError, match=rf"{name}/encoder.onnx: missing; expected a folder that `headway export"):
             OnnxModel.load(tmp_path / name)
@@ -498,7 +498,7 @@ def test_another_folder_is_none_of_these(bundle: Bundle, tmp_path: Path) -> None
     [
         ("headway.format", None, "not a graph from Headway"),
         ("headway.format", "x", "not a graph from Headway"),
-        ("headway.format", "2", "format 2 is newer than this Headway's 1; update Headway"),
+        ("headway.format", "2", "format 2 is newer than format 1 of this version of Headway; update Headway"),
         ("headway.weights", "0123", "does not belong to the weights in model.safetensors"),
     ],
 )

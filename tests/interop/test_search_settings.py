@@ -17,10 +17,10 @@ from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface, import_language_model
 from headway.interop.search_settings import (
-    generation_of_transformers,
-    search_of_marian,
-    search_of_transformers,
-    settings_for_transformers,
+    parse_marian_search,
+    read_transformers_generation,
+    read_transformers_search,
+    to_transformers_search,
 )
 from headway.predict import LanguageModel
 
@@ -65,11 +65,11 @@ transformers = pytest.importorskip("transformers")
 )
 def test_settings_of_transformers(settings: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "marian", **settings}))
-    of_config = search_of_transformers(tmp_path)
+    of_config = read_transformers_search(tmp_path)
     assert of_config.model_dump(exclude_unset=True) == expected
     (tmp_path / "generation_config.json").write_text(json.dumps({"num_beams": 3}))
-    assert search_of_transformers(tmp_path).beam_size == 3  # the file that `transformers` reads, if there is one
-    assert search_of_transformers(tmp_path).max_length is None
+    assert read_transformers_search(tmp_path).beam_size == 3  # the file that `transformers` reads, if there is one
+    assert read_transformers_search(tmp_path).max_length is None
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_settings_of_transformers(settings: dict[str, Any], expected: dict[str, 
 def test_an_export_has_the_settings_of_the_model(
     search: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    written = settings_for_transformers(DecodingOptions(**search), 1024)
+    written = to_transformers_search(DecodingOptions(**search), 1024)
     assert settings.items() <= written.items()
     transformers.GenerationConfig(**written).validate(strict=True)
     (tmp_path / "generation_config.json").write_text(json.dumps(written))
-    assert search.items() <= search_of_transformers(tmp_path).model_dump(exclude_unset=True).items()
-    assert settings_for_transformers(DecodingOptions(**search), 64)["max_length"] == 64
+    assert search.items() <= read_transformers_search(tmp_path).model_dump(exclude_unset=True).items()
+    assert to_transformers_search(DecodingOptions(**search), 64)["max_length"] == 64
 
 
 def test_the_values_that_are_left_out_are_those_of_transformers(tmp_path: Path) -> None:
     transformers.GenerationConfig(num_beams=5, do_sample=True).save_pretrained(tmp_path)
     assert not {"length_penalty", "top_k"} & json.loads((tmp_path / "generation_config.json").read_text()).keys()
     expected = transformers.GenerationConfig()._get_default_generation_params()
-    assert search_of_transformers(tmp_path).length_penalty == expected["length_penalty"]
-    generation = generation_of_transformers(tmp_path)
+    assert read_transformers_search(tmp_path).length_penalty == expected["length_penalty"]
+    generation = read_transformers_generation(tmp_path)
     assert (generation.top_k, generation.temperature) == (expected["top_k"], expected["temperature"])
 
 
@@ -126,7 +126,7 @@ def test_the_values_that_are_left_out_are_those_of_transformers(tmp_path: Path) 
 )
 def test_settings_of_generation(settings: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **settings}))
-    assert generation_of_transformers(tmp_path).explicit_options() == expected
+    assert read_transformers_generation(tmp_path).explicit_options() == expected
 
 
 @pytest.mark.slow_but_every(2)
@@ -142,7 +142,7 @@ def test_a_language_model_keeps_its_settings(settings: dict[str, Any], tmp_path:
     path = tmp_path / "hf" / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     imported = import_language_model(tmp_path / "hf")
-    expected = generation_of_transformers(tmp_path / "hf")
+    expected = read_transformers_generation(tmp_path / "hf")
     assert expected.explicit_options()
     imported.bundle.save(tmp_path / "model", imported.card)
     assert "Default generation: temperature = " in (tmp_path / "model" / "README.md").read_text()
@@ -153,7 +153,7 @@ def test_a_language_model_keeps_its_settings(settings: dict[str, Any], tmp_path:
     export_to("huggingface", loaded, tmp_path / "back")
     written = json.loads((tmp_path / "back" / "generation_config.json").read_text())
     assert settings.items() <= written.items()
-    assert generation_of_transformers(tmp_path / "back") == expected
+    assert read_transformers_generation(tmp_path / "back") == expected
 
 
 def test_given_options_replace_those_of_a_model() -> None:
@@ -175,7 +175,7 @@ def test_given_options_replace_those_of_a_model() -> None:
     ],
 )
 def test_settings_of_marian(settings: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert search_of_marian(settings).model_dump(exclude_unset=True) == expected
+    assert parse_marian_search(settings).model_dump(exclude_unset=True) == expected
 
 
 def test_they_are_stored_in_the_model_folder(tmp_path: Path) -> None:

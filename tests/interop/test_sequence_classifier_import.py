@@ -90,9 +90,9 @@ def test_older_files(tmp_path: Path) -> None:
     [
         ("bert", {"problem_type": "multi_label_classification"}, "problem_type = 'multi_label_classification' is not"),
         ("bert", {"problem_type": "regression"}, "problem_type = 'regression' is not supported; expected 'single_la"),
-        ("bert", {"id2label": {"0": "score"}}, "one label computes a number"),
+        ("bert", {"id2label": {"0": "score"}}, "one label predicts a number"),
         ("bert", {"id2label": {"0": "a", "2": "b"}}, "expected a name for each number from 0"),
-        ("bert", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "gives two labels the name 'a'"),
+        ("bert", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label contains the name 'a' twice"),
         ("bert", {"id2label": {"0": "a", "1": "b"}}, r"'classifier.*' has shape \[3.*requires \[2"),
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "relative_key" is not'),
         ("bert", {"is_decoder": True}, "is_decoder = true is not supported; expected false for BERT"),
@@ -102,7 +102,7 @@ def test_older_files(tmp_path: Path) -> None:
         ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling = 'max' is not supported; supported: cls, m"),
         ("modernbert", {"classifier_activation": "silu"}, "classifier_activation = 'silu' is not supported; supported"),
         ("modernbert", {"norm_bias": True}, "norm_bias = true is not supported; expected false for ModernBERT"),
-        ("bert", {"architectures": ["GPT2ForSequenceClassification"], "model_type": "gpt2"}, "sequence classifiers th"),
+        ("bert", {"architectures": ["GPT2ForSequenceClassification"], "model_type": "gpt2"}, "supported sequence cl"),
         ("bert", {"architectures": ["BertForTokenClassification"]}, "expected BertForMaskedLM for BERT"),
     ],
 )  # fmt: skip

@@ -260,7 +260,7 @@ def test_other_tokens_of_byt5_are_refused(folders: dict[str, Path], tmp_path: Pa
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((folders["byt5"] / name).read_bytes())
     (tmp_path / "added_tokens.json").write_text('{"<extra_id_3>": 262, "<mine>": 384}')
-    with pytest.raises(BundleError, match=r"the added token '<mine>' \(1 in all\) is not supported for ByT5"):
+    with pytest.raises(BundleError, match=r"the added token '<mine>' \(1 in total\) is not supported for ByT5"):
         read_tokenizer_files(tmp_path, "t5")
 
 

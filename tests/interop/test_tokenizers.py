@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
 from headway.interop.importing import _license
 from headway.interop.tokenizer_exporting import tokenizer_files
-from headway.interop.tokenizer_importing import read_prompt_tokenizer
+from headway.interop.tokenizer_importing import read_language_model_tokenizer
 from headway.predict import Source
 from headway.predict.phrases import contains_any_phrase
 from headway.text.base import EOS, NUM_SPECIAL, UNK, ContinuationDecoder, TextTokenizer
@@ -399,8 +399,8 @@ def test_files_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:
     for _ in range(400):
         normalizer = {"type": "Sequence", "normalizers": [normalizer]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(library("bytes") | {"normalizer": normalizer}))
-    with pytest.raises(BundleError, match=r"tokenizer.json: nested more than 100 deep"):
-        read_prompt_tokenizer(tmp_path, "llama")
+    with pytest.raises(BundleError, match=r"tokenizer.json: more than 100 nested levels"):
+        read_language_model_tokenizer(tmp_path, "llama")
 
 
 def test_the_license_of_a_long_model_card_is_read_in_linear_time(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_texts_of_kept_tokens_are_segmented_as_before(name: str) -> None:
     tokenizer = TOKENIZERS[name]()
     bundle = translation_bundle(tokenizer)
     cut = choose_tokens(bundle, texts=TEXTS, margin=0.0)
-    kept = cut.kept["source"]
+    kept = cut.kept_ids["source"]
     smaller = cut_vocabulary(bundle, cut).source_tokenizer
     assert smaller.vocab_size == len(kept) <= tokenizer.vocab_size
     new_ids = {old: new for new, old in enumerate(kept)}
@@ -120,7 +120,7 @@ def test_imported_models_keep_logits_languages_and_segmentation(make: Any, tmp_p
         if known
     }
     old, new = (one.token_template.fill(**languages) for one in (bundle, smaller))
-    kept = cut.kept
+    kept = cut.kept_ids
     for side, before in bundle.tokenizers.items():
         new_ids = {index: position for position, index in enumerate(kept[side])}
         after = smaller.tokenizers[side]
@@ -143,7 +143,7 @@ def test_greedy_texts_are_those_of_the_whole_model_with_the_removed_tokens_banne
     bundle = import_huggingface(marian(tmp_path / "foreign")).bundle
     cut = choose_tokens(bundle, texts=corpus(12), margin=0.0)
     smaller = cut_vocabulary(bundle, cut)
-    removed = sorted(set(range(bundle.target_tokenizer.vocab_size)) - set(cut.kept["target"]))
+    removed = sorted(set(range(bundle.target_tokenizer.vocab_size)) - set(cut.kept_ids["target"]))
     banning = bundle.model
     with torch.no_grad():
         banning.projection.bias[removed] = -1e4
@@ -159,9 +159,9 @@ def test_sides_with_vocabularies_of_their_own_are_cut_apart() -> None:
     cut = choose_tokens(bundle, texts=TEXTS)
     smaller = cut_vocabulary(bundle, cut)
     assert (smaller.source_tokenizer.vocab_size, smaller.target_tokenizer.vocab_size) == tuple(
-        len(cut.kept[side]) for side in ("source", "target")
+        len(cut.kept_ids[side]) for side in ("source", "target")
     )
-    assert smaller.model.projection.weight.size(0) == len(cut.kept["target"])
+    assert smaller.model.projection.weight.size(0) == len(cut.kept_ids["target"])
 
 
 def test_languages_keep_the_tokens_with_their_letters() -> None:
@@ -169,9 +169,9 @@ def test_languages_keep_the_tokens_with_their_letters() -> None:
     tokenizer = bundle.source_tokenizer
     german = cut_vocabulary(bundle, choose_tokens(bundle, languages=["de", "en"], margin=0.0)).source_tokenizer
     assert german.display(german.encode("größer")) == tokenizer.display(tokenizer.encode("größer"))
-    russian = choose_tokens(bundle, languages=["ru"], margin=0.0).kept["source"]
+    russian = choose_tokens(bundle, languages=["ru"], margin=0.0).kept_ids["source"]
     assert set(tokenizer.encode("собака")) <= set(russian)
-    assert not set(tokenizer.encode("собака")) <= set(choose_tokens(bundle, languages=["de"]).kept["source"])
+    assert not set(tokenizer.encode("собака")) <= set(choose_tokens(bundle, languages=["de"]).kept_ids["source"])
 
 
 @pytest.mark.parametrize(
@@ -204,20 +204,22 @@ def test_empty_texts_are_refused() -> None:
 def test_characters_without_tokens_are_listed() -> None:
     bundle = translation_bundle(sentence_pieces(spm("unigram")))
     cut = choose_tokens(bundle, texts=["der Hund 犬", "犬 und 猫"])
-    assert cut.unknown == ("犬", "猫")
+    assert cut.unknown_characters == ("犬", "猫")
     assert cut.describe(bundle)[-1].endswith("no tokens for them: 犬 猫")
 
 
 def test_a_margin_keeps_frequent_tokens_of_the_same_letters() -> None:
     bundle = translation_bundle(own())
-    sizes = [len(choose_tokens(bundle, texts=TEXTS[:3], margin=margin).kept["source"]) for margin in (0.0, 0.5, 100.0)]
+    sizes = [
+        len(choose_tokens(bundle, texts=TEXTS[:3], margin=margin).kept_ids["source"]) for margin in (0.0, 0.5, 100.0)
+    ]
     assert sizes[0] < sizes[1] < sizes[2] < bundle.source_tokenizer.vocab_size
 
 
 def test_a_shortlist_is_cut_like_the_vocabulary() -> None:
     bundle = translation_bundle(own())
     cut = choose_tokens(bundle, texts=TEXTS[:5], margin=0.0)
-    kept = cut.kept["source"]
+    kept = cut.kept_ids["source"]
     removed = next(index for index in range(bundle.source_tokenizer.vocab_size) if index not in kept)
     size = bundle.source_tokenizer.vocab_size
     table = np.tile(np.array([kept[-1], removed], np.int32), (size, 1))
@@ -241,5 +243,5 @@ def test_the_file_of_a_sentencepiece_model_without_changes_is_the_same() -> None
 
 def test_special_ids_stay_where_they_are() -> None:
     for name, make in TOKENIZERS.items():
-        kept = choose_tokens(translation_bundle(make()), texts=TEXTS[:2]).kept["source"]
+        kept = choose_tokens(translation_bundle(make()), texts=TEXTS[:2]).kept_ids["source"]
         assert kept[:NUM_SPECIAL] == list(range(NUM_SPECIAL)), name

@@ -44,10 +44,10 @@ def test_a_round_trip_restores_foreign_ids(drawn: tuple[int, list[int], int]) ->
     [
         ({"pad": 8}, "the pad token's id 8 is not in the vocabulary, which has 8 tokens"),
         ({"start": -1}, "the start token's id -1 is not in the vocabulary"),
-        ({"end": 6}, r"the pad and the end token are the same \(id 6\); Headway needs two"),
-        ({"unknown": 6}, "the pad and the unknown token are the same"),
-        ({"unknown": 0}, "the end and the unknown token are the same"),
-        ({"unknown": 5}, "the start and the unknown token are the same"),
+        ({"end": 6}, r"the pad and end tokens are the same \(id 6\), but Headway needs two"),
+        ({"unknown": 6}, "the pad and unknown tokens are the same"),
+        ({"unknown": 0}, "the end and unknown tokens are the same"),
+        ({"unknown": 5}, "the start and unknown tokens are the same"),
     ],
 )
 def test_special_tokens_that_make_no_sense_are_explained(special: dict[str, int], message: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from headway.cli.commands.serve import serve
 from headway.errors import HeadwayError
-from headway.interop.onnx import STEP_FILE
+from headway.interop.onnx import DECODER_STEP_FILE
 from headway.serve.check import check_start
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 
@@ -52,7 +52,7 @@ def test_a_model_that_cannot_be_loaded(model_folder: Path, tmp_path: Path, damag
 def test_a_precision_that_the_model_does_not_have(model_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder = shutil.copytree(model_folder, tmp_path / "model")
-    (folder / STEP_FILE).touch()
+    (folder / DECODER_STEP_FILE).touch()
     with pytest.raises(HeadwayError, match="the model m: precision 'int8': an ONNX folder runs in float32; use 'auto'"):
         check_start(config(folder, {"name": "m", "precision": "int8"}))
 

@@ -230,7 +230,7 @@ class TestShards:
             'dev = { files = ["dev.de", "dev.en"] }\n'
         )
         prepare_command(path, ["tokenizer.vocab_size=300"], run, "2/2")
-        assert "part 2 of 2 is done, other parts are missing" in capsys.readouterr().err
+        assert "part 2 of 2 is done; other parts are missing" in capsys.readouterr().err
         prepare_command(path, ["tokenizer.vocab_size=300"], run, "1/2")
         assert "20 examples, " in capsys.readouterr().err
         prepare(recipe(corpus), tmp_path / "other", Listener())

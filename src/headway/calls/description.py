@@ -62,7 +62,7 @@ def model_facts(model: str | Path) -> dict[str, object]:
 
 
 def _cpu_precision(bundle: LanguageModelBundle, check: Int8Check | None) -> str:
-    """Return the precision in which a language model generates on a CPU, and why. The check is not run."""
+    """Return the precision in which a language model generates on a CPU, and the reason. The int8 check is not run."""
     model = LanguageModel(bundle, device="cpu", precision="auto", int8_check=check)
     if model.awaits_int8_check:
         return "int8 if it agrees with float32, which has not been checked yet"

@@ -1,4 +1,4 @@
-"""Scores of a model on a test set, and comparisons of two systems, from Python."""
+"""Score a model on a test set, or compare two systems, from Python."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from headway.calls.measurements import (
-    answer_questions,
     classify_texts,
-    compare_on_texts,
+    compare_bits_per_byte,
     compare_outputs,
-    predicted_labels,
+    evaluate_multiple_choice,
+    predict_labels,
     score_classifications,
     score_minimal_pairs,
     translate_with,
 )
-from headway.calls.run import model_of
+from headway.calls.run import resolve_model
 from headway.config import spelling_hint
 from headway.data.multiple_choice import parse_questions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
@@ -42,7 +42,8 @@ class Evaluation:
     Attributes:
         scores: One score for each metric, with its signature and 95 % confidence interval.
         outputs: The translations, one for each source, as text.
-        translations: The translations with their flags, glossary terms and scores. Empty for outputs that were given.
+        translations: The translations with their flags, glossary terms and scores. Empty if the outputs were passed as
+            text.
     """
 
     scores: tuple[Score, ...]
@@ -50,7 +51,7 @@ class Evaluation:
     translations: tuple[Translation, ...] = ()
 
     def __getitem__(self, metric: str) -> Score:
-        """Return the score of a metric, by its name in any case: ``evaluation["BLEU"]``.
+        """Return the score of a metric. Its name may be in upper or lower case: ``evaluation["BLEU"]``.
 
         Raises:
             ConfigError: There is no such metric.
@@ -95,18 +96,19 @@ def evaluate(
         references: For translations: one reference for each source. For a classifier: the true label of each text.
             None for language models.
         metrics: For translations: names from :data:`headway.evaluation.METRICS`.
-        options: For translations: the search.
+        options: For translations: the search options.
         target_language: The language to translate into, which also selects the tokenization of BLEU and TER. Default:
-            that of the model. For a list of translations, the default tokenization is that of sacreBLEU.
+            the target language of the model. For a list of translations, the default tokenization is sacreBLEU's
+            default.
         source_language: The language of the sources, for imported models that need it.
-        glossary: For translations: terms that must be met.
-        pairs: For language models and masked ones, instead of texts: minimal pairs (good text, bad text) or (good text,
-            bad text, group). The model should assign the good text the higher probability.
+        glossary: For translations: terms that the translations must use.
+        pairs: For language models and masked language models, instead of texts: minimal pairs (good text, bad text) or
+            (good text, bad text, group). The model should assign the good text the higher probability.
         questions: For language models, instead of texts: multiple-choice questions, with the keys ``question``,
             ``choices`` (a list of texts) and ``answer`` (its text, or its index from 0).
-        num_examples: Number of other questions that are read before each, with their answers.
+        num_examples: Number of other questions, with their answers, that precede each question in the prompt.
         bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval.
-        device: The device of a model that is given as a folder.
+        device: The device for a model that is passed as a folder.
 
     Returns:
         An :class:`Evaluation` of translations, a :class:`~headway.evaluation.ClassificationReport` of a classifier, or
@@ -116,7 +118,7 @@ def evaluate(
     Raises:
         ConfigError: An argument does not fit the model, or a metric is unknown.
         DataError: There is no sentence, or the numbers of sources and references differ.
-        HeadwayError: A text cannot be translated or classified; the message has its number.
+        HeadwayError: A text cannot be translated or classified; the message contains its number.
     """
     system = _opened(model, device)
     capability = "translates" if isinstance(system, list) else system.bundle.capability
@@ -126,7 +128,7 @@ def evaluate(
             raise ConfigError(f"{'pairs' if questions is None else 'questions'} does not apply to this model")
         if questions is None:
             return score_minimal_pairs(system, list(pairs or ()))
-        return answer_questions(system, parse_questions(questions), num_examples)
+        return evaluate_multiple_choice(system, parse_questions(questions), num_examples)
     if capability == "continues":
         _refuse(references=references, glossary=glossary)
         return cast("LanguageModel", system).perplexity(_texts(sources, "sources"))
@@ -157,7 +159,7 @@ def score_outputs(
     language: str | None,
     bootstrap: int = 1000,
 ) -> Evaluation:
-    """Score translations as texts. ``language`` is the target language, which selects the tokenization of BLEU and TER.
+    """Score translations as texts. The target language ``language`` selects the tokenization of BLEU and TER.
 
     Raises:
         ConfigError: A metric is unknown.
@@ -176,7 +178,7 @@ def score_translations(
     language: str | None,
     bootstrap: int = 1000,
 ) -> Evaluation:
-    """Score translations of a model, as :func:`score_outputs` does, and store them in the result."""
+    """Score a model's translations as :func:`score_outputs` does, and store them in the result."""
     outputs = [translation.text for translation in translations]
     scored = score_outputs(outputs, references, metrics=metrics, language=language, bootstrap=bootstrap)
     return replace(scored, translations=tuple(translations))
@@ -198,25 +200,24 @@ def compare(
     max_differences: int = 5,
     device: str = "auto",
 ) -> ComparisonTable:
-    """Test whether system ``b`` is better than ``a``, the baseline, or the difference may be due to chance.
+    """Test whether system ``b`` is better than the baseline ``a`` or the difference may be due to chance.
 
     Args:
         a: The baseline: a run or its folder, a model folder, a model that :func:`headway.load` returned, or outputs as
             a list.
         b: The other system, in any of these forms.
         references: One reference for each sentence; for classifiers, the true labels; for two language models, the
-            texts on which they are measured in bits per byte.
+            texts on which their bits per byte are measured.
         sources: The texts to translate or to classify, if a system is a model.
         names: The names of the systems in the table.
         metrics: For translations: names from :data:`headway.evaluation.METRICS`.
-        options: For translations: the search of the models.
+        options: For translations: the models' search options.
         target_language: The language to translate into, which also selects the tokenization of BLEU and TER.
         source_language: The language of the sources, for imported models that need it.
         samples: Number of samples of the paired bootstrap.
         trials: Number of trials of approximate randomization.
-        max_differences: Maximum number of sentences in the table, which contains the sentences with the largest
-            differences.
-        device: The device of models that are given as folders.
+        max_differences: Maximum number of sentences to show in the table: the sentences with the largest differences.
+        device: The device for models that are passed as folders.
 
     Raises:
         ConfigError: The systems are of different kinds, or an argument does not fit them.
@@ -231,12 +232,12 @@ def compare(
         raise ConfigError("the two systems do different things; expected two that translate, label or continue texts")
     if "continues" in kinds:
         models: Any = {name: lambda system=system: system for name, system in zip(names, systems, strict=True)}
-        return compare_on_texts(models, truth, samples=samples, trials=trials)
+        return compare_bits_per_byte(models, truth, samples=samples, trials=trials)
     texts = _texts(sources, "sources") if kinds else []
     if kinds:
         _check_lengths(texts, truth)
     if "labels" in kinds:
-        labels = [predicted_labels(part, texts) if _is_model(part) else part for part in systems]
+        labels = [predict_labels(part, texts) if _is_model(part) else part for part in systems]
         predicted = dict(zip(names, labels, strict=True))
         return compare_labels(predicted, truth, samples=samples, max_differences=max_differences)
     if kinds - {"translates"}:
@@ -261,7 +262,7 @@ def compare(
 
 def _opened(model: Any, device: str) -> Any:
     """Return a model, or the outputs of a system as a list."""
-    system = model_of(model, device)
+    system = resolve_model(model, device)
     return system if _is_model(system) else _texts(system, "outputs")
 
 
@@ -270,7 +271,7 @@ def _is_model(system: Any) -> bool:
 
 
 def _texts(texts: Any, name: str) -> list[str]:
-    """Return texts as a list. ``name`` names them in messages."""
+    """Return texts as a list. Messages refer to them as ``name``."""
     if texts is None or isinstance(texts, str):
         raise DataError(f"got {'none' if texts is None else 'one string'}", where=name, accepted="a list of strings")
     try:
@@ -291,7 +292,7 @@ def _check_lengths(sources: Sequence[str], references: Sequence[str]) -> None:
 
 
 def _refuse(**given: object) -> None:
-    """Raise ConfigError for the first argument that is given although it does not apply."""
+    """Raise ConfigError for the first argument that is not None, because none of them applies."""
     if wrong := [name for name, value in given.items() if value is not None]:
         raise ConfigError(f"{wrong[0]} does not apply to this model; leave it out")
 

@@ -1,4 +1,4 @@
-"""Typed events of a training run, for the argument ``on_progress`` of :func:`headway.train`."""
+"""Typed events of a training run, passed to the ``on_progress`` callback of :func:`headway.train`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headway.training.report import Listener
 
 @dataclass(frozen=True)
 class TrainingEvent:
-    """Something that has happened in a training run.
+    """Base class of the events of a training run.
 
     Attributes:
         step: Number of optimizer steps that the run has taken.
-        stop: Function that ends training after the current step, which is then saved. Any thread may call it at any
-            time, also after the event.
+        stop: Function that ends training after the current step and saves a checkpoint. Any thread may call it at any
+            time, even after the event has been handled.
     """
 
     step: int
@@ -26,10 +26,10 @@ class TrainingEvent:
 
 @dataclass(frozen=True)
 class Started(TrainingEvent):
-    """The data are tokenized, and the first step follows. ``step`` is not 0 if a run is resumed.
+    """The data are tokenized, and training is about to begin. ``step`` is not 0 if a run is resumed.
 
     Attributes:
-        folder: The run folder.
+        folder: The folder of the run.
         total_steps: Number of steps of the whole run.
     """
 
@@ -39,11 +39,11 @@ class Started(TrainingEvent):
 
 @dataclass(frozen=True)
 class StepDone(TrainingEvent):
-    """A step whose metrics are recorded: every ``training.log_every`` steps, and the last one.
+    """A step whose metrics have been recorded: every ``training.log_every`` steps, and the last step.
 
     Attributes:
         total_steps: Number of steps of the whole run.
-        metrics: The line of metrics.jsonl: ``loss`` in nats per target token, ``learning_rate``,
+        metrics: The step's record in metrics.jsonl: ``loss`` in nats per target token, ``learning_rate``,
             ``target_tokens_per_s``, ``elapsed_s`` and others.
     """
 
@@ -69,16 +69,16 @@ class Validated(TrainingEvent):
 
 @dataclass(frozen=True)
 class Saved(TrainingEvent):
-    """The training state is copied, and is written to a checkpoint while training continues."""
+    """The training state has been copied, and is written to a checkpoint while training continues."""
 
 
 @dataclass(frozen=True)
 class Finished(TrainingEvent):
-    """Training has ended, and everything is written.
+    """Training has ended, and all files have been written.
 
     Attributes:
-        folder: The run folder.
-        interrupted: Whether it ended early, so that it can be resumed.
+        folder: The folder of the run.
+        interrupted: Whether training ended early and can be resumed.
     """
 
     folder: Path
@@ -86,15 +86,15 @@ class Finished(TrainingEvent):
 
 
 class EventListener(Listener):
-    """Passes the progress of a run on to a function, as events, and to another listener.
+    """Passes the progress of a run as events to a function, and also to another listener.
 
-    What the function raises is kept in ``error``, and ends training after the current step.
+    An exception raised by the function is stored in ``error``, and ends training after the current step.
 
     Args:
-        on_progress: The function.
-        folder: The run folder.
-        stop: The event that ends training.
-        other: The other listener, such as one that shows the progress.
+        on_progress: Function that receives the events.
+        folder: The folder of the run.
+        stop: Set to end training after the current step.
+        other: Another listener, such as one that shows a progress bar.
     """
 
     def __init__(
@@ -107,21 +107,21 @@ class EventListener(Listener):
         if self.error is None:
             try:
                 self._on_progress(event)
-            # Including KeyboardInterrupt: training saves its state before this error is raised.
+            # Also catch KeyboardInterrupt: training saves its state before this error is raised.
             except BaseException as error:
                 self.error = error
                 self._stop.set()
 
     def say(self, message: str) -> None:
-        """Pass a message on to the other listener."""
+        """Forward a message to the other listener."""
         self._other.say(message)
 
     def progress(self, activity: str, num_done: int) -> None:
-        """Pass a count on to the other listener."""
+        """Forward a count to the other listener."""
         self._other.progress(activity, num_done)
 
     def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
-        """Pass an estimate on to the other listener."""
+        """Forward an estimate to the other listener."""
         self._other.first_steps(step, total_steps, seconds_left)
 
     def started(self, step: int, total_steps: int) -> None:
@@ -144,6 +144,6 @@ class EventListener(Listener):
         self._other.saved(step)
         self._send(Saved(step, self._stop.set))
 
-    def finished(self, step: int, interrupted: bool) -> None:
+    def on_finished(self, step: int, interrupted: bool) -> None:
         """Send :class:`Finished`."""
         self._send(Finished(step, self._stop.set, self._folder, interrupted))

@@ -1,4 +1,4 @@
-"""Looking at how a model reads a text, from Python."""
+"""Tokenize a text as a model does, and inspect what the model attends to and predicts, from Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.bundle import AnyBundle
-from headway.calls.run import model_of
+from headway.calls.run import resolve_model
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect as inspect_model
 from headway.inspection.results import Inspection
@@ -22,10 +22,10 @@ class TokenizedText:
     """A text and its tokens.
 
     Attributes:
-        text: The text as the model reads it, in normal form.
-        tokens: The tokens as displayed.
-        ids: Their ids in the vocabulary.
-        merges: The merges of byte-pair encoding in the order in which they are applied; empty for other tokenizers.
+        text: The normalized text.
+        tokens: The tokens as they are displayed.
+        ids: The tokens' ids in the vocabulary.
+        merges: The byte-pair encoding merges, in the order in which they are applied; empty for other tokenizers.
     """
 
     text: str
@@ -43,23 +43,23 @@ class TokenizedText:
 
 
 def tokenize(model: str | Path | Any, text: str, *, side: Literal["source", "target"] = "source") -> TokenizedText:
-    """Tokenize a text as a model does, without the special tokens that are added to it.
+    """Tokenize a text as a model does, without adding special tokens.
 
     Args:
         model: A run or its folder, a model folder, or a model that :func:`headway.load` returned.
-        text: The text.
-        side: Which vocabulary to use.
+        text: The text to tokenize.
+        side: The side whose vocabulary to use.
 
     Raises:
-        ConfigError: The model has no such side.
+        ConfigError: The model has no tokenizer for this side.
         BundleError: ``model`` is not a model folder.
     """
     name = str(model) if isinstance(model, (str, Path)) else "the model"
-    return tokenized(model_of(model).bundle, text, side, name)
+    return tokenize_side(resolve_model(model).bundle, text, side, name)
 
 
-def tokenized(bundle: AnyBundle, text: str, side: str, name: str) -> TokenizedText:
-    """Tokenize a text with a tokenizer of a bundle, which messages call ``name``.
+def tokenize_side(bundle: AnyBundle, text: str, side: str, name: str) -> TokenizedText:
+    """Tokenize a text with a bundle's tokenizer for ``side``. Messages refer to the model as ``name``.
 
     Raises:
         ConfigError: The bundle has no tokenizer for this side.
@@ -93,17 +93,17 @@ def inspect(
         target_language: The language to translate into, if the model has several.
         source_language: The language of the source, for imported models that need it.
         max_new_tokens: Maximum length of a language model's own continuation. None means 20.
-        device: The device of a model that is given as a folder.
+        device: The device for a model that is passed as a folder.
 
     Returns:
-        Attention maps have the shape (H, T, S): heads, target or source tokens, and tokens that they attend to.
+        The inspection. Attention maps have the shape (H, T, S): heads, queries (rows), and keys (columns).
 
     Raises:
         HeadwayError: The text is blank or too long, or an argument does not fit the model.
     """
     is_folder = isinstance(model, (str, Path))
     return inspect_model(
-        model_of(model, device),
+        resolve_model(model, device),
         source,
         target,
         name=str(model) if is_folder else "model",

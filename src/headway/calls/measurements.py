@@ -1,6 +1,7 @@
-"""Models measured on texts in memory or from files: the work of the calls and of the commands evaluate and compare.
+"""Measure models on texts in memory or from files, for the Python functions and the commands evaluate and compare.
 
-A command passes ``convert``, which shows the progress and names the file and the line of a text that has an error.
+Commands pass a ``convert`` function, which shows the progress and names the file and the line of a text that has an
+error.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ from headway.text.normalization import normalize
 _QUESTIONS_AT_ONCE = 256
 
 
-# Applies a function to all texts, perhaps in batches, and returns the results or raises the first error.
+# A function that applies another function to all texts, perhaps in batches, and returns the results or raises the first
+# error.
 Convert = Callable[[Sequence[str], Callable[[Sequence[str]], Iterable[Any]]], list[Any]]
 
 
-def convert_at_once(texts: Sequence[str], convert: Callable[[Sequence[str]], Iterable[Any]]) -> list[Any]:
+def convert_or_raise(texts: Sequence[str], convert: Callable[[Sequence[str]], Iterable[Any]]) -> list[Any]:
     """Return the result for each text. An error names the number of the text, counted from 1."""
     return raise_first_error(list(convert(texts)), "text", 1)
 
@@ -62,7 +64,7 @@ def translate_texts(
     *,
     glossary: Glossary | None = None,
     workers: int = 1,
-    convert: Convert = convert_at_once,
+    convert: Convert = convert_or_raise,
 ) -> list[Translation]:
     """Translate texts with the translator that ``load`` returns, or with one translator per process."""
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
@@ -75,45 +77,45 @@ def translate_with(
     options: TranslateOptions,
     *,
     glossary: Glossary | None = None,
-    convert: Convert = convert_at_once,
+    convert: Convert = convert_or_raise,
 ) -> list[Translation]:
-    """Translate texts with a translator or a pool of them."""
+    """Translate texts with a translator or a pool of translators."""
     return convert(texts, partial(translator.translate_each, options=options, glossary=glossary))
 
 
 def classify_texts(
-    classifier: Classifier, texts: Sequence[str], convert: Convert = convert_at_once
+    classifier: Classifier, texts: Sequence[str], convert: Convert = convert_or_raise
 ) -> list[Classification]:
     """Classify texts."""
     return convert(texts, classifier.classify_each)
 
 
-def predicted_labels(classifier: Classifier, texts: Sequence[str], convert: Convert = convert_at_once) -> list[str]:
-    """Return the label of each text, in normal form, as labels are compared."""
+def predict_labels(classifier: Classifier, texts: Sequence[str], convert: Convert = convert_or_raise) -> list[str]:
+    """Return the predicted label of each text, normalized for comparison."""
     return [normalize(result.label) for result in classify_texts(classifier, texts, convert)]
 
 
 def read_labels(lines: Iterable[str]) -> list[str]:
-    """Return the labels of a system, which are the first columns of lines, in normal form."""
+    """Return the normalized labels in a system's output: the first column of each line."""
     return [normalize(line.partition("\t")[0]) for line in lines]
 
 
 def score_classifications(
     results: Sequence[Classification], truth: Sequence[str], labels: Sequence[str], bootstrap: int = 1000
 ) -> ClassificationReport:
-    """Score classifications by the true labels."""
+    """Score classifications against the true labels."""
     predicted, confidences = [result.label for result in results], [result.probability for result in results]
     return evaluate_classes(predicted, truth, labels, confidences=confidences, bootstrap=bootstrap)
 
 
-def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Convert = convert_at_once) -> PairReport:
+def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Convert = convert_or_raise) -> PairReport:
     """Return how often a model assigns the good text of a pair a higher probability than the bad one.
 
     Args:
         model: A language model, or a masked language model.
         pairs: For each pair, the good text, the bad text and optionally the name of its group. Either all pairs have a
             group or none.
-        convert: How texts are converted.
+        convert: Function that scores all texts, for example in batches.
 
     Raises:
         DataError: There are no pairs.
@@ -133,7 +135,7 @@ def score_minimal_pairs(model: Any, pairs: Sequence[Sequence[str]], convert: Con
 
 
 def read_minimal_pairs(path: Path, fields: str | None) -> list[tuple[str, ...]]:
-    """Return the minimal pairs of a file. ``fields`` is the value of the option --fields.
+    """Return the minimal pairs in a file. ``fields`` is the value of the option --fields.
 
     Raises:
         DataError: The file has no pairs, or cannot be read.
@@ -145,7 +147,7 @@ def read_minimal_pairs(path: Path, fields: str | None) -> list[tuple[str, ...]]:
     return pairs
 
 
-def answer_questions(
+def evaluate_multiple_choice(
     model: LanguageModel,
     questions: Sequence[Question],
     num_examples: int = 0,
@@ -156,10 +158,10 @@ def answer_questions(
     """Return how often a language model assigns the right answer to a multiple-choice question the highest probability.
 
     Args:
-        model: The model.
-        questions: The questions.
-        num_examples: Number of other questions that are read before each, with their answers.
-        origin: Where the questions are from, for messages.
+        model: The language model to test.
+        questions: The multiple-choice questions.
+        num_examples: Number of other questions, with their answers, that precede each question in the prompt.
+        origin: Name of the file or argument with the questions, for messages.
         count: Called with the number of questions that have been answered since the last call.
     """
     prompts, scores = prompts_with_examples(questions, num_examples), list[Sequence[Sequence[float]]]()
@@ -179,10 +181,10 @@ def answer_questions(
 def compare_outputs(
     outputs: Mapping[str, Sequence[str]], references: Sequence[str], language: str, **settings: Any
 ) -> ComparisonTable:
-    """Compare translations of several systems, by their names.
+    """Compare the translations of several systems.
 
     Args:
-        outputs: The translations of each system, the baseline first.
+        outputs: The name and the translations of each system, the baseline first.
         references: One reference for each sentence.
         language: The target language, which selects the tokenization of BLEU and TER.
         settings: Keyword arguments of :func:`headway.evaluation.compare_translations`.
@@ -190,27 +192,27 @@ def compare_outputs(
     return compare_translations(outputs, references, tokenization=tokenization_for(language), **settings)
 
 
-def unsuitable_tokenization(references: Sequence[str], language: str) -> str | None:
-    """Return the tokenization of BLEU if hardly any reference has the four tokens in a row that BLEU counts."""
+def find_unsuitable_tokenization(references: Sequence[str], language: str) -> str | None:
+    """Return BLEU's tokenization if it splits hardly any reference into at least four tokens, otherwise None."""
     tokenization = tokenization_for(language)
     return tokenization if are_too_short_for_bleu(references, tokenization) else None
 
 
-def compare_on_texts(
+def compare_bits_per_byte(
     models: Mapping[str, Callable[[], LanguageModel]],
     texts: Sequence[str],
     *,
     stride: int | None = None,
-    convert: Callable[[str], Convert] = lambda name: convert_at_once,
+    convert: Callable[[str], Convert] = lambda name: convert_or_raise,
     **tests: int,
 ) -> ComparisonTable:
     """Compare language models by bits per byte.
 
     Args:
         models: For each model, its name and a function that loads it. Only one model is in memory at a time.
-        texts: The texts.
+        texts: The texts to score.
         stride: Number of tokens between windows; see :meth:`headway.predict.LanguageModel.score`.
-        convert: Function that returns how texts are converted for the model of a name.
+        convert: Function that returns the ``convert`` function for the model of a given name.
         tests: Keyword arguments of :func:`headway.evaluation.compare_language_models`.
     """
     log_probabilities, signatures = dict[str, list[float]](), dict[str, str]()

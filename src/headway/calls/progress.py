@@ -1,4 +1,4 @@
-"""Progress of long work, by rich: a bar in a terminal or in a notebook's cell, or plain lines elsewhere."""
+"""Show the progress of long tasks with rich: as a bar in a terminal or notebook cell, or as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from headway.notebook_html import page
 from headway.torchrun import is_main_process
 from headway.training.report import Listener, shown_number
 
-_LINES = 4  # number of recent messages below the progress bar in a notebook
-_UPDATE_S = 0.2  # seconds between two updates of that bar
-_WIDTH = 100  # width of that bar in characters
+_LINES = 4  # number of recent messages shown below the progress bar in a notebook
+_UPDATE_S = 0.2  # time between two updates of the notebook's bar
+_WIDTH = 100  # width of the notebook's bar in characters
 _BOX = '<pre style="line-height:1.4;overflow-x:auto;background:none;color:inherit;margin:0">{code}</pre>'
 
 
@@ -56,7 +56,7 @@ class ProgressListener(Listener):
         self._bar.stop()
 
     def say(self, message: str) -> None:
-        """Print one line. Names of files in it may contain control characters."""
+        """Print one line, escaping control characters (which file names may contain)."""
         self._console.print(escape_unprintable(message), markup=False)
 
     def progress(self, activity: str, num_done: int) -> None:
@@ -68,7 +68,7 @@ class ProgressListener(Listener):
         self._bar.update(self._task, completed=num_done, description=activity, numbers=rate)
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
-        """Show loss, speed and time left."""
+        """Show the loss, the speed and the time left."""
         numbers = self._show_step(step, total_steps, record)
         if self._console.is_terminal:
             return
@@ -104,9 +104,9 @@ class ProgressListener(Listener):
 
 
 class NotebookListener(ProgressListener):
-    """Shows the progress of a training run in one output of a notebook's cell, which is replaced again and again.
+    """Shows the progress of a training run in a single output of a notebook cell, which is updated repeatedly.
 
-    rich itself updates outputs only if ipywidgets is installed, and these do not appear in exported notebooks.
+    rich can only update outputs through ipywidgets, whose outputs do not appear in exported notebooks.
     """
 
     def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
@@ -138,7 +138,7 @@ class NotebookListener(ProgressListener):
         self._update_now_and_then()
 
     def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
-        """Show loss, speed and time left."""
+        """Show the loss, the speed and the time left."""
         self._show_step(step, total_steps, record)
         self._update_now_and_then()
 
@@ -161,8 +161,8 @@ class NotebookListener(ProgressListener):
 
 
 @contextmanager
-def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
-    """Return the listener that shows the progress of a training run, in a terminal or below a notebook's cell."""
+def show_training_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[Listener]:
+    """Yield a listener, which shows a run's progress in a terminal or below a notebook cell if ``wanted``."""
     console = Console(file=sys.stderr)
     if not (wanted and is_main_process() and (console.is_jupyter or console.is_terminal)):
         yield Listener()
@@ -173,7 +173,7 @@ def shown_progress(unit: Literal["tokens", "texts"], wanted: bool) -> Iterator[L
 
 def progress_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
     """Return a progress bar on standard error: description, bar, ``columns``, numbers, elapsed time and time left."""
-    # Without markup, because a description may contain a file name with brackets.
+    # Disable markup, because a description may contain a file name with brackets.
     description, numbers = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[numbers]}"))
     shown = description, BarColumn(bar_width=None), *columns, numbers
     times = TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(elapsed_when_finished=False)

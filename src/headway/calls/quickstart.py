@@ -1,4 +1,4 @@
-"""``headway quickstart``: train and score a model without any data and without a network connection."""
+"""``headway quickstart``: train and score a model without user data and without a network connection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class CategoryScore:
     """The translations of one category of held-out texts, such as dates.
 
     Attributes:
-        category: The category.
+        category: The name of the category.
         is_inferable: Whether the translations can be inferred from the training data.
-        exact: The rate of translations that are exactly right.
-        pairs: Each pair of the category with its translation.
+        exact: The share of translations that are exactly right.
+        pairs: Each held-out pair of the category with the model's translation.
     """
 
     category: str
@@ -42,9 +42,9 @@ class QuickstartScores:
     """The scores of the model on held-out texts.
 
     Attributes:
-        categories: The categories; categories that can be inferred come first.
-        exact: The rate of exactly right translations of all texts that can be inferred.
-        bleu: Their BLEU.
+        categories: The scores of each category. Categories that can be inferred come first.
+        exact: The share of exactly right translations among all texts that can be inferred.
+        bleu: BLEU of the translations of these texts.
     """
 
     categories: tuple[CategoryScore, ...]
@@ -59,7 +59,7 @@ def train_on_localized_texts(
 
     Args:
         source: The source language, a locale of Unicode CLDR.
-        target: The target language.
+        target: The target language, a locale of Unicode CLDR.
         folder: The run folder. The corpus is written to data/ in it.
         size: Number of training pairs.
         steps: Number of training steps.
@@ -79,7 +79,7 @@ def train_on_localized_texts(
 
 
 def score_by_category(translator: Translator, corpus: BuiltinCorpus) -> QuickstartScores:
-    """Translate the held-out texts of a corpus, and score each category."""
+    """Translate the held-out texts of a corpus, and score the translations of each category."""
     translations = translator.translate([pair.source for pair in corpus.test])
     groups: dict[tuple[str, bool], list[tuple[LocalizedPair, str]]] = {}
     for pair, translation in zip(corpus.test, translations, strict=True):
@@ -125,7 +125,7 @@ def translation_recipe(source: str, target: str, folder: Path, steps: int, devic
 
 
 def train_on_poem(folder: Path, *, steps: int, device: str, listener: Listener) -> tuple[tuple[str, str], Result]:
-    """Train a language model on Milton's Paradise Lost. Return the part that it reads and the rest, and the result."""
+    """Train a language model on Milton's Paradise Lost. Return the training and the held-out text, and the result."""
     poem = read_poem()
     cut = poem.rindex("\n", 0, round(len(poem) * (1 - _HELD_OUT))) + 1
     read, held_out = poem[:cut], poem[cut:]
@@ -136,7 +136,7 @@ def train_on_poem(folder: Path, *, steps: int, device: str, listener: Listener) 
 
 
 def bits_per_byte(model: LanguageModel, read: str, held_out: str) -> dict[str, float]:
-    """Return the bits per byte of the held-out text for the model and for compressors that have read the other text."""
+    """Return bits per byte of the held-out text, for the model and for compressors primed with the training text."""
     measured = model.perplexity([held_out])
     return {
         "model": measured.bits_per_byte,
@@ -146,7 +146,7 @@ def bits_per_byte(model: LanguageModel, read: str, held_out: str) -> dict[str, f
 
 
 def language_model_recipe(folder: Path, steps: int, device: str) -> Recipe:
-    """Return a recipe for a small language model of characters, which takes minutes on two cores."""
+    """Return a recipe for a small character language model, which trains in minutes on two cores."""
     return parse_recipe(
         {
             "task": {"kind": "language_model"},

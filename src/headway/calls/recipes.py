@@ -1,4 +1,4 @@
-"""What commands and calls do with a validated recipe: prepare its data, train it, or train it on a teacher's output."""
+"""Prepare the data of a validated recipe, train it, or distill it, for the Python functions and the commands."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def train_recipe(
     Args:
         recipe: The recipe.
         folder: The run folder.
-        fresh: Whether an earlier run is moved aside.
+        fresh: Whether to start over. An earlier run is moved aside.
         listener: Receives messages and progress.
-        stop: Ends training after the current step, once it is set.
-        write_data: Function that writes the corpora into the run folder, if they are from memory.
+        stop: Event that ends training after the current step once it is set.
+        write_data: Function that writes corpora passed from memory into the run folder. None if the corpora are files.
     """
     with move_previous_run_aside(folder, fresh, listener.say):
         if write_data is not None and is_main_process():
@@ -63,7 +63,7 @@ def distill_recipe(
 ) -> Result:
     """Train a recipe on the translations of a teacher; :func:`distill` and ``headway distill`` call this.
 
-    The arguments are those of :func:`distill` and :func:`train_recipe`.
+    See :func:`distill` and :func:`train_recipe` for the arguments.
     """
     with move_previous_run_aside(folder, fresh, listener.say) as earlier:
         if write_data is not None and is_main_process():
@@ -92,7 +92,7 @@ def prepare_recipe(
         listener: Receives messages and progress.
 
     Returns:
-        The data, or None if other parts are missing.
+        The prepared data, or None if other parts are not prepared yet.
     """
     listener = listener or Listener()
     task, recipe = task_of(recipe), complete_recipe(recipe, folder)
@@ -106,7 +106,7 @@ def prepare_recipe(
 def _say_cleaning_hint(recipe: Recipe, run: Path, say: Callable[[str], None]) -> None:
     """Report how to clean the corpus if more than 1 % of a sample of its pairs look wrong.
 
-    Nothing is read or reported for tasks other than translation, or if the corpus has already been tokenized.
+    Do nothing for tasks other than translation, or if the corpus has already been tokenized.
     """
     if recipe.capability != "translates" or (run / "tokens").exists() or not (is_main_process() and is_first_start()):
         return

@@ -1,4 +1,4 @@
-"""Tuning the weights of a noisy channel on one half of a test set, and scoring it on both."""
+"""Tune the weights of a noisy channel on one half of a test set, and score both halves."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class HalfScores:
     """The scores of one half of the lines.
 
     Attributes:
-        before: BLEU of the first candidate of each line.
-        after: BLEU of the candidate that is best after reranking.
-        difference: Their difference, with its 95 % interval and the p-value of the paired bootstrap.
+        bleu_before: BLEU of the first candidate of each line, before reranking.
+        bleu_after: BLEU of the best candidate of each line, after reranking.
+        difference: The difference in BLEU, with its 95 % interval and the p-value of the paired bootstrap.
     """
 
-    before: float
-    after: float
+    bleu_before: float
+    bleu_after: float
     difference: Comparison
 
 
 @dataclass(frozen=True)
 class TunedChannel:
-    """Weights that were tuned on the lines with odd numbers.
+    """The weights of a noisy channel, tuned on the lines with odd numbers, and its scores.
 
     Attributes:
-        weights: The weights.
-        odd: The scores of these lines.
-        even: The scores of the other lines, which are held out.
+        weights: The tuned weights.
+        odd_lines: The scores of the lines with odd numbers.
+        even_lines: The scores of the held-out lines with even numbers.
     """
 
     weights: NoisyChannelWeights
-    odd: HalfScores
-    even: HalfScores
+    odd_lines: HalfScores
+    even_lines: HalfScores
 
 
 def tune_on_odd_lines(
@@ -51,9 +51,9 @@ def tune_on_odd_lines(
 
     Args:
         numbers: The number of each line. There must be both odd and even numbers.
-        candidates: The candidates of each line, the best before reranking first.
-        features: What :func:`headway.predict.noisy_channel_features` returns for them.
-        references: The reference of each line.
+        candidates: The candidates of each line, in their order before reranking.
+        features: The result of :func:`headway.predict.noisy_channel_features` for these candidates.
+        references: The reference translation of each line.
         target_language: The target language, which selects the tokenization of BLEU.
     """
     odd, even = ([index for index, number in enumerate(numbers) if number % 2 == rest] for rest in (1, 0))

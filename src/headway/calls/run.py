@@ -1,4 +1,4 @@
-"""A training run as an object: its model, metrics and scores, read from its folder."""
+"""A training run as a Python object. Its model, metrics and scores are read from its folder."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from headway.training.snapshot import checkpoint_folders, intact_headers
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: what :func:`headway.train` and :func:`headway.open_run` return.
+    """A training run, as returned by :func:`headway.train` and :func:`headway.open_run`.
 
-    Everything but ``interrupted`` and ``divergence`` is read from the folder when it is asked for.
+    All attributes except ``interrupted`` and ``divergence`` are read from the folder when they are accessed.
 
     Attributes:
         folder: The run folder.
-        interrupted: Whether training has not reached its end. Training the same again then resumes it.
-        divergence: How training has diverged, and what to change. None if it has not diverged, or if this is unknown.
+        interrupted: Whether training has not finished. Training with the same arguments then resumes it.
+        divergence: A description of how training has diverged and what to change. None if training has not diverged, or
+            if this is unknown.
     """
 
     folder: Path
@@ -50,7 +51,7 @@ class Run:
 
     @property
     def model_folder(self) -> Path | None:
-        """The folder of the model to use: the one that training chose, or the best so far; None before."""
+        """The folder of the final model, or of the best model so far. None if no model has been written yet."""
         return model_folder_in(self.folder)
 
     @cached_property
@@ -69,10 +70,11 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl, in the order in which they were written; empty before the first.
+        """The records of metrics.jsonl, in the order in which they were written; empty if there are none yet.
 
-        Each has ``kind`` ("train", "dev", and at the end "average" or "ema"), ``step``, and numbers: ``loss`` in nats
-        per target token, ``learning_rate``, ``target_tokens_per_s``, ``elapsed_s``, scores and their signatures.
+        Each record contains ``kind`` ("train", "dev", and at the end "average" or "ema"), ``step`` and metrics:
+        ``loss`` in nats per target token, ``learning_rate``, ``target_tokens_per_s``, ``elapsed_s``, scores and their
+        signatures.
         """
         try:
             lines = (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -82,13 +84,13 @@ class Run:
         for line in lines:
             try:
                 records.append(json.loads(line))
-            except ValueError:  # another process is writing it
+            except ValueError:  # another process is writing this line
                 break
         return records
 
     @property
     def scores(self) -> Scores:
-        """The development scores of ``model_folder`` and their signatures; empty without a development set."""
+        """The development scores of ``model_folder``'s model and their signatures; empty without a development set."""
         folder = self.model_folder
         if folder is None:
             return {}
@@ -126,7 +128,7 @@ class Run:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open a run folder of :func:`headway.train` or ``headway train``, even while another process is training there.
+    """Open a run folder written by :func:`headway.train` or ``headway train``, even while training is in progress.
 
     Raises:
         CheckpointError: ``folder`` is not a run folder.
@@ -148,8 +150,8 @@ def _newest_progress(folder: Path) -> dict[str, Any]:
     return next((dict(header["progress"]) for _, header in headers), {})
 
 
-def model_of(model: Any, device: str = "auto") -> Any:
-    """Return the model that an argument of a call names: a run, the folder of a model or of a run, or a model."""
+def resolve_model(model: Any, device: str = "auto") -> Any:
+    """Return the model for a function's ``model`` argument: a run, the folder of a run or of a model, or a model."""
     if isinstance(model, Run):
         return model.model
     if not isinstance(model, (str, Path)):
@@ -164,7 +166,7 @@ def average(run: str | Path | Run, *, last: int = 5, output: str | Path | None =
 
     Args:
         run: A run, or its folder.
-        last: Number of newest checkpoints to average; all, if there are fewer.
+        last: Number of newest checkpoints to average. If there are fewer, all are averaged.
         output: The model folder to write. None means ``average`` in the run folder.
 
     Raises:

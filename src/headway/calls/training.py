@@ -1,8 +1,8 @@
-"""Training from Python: a recipe as a file, a table or keywords, and data from files or from memory.
+"""Train from Python. The recipe is a file, a table or keyword arguments, and the data are in files or in memory.
 
-Examples from memory are written to ``data/`` in the run folder, and the run's recipe names these files. So a run from
-memory gives the same weights as a run from files, can also be resumed by ``headway train RUN/recipe.toml --run RUN``,
-and refuses different data as it refuses a changed file.
+Examples from memory are written to ``data/`` in the run folder, and the run's recipe names these files. A run on
+examples from memory therefore gives the same weights as a run on files. It can also be resumed by ``headway train
+RUN/recipe.toml --run RUN``, and it rejects different data just as it rejects a changed file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.calls.events import EventListener, TrainingEvent
-from headway.calls.progress import shown_progress
+from headway.calls.progress import show_training_progress
 from headway.calls.recipes import distill_recipe, train_recipe
 from headway.calls.run import Run
 from headway.config import apply_overrides, read_toml
@@ -30,7 +30,8 @@ from headway.training.loop import Result
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
 
-# Column names, and values of an example in memory, by the capability of a task's models.
+# The column names of corpora, which are also the values of an example in memory, by the capability of the task's
+# models.
 _COLUMNS = {"translates": ("source", "target"), "labels": ("text", "label"), "continues": ("text",), "fills": ("text",)}
 Table = Mapping[str, Any]
 
@@ -54,28 +55,28 @@ def train(
     validation: Table | None = None,
     checkpoints: Table | None = None,
 ) -> Run:
-    """Train a model, or resume the training that was interrupted in the same run folder.
+    """Train a model, or resume an interrupted run in the same run folder.
 
-    An interruption (Ctrl-C, or the notebook's button) ends training after the current step, saves, and returns with
-    ``interrupted`` set. The same call then continues, with the same result as without an interruption. A second
-    interruption has its usual effect. Random numbers, warnings, signals and the environment are afterwards as before.
+    An interruption (Ctrl-C, or the notebook's stop button) ends training after the current step, saves a checkpoint,
+    and returns a run with ``interrupted`` set. The same call then resumes training, with the same result as without an
+    interruption. A second interruption has its usual effect. The states of random number generators, warnings, signals
+    and the environment are restored at the end.
 
     Args:
         recipe: A recipe file, or its sections as a table; see docs/recipe.md. None means the defaults.
         train: Training examples from memory instead of ``data.train``: pairs (source, target), or (text, label) for
             classification, or texts for language models. They may be any iterable, a mapping of columns, a data frame
-            or a data set of Hugging Face; see :mod:`headway.data.in_memory`. They are read once.
+            or a Hugging Face dataset; see :mod:`headway.data.in_memory`. They are iterated over once.
         dev: Development examples, instead of ``data.dev``.
-        run: The run folder. Default: ``runs/`` and the name of the recipe file. Without a file, it is the kind of task
-            and a hash of the recipe, so that different options get different folders.
+        run: The run folder. Default: ``runs/NAME``, where NAME is the name of the recipe file. Without a file, NAME is
+            the kind of task and a hash of the recipe, so that different options get different folders.
         overrides: Changes to the recipe, such as "training.steps=500".
         fresh: Whether to start over. An earlier run is moved aside.
         on_progress: Function that receives events (:mod:`headway.calls.events`). ``event.stop()`` ends training after
             the current step, as an interruption does. If the function raises an exception, the state is saved before
             the exception is raised again.
-        progress: Whether a bar shows the progress in a terminal or below the cell of a notebook. Nothing is written if
-            standard error is neither.
-        task: Keys of the section ``task``, which take precedence over those of ``recipe``.
+        progress: Whether to show a progress bar in a terminal or below a notebook cell. Elsewhere, nothing is written.
+        task: Keys of the section ``task``. They take precedence over the keys in ``recipe``.
         data: Keys of the section ``data``.
         tokenizer: Keys of the section ``tokenizer``.
         model: Keys of the section ``model``.
@@ -86,8 +87,8 @@ def train(
 
     Raises:
         ConfigError: The recipe is invalid.
-        DataError: Examples are missing or damaged. For examples in memory, the message contains the index, counted from
-            0.
+        DataError: Examples are missing or damaged. For examples in memory, the message contains their index, counted
+            from 0.
         CheckpointError: The folder contains a run with another recipe or other data, or another process is training in
             it.
         TrainingError: Training cannot continue.
@@ -119,20 +120,20 @@ def distill(
     Args:
         teacher: The teacher's model folder.
         recipe: The student's recipe.
-        train: Training pairs from memory, as in :func:`train`.
+        train: Training pairs from memory, as for :func:`train`.
         dev: Development pairs from memory.
-        run: The run folder. Default: that of :func:`train` with "-distilled".
+        run: The run folder. Default: as for :func:`train`, with the suffix "-distilled".
         beam_size: The teacher's beam size; 1 is greedy search.
         keep_original: Whether the student also learns from the original targets.
         overrides: Changes to the recipe.
-        fresh: Whether to start over. The teacher's translations of an earlier run are used again.
-        on_progress: Function that receives events, as in :func:`train`.
-        progress: Whether a bar shows the progress, as in :func:`train`.
+        fresh: Whether to start over. The teacher's translations of an earlier run are reused.
+        on_progress: Function that receives events, as for :func:`train`.
+        progress: Whether to show a progress bar, as for :func:`train`.
 
     Raises:
         ConfigError: A recipe or an option is invalid, or the task is not translation.
         BundleError: ``teacher`` is not a model folder.
-        CheckpointError: The run has begun with another teacher, recipe or other data.
+        CheckpointError: The run was started with another teacher, another recipe or other data.
     """
     plan = _plan(recipe, {}, overrides, run, suffix="-distilled")
     run_recipe = partial(distill_recipe, teacher, beam_size=beam_size, keep_original=keep_original)
@@ -155,7 +156,7 @@ def _plan(
     run: str | Path | None,
     suffix: str,
 ) -> _Plan:
-    """Return the recipe with all changes, and the run folder. ``suffix`` ends the name of a default folder."""
+    """Return the recipe with all changes, and the run folder. Its default name ends with ``suffix``."""
     path = Path(recipe) if isinstance(recipe, (str, Path)) else None
     table = recipe if isinstance(recipe, Mapping) else {}
     whole = dict(table) if path is None else read_toml(path)
@@ -178,7 +179,7 @@ def _carry_out(
     progress: bool,
     run_recipe: Callable[..., Result],
 ) -> Run:
-    """Train as planned, on ``examples`` from memory unless they are None.
+    """Train as planned. Use the ``examples`` from memory that are not None.
 
     ``run_recipe`` is :func:`train_recipe` or a function like it.
     """
@@ -189,14 +190,14 @@ def _carry_out(
         recipe = parse_recipe(_with_corpora(plan.sections, folder, in_memory), plan.origin)
         recipe.refuse_options_without_effect(plan.origin)
         write_data = partial(_write_corpora, in_memory, folder, recipe) if in_memory else None
-        with shown_progress(task_of(recipe).throughput_unit, progress) as shown:
+        with show_training_progress(task_of(recipe).throughput_unit, progress) as shown:
             listener = EventListener(on_progress or (lambda _: None), folder, stop, shown)
             try:
                 result = run_recipe(recipe, folder, fresh=fresh, listener=listener, stop=stop, write_data=write_data)
             except KeyboardInterrupt:
                 if stop.is_set():  # the second interruption
                     raise
-            listener.finished(result.step if result else 0, result is None or result.interrupted)
+            listener.on_finished(result.step if result else 0, result is None or result.interrupted)
     if listener.error is not None:
         raise listener.error
     if result is None:
@@ -207,7 +208,7 @@ def _carry_out(
 
 
 def _with_corpora(sections: Mapping[str, Any], folder: Path, in_memory: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe with the files of examples from memory as its corpora, which keep their languages."""
+    """Return the recipe with the files of examples from memory as its corpora. The corpora keep their languages."""
     data = dict(sections.get("data", {}))
     home = folder / "data"
     if all(key in in_memory or not data.get(key) for key in ("train", "dev")):
@@ -225,7 +226,7 @@ def _with_corpora(sections: Mapping[str, Any], folder: Path, in_memory: Mapping[
 
 
 def _write_corpora(in_memory: Mapping[str, Any], folder: Path, recipe: Recipe) -> None:
-    """Write the examples from memory into the run folder, unless the run has begun with others."""
+    """Write the examples from memory into the run folder, unless the run was started with other examples."""
     has_begun = bool(checkpoint_folders(folder / "checkpoints"))
     languages = (recipe.task.source_language, recipe.task.target_language)
     with lock_run_folder(folder):  # another process may be training there

@@ -34,7 +34,7 @@ __all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
 
 
 class _Application(typer.Typer):
-    """An application that prepares all its commands once per process, which takes 50 ms, instead of once per call."""
+    """An application that prepares its commands once per process, which takes 50 ms, instead of once per call."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._prepared(*arguments, **keywords)
@@ -52,7 +52,7 @@ app = _Application(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_SOON_S = 0.01  # how long to wait before a lost interrupt is repeated
+_SOON_S = 0.01  # delay before a lost interrupt is repeated
 
 
 def _register_commands() -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def _register_commands() -> tuple[str, ...]:
     names = list[str]()
     for name in sorted(modules, key=lambda name: (list(CommandGroup).index(modules[name].GROUP), name)):
         module = modules[name]
-        if "__path__" not in vars(module):  # not a package
+        if "__path__" not in vars(module):  # the module is not a package
             _register(app, name, module, str(module.GROUP))
             names.append(_command_name(name))
             continue
@@ -105,11 +105,11 @@ def _options(
         False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
 ) -> None:
-    """Define the options that precede a command. :func:`main` handles ``--debug`` itself."""
+    """Define the options that precede a command. The option ``--debug`` is handled by :func:`main`."""
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` gives."""
+    """Run the command in ``sys.argv``."""
     prepare_standard_streams()
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
@@ -126,13 +126,13 @@ def main() -> None:
             _drop_standard_output()
         sys.exit(2)
     except SystemExit as end:  # Typer raises SystemExit without a message
-        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has exited, as with `| head`
+        if isinstance(end.__context__, BrokenPipeError):  # the program that reads the output has exited (`| head`)
             sys.exit(141)
         if end.code:
             let_main_report_first()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
-            exec("")  # otherwise SIGINT may kill `python -m headway`, if it arrived while Python executed a string
+            exec("")  # otherwise, a SIGINT that arrived while Python executed a string may kill `python -m headway`
         raise
 
 
@@ -165,10 +165,11 @@ def _drop_standard_output() -> None:
 
 @contextmanager
 def repeat_lost_interrupts() -> Iterator[None]:
-    """Interrupt again if Python lost an interrupt and the command is still running.
+    """Repeat an interrupt that Python has lost, if the command is still running.
 
     Python discards exceptions raised in a finalizer (``__del__``) or in a callback from compiled code, including
-    ``KeyboardInterrupt``. Both occur often during compilation. A command that then waits for its input would never end.
+    ``KeyboardInterrupt``. Both occur often during compilation. A command that loses an interrupt and then waits for
+    input would never end.
     """
     main = threading.main_thread().ident
     if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # missing on Windows
@@ -180,7 +181,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
             return
-        # Send a signal later, because an exception raised here would be lost again. A signal also ends a blocking read.
+        # Send a signal later, because an exception raised here would also be lost. A signal also ends a blocking read.
         timers.append(threading.Timer(_SOON_S, signal.pthread_kill, (main, signal.SIGINT)))
         timers[-1].daemon = True
         timers[-1].start()

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CommandGroup(StrEnum):
-    """The heading of a group of commands in the help. Groups appear in this order."""
+    """The heading of a group of commands in the help. The groups are listed in this order."""
 
     TRAIN = "Train models"
     RUN = "Run models"

@@ -1,4 +1,4 @@
-"""What the commands ``headway corpus …`` share: their options, and making and running a job."""
+"""Shared by the commands ``headway corpus …``: their options, and functions that create and run a job."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from headway.jobs.plan import Plan
     from headway.jobs.protocol import Timing
 
-FAILED_LINES = 3  # exit code if all chunks are done, but some lines have failed
+FAILED_LINES_EXIT_CODE = 3  # exit code if all chunks are done but some lines have failed
 _RENEWALS = 9  # number of renewals before a lease expires
 
-CorpusFiles = Annotated[
+CorpusFilesArgument = Annotated[
     list[Path],
     typer.Argument(
         help="Files with a text per line (.txt or any other name), a JSON object per line (.jsonl) or columns "
         "separated by tabs (.tsv), plain or compressed (.gz, .zst)."
     ),
 ]
-JobFolder = Annotated[Path, typer.Argument(help="The folder of a job.")]
-NewJobFolder = Annotated[
+JobFolderArgument = Annotated[Path, typer.Argument(help="The folder of a job.")]
+JobFolderOption = Annotated[
     Path, typer.Option("-o", "--output", help="The folder of the job. If it exists, the job is resumed.")
 ]
 FieldOption = Annotated[
@@ -60,7 +60,7 @@ ChunkLinesOption = Annotated[
     typer.Option(
         "--chunk-lines",
         min=1,
-        help="Number of lines that a worker takes at a time. Default: up to 16,384, depending on the input's size.",
+        help="Number of lines that a worker processes at a time. Default: up to 16,384, depending on the input's size.",
     ),
 ]
 LeaseOption = Annotated[
@@ -68,7 +68,7 @@ LeaseOption = Annotated[
     typer.Option(
         "--lease-seconds",
         min=1,
-        help="Time after which a worker on another machine is replaced if it has shown no sign of life.",
+        help="Time after which a worker on another machine is replaced if it no longer reports that it is running.",
     ),
 ]
 MixedProcessorsOption = Annotated[
@@ -82,13 +82,13 @@ MixedProcessorsOption = Annotated[
 SlurmOption = Annotated[
     int | None,
     typer.Option(
-        "--slurm", min=1, help="Submit an array of this many workers to SLURM, instead of working on this machine."
+        "--slurm", min=1, help="Submit an array of this many workers to SLURM instead of working on this machine."
     ),
 ]
 SlurmOptionsOption = Annotated[
     str,
     typer.Option(
-        "--slurm-options", help="Options of sbatch, such as '--partition cpu --time 4:00:00 --cpus-per-task 8'."
+        "--slurm-options", help="Options for sbatch, such as '--partition cpu --time 4:00:00 --cpus-per-task 8'."
     ),
 ]
 SlurmRoundsOption = Annotated[
@@ -105,19 +105,19 @@ RayOption = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Work on the Ray cluster at this address; auto: the cluster that runs on this machine.",
+        help="Run the job on the Ray cluster at this address. auto: the cluster that runs on this machine.",
     ),
 ]
 
 
-def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) -> list[list[Path]]:
-    """Return the inputs: each file, with its partner if there are partners.
+def group_inputs(files: Sequence[Path], partners: Sequence[Path] | None = None) -> list[list[Path]]:
+    """Return the inputs: each file, together with its partner file if there are partners.
 
     Raises:
         ConfigError: A file is missing, or the numbers of files differ.
     """
     if partners is not None and len(partners) != len(files):
-        raise ConfigError(f"{len(files)} files, but {len(partners)} files of --target; give one for each, in order")
+        raise ConfigError(f"{len(files)} files, but {len(partners)} files of --target; pass one for each, in order")
     for path in (*files, *(partners or ())):
         if not path.exists():
             raise ConfigError(f"{path}: no such file")
@@ -126,7 +126,7 @@ def input_groups(files: Sequence[Path], partners: Sequence[Path] | None = None) 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of a job, for all commands that make one."""
+    """The options for jobs, shared by all commands that create a job."""
 
     workers: WorkersOption = None
     chunk_lines: ChunkLinesOption = None
@@ -138,15 +138,15 @@ class JobOptions:
     ray: RayOption = None
 
     def timing(self) -> Timing:
-        """Return the times of the protocol.
+        """Return the timing of the worker protocol.
 
         Raises:
-            ConfigError: The options name two kinds of clusters.
+            ConfigError: The options select two kinds of clusters.
         """
         from headway.jobs.protocol import Timing
 
         if self.slurm is not None and self.ray is not None:
-            raise ConfigError("--slurm and --ray cannot be combined; give one of them")
+            raise ConfigError("--slurm and --ray cannot be combined; use one of them")
         renew_s = self.lease_seconds / _RENEWALS
         return Timing(renew_s, self.lease_seconds, min(5.0, renew_s))
 
@@ -178,10 +178,10 @@ def run_job(
     records: RecordFormat | None,
     job: JobOptions,
 ) -> None:
-    """Make or resume the job in ``folder``, and work on it on this machine or submit workers.
+    """Create or resume the job in ``folder``. Then work on it on this machine, or submit workers to a cluster.
 
     Raises:
-        Exit: With exit code 3 if lines have failed, and with 130 or 143 if the command was told to stop.
+        Exit: With exit code 3 if lines have failed, or with 130 or 143 if the command was interrupted or terminated.
     """
     from headway.corpus.work import make_job_request
     from headway.jobs.plan import make_plan
@@ -199,7 +199,7 @@ def run_job(
     print(f"headway: {folder}: {plan.num_lines:,} lines in {plan.num_chunks:,} chunks", file=sys.stderr)
     start_workers(plan, job, plan.operation)
     if job.slurm is None:
-        report_end(plan)
+        report_job_results(plan)
 
 
 def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
@@ -220,14 +220,14 @@ def start_workers(plan: Plan, job: JobOptions, activity: str) -> None:
 
 
 def work_on_this_machine(plan: Plan, workers: int | None) -> None:
-    """Work on a job with processes of this machine, and report its end."""
+    """Work on a job with processes on this machine, and report the results at the end."""
     from headway.contention import num_cores
 
     run_with_progress(plan, workers or num_cores(), plan.operation, one_thread=True)
-    report_end(plan)
+    report_job_results(plan)
 
 
-def report_end(plan: Plan) -> None:
+def report_job_results(plan: Plan) -> None:
     """Report the results of a finished job on standard error.
 
     Raises:
@@ -240,11 +240,11 @@ def report_end(plan: Plan) -> None:
         print(f"headway: {HeadwayError(failure.reason, where=f'{failure.file}, line {failure.line}')}", file=sys.stderr)
     end = f"headway: done; write the result with: headway corpus join {plan.folder} -o FILE"
     if plan.operation in ("clean", "clean-score"):
-        end = "headway: done; write the results with the command headway corpus clean that made this job"
+        end = "headway: done; to write the results, repeat the command headway corpus clean that created this job"
     if status.failed_chunks:
         num_failed = len(status.failures)
         more = " or more" if num_failed >= 1000 else ""
         print(f"headway: {num_failed:,}{more} lines have failed (headway corpus status {plan.folder})", file=sys.stderr)
         print(end, file=sys.stderr)
-        raise typer.Exit(FAILED_LINES)
+        raise typer.Exit(FAILED_LINES_EXIT_CODE)
     print(end, file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Command-line options for decoding and text generation, generated from the fields of configuration classes.
+"""Command-line options for decoding and text generation, which are derived from the fields of configuration classes.
 
-Names, types, defaults and help texts are declared only in :class:`DecodingOptions`, :class:`Sampling` and
+Names, types, defaults and help texts are declared only once, in :class:`DecodingOptions`, :class:`Sampling` and
 :class:`GenerationOptions`. The classes are imported when a command with these options runs or prints its help, so that
 the list of commands can be printed without loading PyTorch.
 """
@@ -46,11 +46,12 @@ def decoding_options() -> DecodingOptions:
 
 
 def generation_options(model: Path) -> dict[str, Any]:
-    """Return the options of text generation given on the command line, keyed by field of :class:`GenerationOptions`.
+    """Return the text generation options from the command line, keyed by the field of :class:`GenerationOptions`.
 
     Raises:
         BundleError: ``model`` is not a model folder.
-        ConfigError: A value is out of range, or two options cannot be combined, or one with a default of the model.
+        ConfigError: A value is out of range, or two options, or an option and a default of the model, cannot be
+            combined.
     """
     from headway.bundle import read_config
     from headway.decode.generation_options import GenerationOptions
@@ -88,10 +89,10 @@ def _generation_parameters() -> list[Any]:
 
 
 def _typer_parameters(signature: list[inspect.Parameter]) -> list[Any]:
-    """Return the command-line parameters that Typer creates from the signature of a function."""
+    """Return the command-line parameters that Typer creates from a function's signature."""
 
     def search() -> None:
-        """Do nothing; only the signature is used."""
+        """Do nothing. Only the signature is used."""
 
     search.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
@@ -113,7 +114,7 @@ def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Para
 
 
 def _plain(annotation: Any) -> Any:
-    """Return ``annotation`` without None. A tuple of any length becomes a list, for an option that may be repeated."""
+    """Return ``annotation`` without None, and a list type (a repeatable option) for a variable-length tuple."""
     if get_origin(annotation) in (Union, UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
     return list[str] if annotation == tuple[str, ...] else annotation
@@ -124,10 +125,10 @@ def _flag(name: str) -> str:
 
 
 class _GeneratedOptionsCommand(TyperCommand):
-    """A command that takes generated options besides the parameters of its function.
+    """A command with generated options in addition to the parameters of its function.
 
     Attributes:
-        generated: Function that returns these options as command-line parameters.
+        generated: Function that returns the generated options as command-line parameters.
     """
 
     generated: ClassVar[staticmethod[..., list[Any]]]
@@ -151,6 +152,6 @@ class DecodingCommand(_GeneratedOptionsCommand):
 
 
 class GenerationCommand(_GeneratedOptionsCommand):
-    """A command with all options of text generation. Its function gets them from :func:`generation_options`."""
+    """A command with all text generation options. Its function gets them from :func:`generation_options`."""
 
     generated = staticmethod(_generation_parameters)

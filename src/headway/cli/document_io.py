@@ -1,4 +1,4 @@
-"""Translation of whole documents by ``headway translate``: which inputs are documents, progress and messages."""
+"""Translate whole documents in ``headway translate``: detect documents, show the progress, and report errors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     """Return the format of the input if it is a document, or None if its lines are translated one by one.
 
     Args:
-        choice: The option ``--document-format``. With "auto", the extension of the input decides; text files (.txt)
-            and standard input are no documents.
-        source: The input.
-        output: The output.
+        choice: The option ``--document-format``. With "auto", the extension of the input decides. Text files (.txt) and
+            standard input are not documents.
+        source: The input file. None means standard input.
+        output: The output file. None means standard output.
 
     Raises:
-        ConfigError: There is no such format, or no input or output file.
+        ConfigError: The format is unknown, or the input or the output is not a file.
     """
-    if choice == LINES or (choice == _AUTO and source is None):  # the formats need not be imported
+    if choice == LINES or (choice == _AUTO and source is None):  # avoids importing the formats
         return None
     from headway.documents import FORMATS
 
@@ -62,11 +62,11 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
 
 
 def refuse_line_options(format_name: str, given: Mapping[str, bool]) -> None:
-    """Refuse options that only make sense for lines.
+    """Reject options that only make sense for lines.
 
     Args:
         format_name: The format of the document.
-        given: The options, and whether each of them was given.
+        given: The options, and whether the user has set each of them.
     """
     from headway.documents import FORMATS
 
@@ -79,7 +79,7 @@ def refuse_line_options(format_name: str, given: Mapping[str, bool]) -> None:
 def translate_to_file(
     translator: TextTranslator, source: Path, output: Path, format_name: str, **keywords: Any
 ) -> DocumentReport:
-    """Translate a document like :func:`headway.documents.translate_document`, and show the progress and the errors."""
+    """Translate a document with :func:`headway.documents.translate_document`, and show the progress and the errors."""
     from headway.documents import translate_document
     from headway.documents.content import UnknownEncodingError
 
@@ -103,7 +103,7 @@ def translate_to_file(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show the number of translated texts on standard error if it is a terminal."""
+    """Yield a function that shows the number of translated texts; None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""Names of the model folders that commands write, and checks that nothing else is overwritten."""
+"""Choose the names of the model folders that commands write, and check that nothing else is overwritten."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from headway.errors import ConfigError
 def sibling_folder(folder: Path, suffix: str) -> Path:
     """Return the path FOLDER-SUFFIX next to ``folder``, which may also be "." or "..".
 
-    For a converted model of the Hub, the result is NAME-SUFFIX in the working directory.
+    For a converted model from the Hub, the result is NAME-SUFFIX in the working directory.
     """
-    from headway.interop.hub.converted import title_of_converted
+    from headway.interop.hub.converted import converted_model_title
 
-    if (title := title_of_converted(folder)) is not None:
+    if (title := converted_model_title(folder)) is not None:
         return Path(f"{title}-{suffix}")
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.parent / f"{named.name}-{suffix}"
 
 
 def checked_output_folder(folder: Path, source: Path | None = None) -> Path:
-    """Return ``folder`` if a model, converted from ``source``, can be written there without losing any other files.
+    """Return ``folder`` if a model converted from ``source`` can be written there without losing other files.
 
     An older model in ``folder`` may be replaced.
 
@@ -30,12 +30,12 @@ def checked_output_folder(folder: Path, source: Path | None = None) -> Path:
     """
     whole = folder.resolve()
     if source is not None and source.resolve().is_relative_to(whole):
-        raise ConfigError(f"{folder}: contains {source}, which would be lost; give another folder (-o)")
+        raise ConfigError(f"{folder}: contains {source}, which would be lost; choose another folder (-o)")
     if Path.cwd().is_relative_to(whole):
-        raise ConfigError(f"{folder}: is or contains the working directory; give another folder (-o)")
+        raise ConfigError(f"{folder}: is or contains the working directory; choose another folder (-o)")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise ConfigError(
-            f"{folder}: contains files, but no model (config.json), and would be overwritten; give a new folder "
+            f"{folder}: contains files but no model (config.json), and would be overwritten; choose a new folder "
             "(-o), or empty this one"
         )
     return folder

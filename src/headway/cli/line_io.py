@@ -1,4 +1,4 @@
-"""Line-by-line input and output of the commands: read text, write results, report bad lines and show progress."""
+"""Line-by-line input and output of the commands: read texts, write results, report bad lines and show the progress."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ _READ_BYTES = 1 << 18
 
 
 def input_name(path: Path | None) -> str:
-    """Return the name by which messages refer to an input."""
+    """Return the name of an input for messages."""
     return "standard input" if path is None or path == _STANDARD else str(path)
 
 
-def text_batches(
+def read_text_batches(
     text: str | None, path: Path | None, *, argument: str = "TEXT", batch_lines: int = _BATCH_LINES, workers: int = 1
 ) -> tuple[str, Iterable[Sequence[bytes | str]]]:
-    """Return the name of a command's input, and its lines in batches of at most ``batch_lines`` for each worker.
+    """Return the name of a command's input, and the input's lines in batches of up to ``batch_lines`` per worker.
 
     The input is the ``argument`` if it is given, otherwise a file or standard input.
     """
     if text is None:
         return input_name(path), read_line_batches(path, batch_lines, workers)
     if path is not None:
-        raise ConfigError(f"{argument} and --input cannot be combined; give one of them")
+        raise ConfigError(f"{argument} and --input cannot be combined; use one of them")
     return argument, [[text]]
 
 
-def reads_terminal(path: Path | None) -> bool:
+def is_terminal_input(path: Path | None) -> bool:
     """Return whether an input is standard input (None or "-") and a terminal."""
     return (path is None or path == _STANDARD) and sys.stdin.isatty()
 
 
-def only_text(text: str | None) -> str:
-    """Return the argument TEXT of a command, or the whole of standard input if the argument is missing.
+def read_text_or_stdin(text: str | None) -> str:
+    """Return a command's TEXT argument, or all of standard input if the argument is missing.
 
     Raises:
         DataError: Standard input is not UTF-8, or is empty.
     """
     if text is None:
-        text = "\n".join(input_lines(None))
+        text = "\n".join(read_input_lines(None))
         if not text:
             raise DataError("standard input is empty; expected a text on standard input or as an argument")
     return text
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
-    """Yield the lines of a file, which may be compressed, or of standard input (also "-"). Lines end in LF or CR LF."""
+def read_input_lines(path: Path | None) -> Iterator[str]:
+    """Yield the lines of a file, perhaps compressed, or of standard input (None or "-"). Lines end in LF or CR LF."""
     from headway.data.readers import decode_lines
 
     for number, line in enumerate(chain.from_iterable(read_line_batches(path))):
@@ -68,7 +68,7 @@ def input_lines(path: Path | None) -> Iterator[str]:
 
 
 def read_line_batches(path: Path | None, batch_lines: int = _BATCH_LINES, workers: int = 1) -> Iterator[list[bytes]]:
-    """Yield the undecoded lines of a file or of standard input in batches of up to ``batch_lines`` for each worker.
+    """Yield the undecoded lines of a file or of standard input, in batches of up to ``batch_lines`` per worker.
 
     On standard input, a batch contains the lines that have arrived so far. A program that writes one line and waits
     therefore gets its answer at once. (A pipe buffers about 64 KiB.)
@@ -84,7 +84,7 @@ def read_line_batches(path: Path | None, batch_lines: int = _BATCH_LINES, worker
 
 
 def _batches(lines: Iterable[bytes], workers: int, batch_lines: int = _BATCH_LINES) -> Iterator[list[bytes]]:
-    """Yield batches of at most ``batch_lines`` lines and about one mebibyte for each worker."""
+    """Yield batches of at most ``batch_lines`` lines and about one mebibyte per worker."""
     lines, most_lines, most_bytes = iter(lines), workers * batch_lines, workers * _BATCH_BYTES
     while batch := list(islice(lines, 1)):
         size = len(batch[0])
@@ -95,7 +95,7 @@ def _batches(lines: Iterable[bytes], workers: int, batch_lines: int = _BATCH_LIN
 
 
 def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[bytes]:
-    """Yield blocks of complete lines as they arrive. Wait only if no complete line has arrived."""
+    """Yield blocks of complete lines as they arrive. Wait only while no complete line is available."""
     from headway.data.readers import line_blocks
 
     return line_blocks(iter(partial(stream.read1, workers * _READ_BYTES), b""))
@@ -103,7 +103,7 @@ def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[bytes]:
 
 @contextmanager
 def output_file(path: Path | None) -> Iterator[IO[str]]:
-    """Open standard output (also "-"), or a file that appears only after everything has been written."""
+    """Open standard output (None or "-"), or a file that appears only after everything has been written."""
     from headway.storage import atomic_write
 
     if path is None or path == _STANDARD:
@@ -114,13 +114,13 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
         with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
             yield file
     except OSError as error:
-        error.filename = error.filename or str(path)  # for a device such as /dev/full, Python sets no file name
+        error.filename = error.filename or str(path)  # Python sets no file name for a device such as /dev/full
         raise
 
 
 @contextmanager
 def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a job on standard error if it is a terminal: finished lines, rate and time left.
+    """Show finished lines, rate and time left of a job on standard error if it is a terminal.
 
     Args:
         job: Name of the job, shown beside the progress bar.
@@ -129,15 +129,15 @@ def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> 
             results themselves show the progress.
 
     Yields:
-        A function to call with the number of newly finished lines and the number of bytes that they take in the input.
+        A function to call with the number of newly finished lines and their size in the input in bytes.
     """
-    if not sys.stderr.isatty() or reads_terminal(source) or (to_stdout and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or is_terminal_input(source) or (to_stdout and sys.stdout.isatty()):
         yield lambda lines, size: None
         return
     from headway.calls.progress import progress_bar
 
-    # The time left is estimated from bytes, because the number of lines is unknown until the end. For compressed or
-    # piped input the number of bytes is unknown, too, so no time is estimated.
+    # The time left is estimated from bytes, because the number of lines is unknown until the end. The size of
+    # compressed or piped input is also unknown, so no time is estimated.
     plain = source is not None and source.is_file() and source.suffix not in (".gz", ".zst", ".bz2", ".xz")
     size = source.stat().st_size if source is not None and plain else None
     done, begin = 0, time.monotonic()
@@ -168,20 +168,21 @@ def process_lines(
     source: Path | None,
     output: Path | None,
 ) -> Generator[tuple[list[SourceT], list[Any]], None, None]:
-    """Yield, for each batch, the lines that could be read and an empty list, which the caller fills with their results.
+    """Yield, for each batch, the lines that could be parsed and an empty list, which the caller fills with their
+    results.
 
-    The list must receive one result or error for each line. Results are written, in the order of the lines, when the
-    caller requests the next batch. If the caller fails, it must close the generator; the output file is then not
-    changed.
+    The caller must append one result or error for each line. Results are written, in the order of the lines, when the
+    caller requests the next batch. If the caller fails, it must close the generator; the output file then remains
+    unchanged.
 
-    All commands that read lines use this loop, so that a program that writes one line gets its answer at once.
+    All commands that read lines use this loop, so that a program that writes a single line gets its answer at once.
 
     Args:
         batches: The lines of the input, or pairs of lines of two inputs.
-        parse: Function that returns the source or the error of each line, given the lines and the first one's number.
-        report: Counter of the results. It raises or reports the errors of lines.
+        parse: Function that takes lines and the number of the first line, and returns the source or the error of each.
+        report: Counts the results, and raises or reports the errors of lines.
         format_line: Function that formats the output for a line, given the line's number, source and result. If the
-            line could not be read, both source and result are its error.
+            line could not be parsed, both source and result are its error.
         job: Name of the job, shown beside the progress bar.
         source: The input file. None means standard input.
         output: The output file. None means standard output.
@@ -201,7 +202,7 @@ def process_lines(
 
 
 def _num_bytes(line: bytes | str | tuple[bytes, bytes]) -> int:
-    """Return the size of a line in the input file, which of a pair of files is the first."""
+    """Return the size of a line in the input file. For a pair of lines, return the size of the first."""
     return len(line[0]) if isinstance(line, tuple) else len(line)
 
 
@@ -214,7 +215,7 @@ def convert_all(
     unit: str = "line",
     workers: int = 1,
 ) -> list[ResultT]:
-    """Convert the texts of the file ``source`` in batches, and show the progress of the ``job``.
+    """Convert the texts of the file ``source`` in batches, and show the progress under the name ``job``.
 
     Raises:
         HeadwayError: A text cannot be converted. The message names the file and the text, such as "line 3" if ``unit``
@@ -233,12 +234,12 @@ def convert_all(
 
 
 class LineReport:
-    """Counts lines, and reports on standard error which lines failed and how many look suspicious.
+    """Counts lines, and reports on standard error which lines have failed and how many look suspicious.
 
     Args:
         name: Name of the input.
         on_error: "stop" raises the error of the first line that fails; "mark" reports and counts failed lines.
-        get_flags: Function that returns the names of all signs that a result may be wrong.
+        get_flags: Function that returns the names of a result's flags, which are signs that it may be wrong.
         details: The option or command that shows which lines are suspicious.
         first_line: Number of the first line.
     """
@@ -259,7 +260,7 @@ class LineReport:
         self._flags: Counter[str] = Counter()
 
     def add_results(self, results: Sequence[object]) -> None:
-        """Count the results of the next lines."""
+        """Count the results of the next lines, and raise or report their errors."""
         for number, result in enumerate(results, start=self.num_lines + 1):
             if isinstance(result, HeadwayError):
                 error = result.with_location(f"{self._name}, line {number}")
@@ -272,19 +273,19 @@ class LineReport:
         self.num_lines += len(results)
 
     def finish(self) -> None:
-        """Report the totals if any line failed or looks suspicious."""
+        """Report the totals if any line has failed or looks suspicious."""
         if self._failed:
             self._say(
                 f"{self._failed:,} of {self.num_lines - self._lines_before:,} lines failed and are empty in the output"
             )
-        say_flags(self._flags, self._details)
+        report_flagged_lines(self._flags, self._details)
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)
 
 
-def say_flags(flags: Counter[str], details: str = "--format json") -> None:
-    """Report on standard error how many lines look suspicious, if any, and the option that shows them."""
+def report_flagged_lines(flags: Counter[str], details: str = "--format json") -> None:
+    """Report on standard error how many lines are flagged, if any, and the option that shows which."""
     if flags:
         counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in flags.most_common())
-        print(f"headway: lines to look at ({details} shows which): {counts}", file=sys.stderr)
+        print(f"headway: suspicious lines ({details} shows which): {counts}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Loading the models that a command runs, alone or as an ensemble, on the device that fits the number of processes."""
+"""Load the models that a command runs, alone or as an ensemble, on a device that suits the number of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def device_for_workers(device: options.Device, workers: int) -> options.Device:
-    """Return the device for ``workers`` processes that each load the model: the CPU, if there are several.
+    """Return the device for ``workers`` processes that each load the model. Several processes use the CPU.
 
     Raises:
         ConfigError: Several processes would share a GPU.
@@ -32,7 +32,10 @@ def device_for_workers(device: options.Device, workers: int) -> options.Device:
         from headway.hardware import choose_device
 
         if choose_device().type == "cuda":
-            print("headway: --workers computes on the CPU; leave it out to use the GPU", file=sys.stderr)
+            print(
+                "headway: with --workers, the model runs on the CPU; leave out --workers to use the GPU",
+                file=sys.stderr,
+            )
     return "cpu"
 
 
@@ -42,9 +45,9 @@ def load_ensemble(
     device: options.Device,
     precision: options.Precision,
 ) -> Translator:
-    """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``.
+    """Return the translator that ``load`` returns, or an ensemble of it and the models in the folders ``other_models``.
 
-    If a model searches in its plain form instead of an optimized one, print why, except in worker processes, each of
+    If a model uses a plain search instead of an optimized one, print the reason, except in worker processes, each of
     which would repeat it.
     """
     from headway.predict import Translator, load_translator
@@ -52,13 +55,13 @@ def load_ensemble(
     others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
     translators = [load(), *others]
     for reason in dict.fromkeys(loaded.plain_search_reason for loaded in translators if loaded.plain_search_reason):
-        say_in_main_process(reason)
+        print_in_main_process(reason)
     for note in dict.fromkeys(filter(None, (loaded.precision_note() for loaded in translators))):
-        say_in_main_process(f"the model {note}")
+        print_in_main_process(f"the model {note}")
     return Translator.ensemble(translators)
 
 
-def say_in_main_process(message: str) -> None:
+def print_in_main_process(message: str) -> None:
     """Print a message on standard error, except in worker processes, each of which would repeat it."""
     from multiprocessing import parent_process
 
@@ -67,7 +70,7 @@ def say_in_main_process(message: str) -> None:
 
 
 def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:
-    """Load a language model. If it does not generate in int8 although this would be the fastest, print the reason."""
+    """Load a language model. If it does not generate in int8, although int8 would be fastest, print the reason."""
     from headway.predict import load_language_model
 
     model = load_language_model(folder, device=device, precision=precision)
@@ -76,6 +79,6 @@ def open_language_model(folder: Path, device: options.Device, precision: options
     return model
 
 
-def language_of_file(path: Path) -> str:
-    """Return the ending of a file's name, which by convention is its language, such as ref.zh or ref.zh.gz."""
+def language_from_extension(path: Path) -> str:
+    """Return the extension of a file name, which by convention is the file's language, such as ref.zh or ref.zh.gz."""
     return (path.with_suffix("") if path.suffix in (".gz", ".zst", ".xz") else path).suffix.removeprefix(".")

@@ -1,4 +1,4 @@
-"""Long files of ``headway translate``: as a job that can be resumed, or in parts for several machines."""
+"""Translate long files in ``headway translate``, as a job that can be resumed or in parts on several machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from headway.cli.line_io import read_line_batches, say_flags
+from headway.cli.line_io import read_line_batches, report_flagged_lines
 from headway.cli.translations import report_terms
 from headway.errors import ConfigError
 
@@ -25,7 +25,7 @@ LONG_FILE_LINES = 50_000  # a small model translates this many lines in about a 
 _STANDARD = Path("-")
 
 
-def is_long(source: Path | None, output: Path | None) -> bool:
+def is_long_translation(source: Path | None, output: Path | None) -> bool:
     """Return whether the input is a file of more than 50,000 lines, and the output a file."""
     from headway.data.readers import text_size
 
@@ -46,9 +46,10 @@ def translate_in_job(
     *,
     fresh: bool,
 ) -> None:
-    """Translate a file as a job in a hidden folder beside the output. If it is interrupted, the next call resumes.
+    """Translate a file as a job in a hidden folder beside the output. If the job is interrupted, the next call resumes
+    it.
 
-    The output appears when it is complete, and the folder disappears.
+    When the job is complete, the output file is written and the folder is deleted.
     """
     from headway.corpus.text_map import counts_with_prefix
     from headway.corpus.translation import FLAG_PREFIX, TERM_MET_PREFIX, TERM_NOT_MET_PREFIX
@@ -59,8 +60,8 @@ def translate_in_job(
     folder = output.parent / f".{output.name}.job"
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    request = make_job_request("translate", with_whole_paths(settings), [[source]], on_error=on_error)
-    advice = "repeat that command to continue it, or start over with --fresh"
+    request = make_job_request("translate", with_absolute_paths(settings), [[source]], on_error=on_error)
+    advice = "repeat that command to resume it, or start over with --fresh"
     plan = make_plan(folder, request, advice=advice)
     run_with_progress(plan, workers, "translating", one_thread=workers > 1)
     joined = join(plan, output)
@@ -71,7 +72,7 @@ def translate_in_job(
             f"headway: {joined.num_failed:,} of {joined.num_lines:,} lines failed and are empty in the output",
             file=sys.stderr,
         )
-    say_flags(counts_with_prefix(joined.counts, FLAG_PREFIX))
+    report_flagged_lines(counts_with_prefix(joined.counts, FLAG_PREFIX))
     met, not_met = (
         counts_with_prefix(joined.counts, TERM_MET_PREFIX),
         counts_with_prefix(joined.counts, TERM_NOT_MET_PREFIX),
@@ -82,8 +83,8 @@ def translate_in_job(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def with_whole_paths(settings: TranslationSettings) -> TranslationSettings:
-    """Return the settings with the whole paths of models and files, for processes that work elsewhere."""
+def with_absolute_paths(settings: TranslationSettings) -> TranslationSettings:
+    """Return the settings with absolute paths of models and files, for processes with another working directory."""
 
     def whole(path: str | None) -> str | None:
         return None if path is None else str(Path(path).resolve())
@@ -102,7 +103,7 @@ def run_with_progress(plan: Plan, workers: int, activity: str, *, one_thread: bo
     """Work on a job, and show its progress on standard error if it is a terminal.
 
     Raises:
-        Exit: The command was told to stop.
+        Exit: The command was interrupted or terminated.
     """
     from headway.corpus.work import work
     from headway.jobs.processes import WorkersStopped
@@ -117,7 +118,7 @@ def run_with_progress(plan: Plan, workers: int, activity: str, *, one_thread: bo
 
 @contextmanager
 def _job_progress(plan: Plan, activity: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of lines of each chunk that is finished."""
+    """Yield a function to call with the number of lines in each finished chunk."""
     if not sys.stderr.isatty():
         yield lambda lines: None
         return
@@ -141,15 +142,16 @@ def _job_progress(plan: Plan, activity: str) -> Iterator[Callable[[int], None]]:
 
 
 def batches_of_shard(source: Path | None, shard: str, workers: int) -> tuple[Iterable[Sequence[bytes | str]], int]:
-    """Return the lines of a part of a file in batches, and the number of the first one.
+    """Return one part of a file's lines in batches, and the number of its first line.
 
     Args:
-        source: The file.
-        shard: The part and the number of parts, such as 3/10. Parts differ by at most one line.
-        workers: Number of workers.
+        source: The file with all lines.
+        shard: The number of the part and the number of parts, such as 3/10. The sizes of parts differ by at most one
+            line.
+        workers: Number of workers, which determines the size of batches.
 
     Raises:
-        ConfigError: There is no such part, or the input is not a file.
+        ConfigError: ``shard`` is not a valid part, or the input is not a file.
     """
     from headway.data.readers import text_size
 
@@ -158,14 +160,14 @@ def batches_of_shard(source: Path | None, shard: str, workers: int) -> tuple[Ite
     if not 1 <= number <= count:
         raise ConfigError(f"--shard {shard}: expected the number of a part and the number of parts, such as 3/10")
     if source is None or not source.is_file():
-        raise ConfigError("--shard needs a file as --input, whose lines can be counted")
+        raise ConfigError("--shard needs a file as --input, because its lines must be counted")
     total = text_size(source).lines
     first, end = (total * part // count for part in (number - 1, number))
     return _between(read_line_batches(source, workers=workers), first, end), first + 1
 
 
 def _between(batches: Iterable[Sequence[bytes]], first: int, end: int) -> Iterator[Sequence[bytes]]:
-    """Yield the lines from ``first`` to before ``end``, counted from 0."""
+    """Yield the lines from ``first`` up to but excluding ``end``, counted from 0."""
     done = 0
     for batch in batches:
         if part := batch[max(first - done, 0) : max(end - done, 0)]:

@@ -1,7 +1,8 @@
 """Arguments and options that name a model: a model folder, or a model of the Hugging Face Hub such as ``hf:gpt2``.
 
-A command declares them with :data:`MODEL`, as in ``Annotated[Path, typer.Argument(help=...), MODEL]``, and always gets
-a folder: a name becomes the folder that the model is converted to, after all arguments have been parsed.
+A command marks these parameters with :data:`MODEL`, as in ``Annotated[Path, typer.Argument(help=...), MODEL]``, and
+always receives a folder. After all arguments have been parsed, a model name is replaced with the folder of the
+converted model.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, get_args, get_type_hints
 from headway.interop.hub.names import SCHEMES
 
 MODEL = object()
-"""Mark of parameters that name a model, or a list of models."""
+"""Marks the type of a parameter that names a model or a list of models."""
 
 
 def with_model_folders(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with names of models replaced by model folders."""
+    """Return the command with the names of models in its arguments replaced by model folders."""
 
     @wraps(command)
     def run(*arguments: Any, **keywords: Any) -> None:
@@ -36,21 +37,21 @@ def with_model_folders(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def folder_of_model(source: Path) -> Path:
-    """Return the folder of a model. A model name is downloaded and converted if necessary."""
+    """Return the folder of a model. A model from the Hub is downloaded and converted if necessary."""
     from headway.interop.hub import model_folder
     from headway.interop.hub.converted import find_converted
-    from headway.interop.hub.names import parse_model
+    from headway.interop.hub.names import parse_model_source
 
-    model = parse_model(source)
+    model = parse_model_source(source)
     if not isinstance(model, Path) and find_converted(model) is None:
         prepare_client()
         if sys.stderr.isatty():
-            print(f"headway: downloading {model} and converting it, once", file=sys.stderr)
+            print(f"headway: downloading and converting {model} (only once)", file=sys.stderr)
     return model_folder(source)
 
 
 def prepare_client() -> None:
-    """Have the client of the Hub show progress on a terminal only, and no messages besides Headway's."""
+    """Configure the Hub client to show progress only on a terminal and to print no messages of its own."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

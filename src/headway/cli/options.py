@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each with its name, type and help text."""
+"""Arguments and options that several commands share. Each is declared with its name, type and help text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Precision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 
 # Files and folders
-ModelFolder = Annotated[
+ModelArgument = Annotated[
     Path, typer.Argument(help="A model folder, or the name of a model on the Hugging Face Hub (hf:NAME)."), MODEL
 ]
 TextArgument = Annotated[str | None, typer.Argument(help="A text. Default: the lines of --input.")]
@@ -42,8 +42,8 @@ FieldsOption = Annotated[
 DocumentsOption = Annotated[
     Literal["file", "line", "blank_lines"] | None,
     typer.Option(
-        help="With a language model and --data: how plain text is divided into documents: the file is one document "
-        "(default), each line, or the text between blank lines."
+        help="With a language model and --data: how plain text is divided into documents: the whole file (default), "
+        "each line, or the text between blank lines."
     ),
 ]
 StrideOption = Annotated[
@@ -56,7 +56,9 @@ StrideOption = Annotated[
 ]
 OnErrorOption = Annotated[
     Literal["stop", "mark"],
-    typer.Option(help="If a line cannot be processed: stop ends the command, mark writes an empty line and a report."),
+    typer.Option(
+        help="If a line cannot be processed: stop ends the command; mark writes an empty line and reports the error."
+    ),
 ]
 DeviceOption = Annotated[
     Device,
@@ -73,7 +75,7 @@ EnsembleOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--with",
-        help="Another model, with the same tokenizers, whose probabilities are averaged with MODEL's; may be repeated.",
+        help="Another model with the same tokenizers, whose probabilities are averaged with MODEL's; may be repeated.",
     ),
     MODEL,
 ]
@@ -88,14 +90,14 @@ MeasuredPrecisionOption = Annotated[
     Precision,
     typer.Option(
         "--precision",
-        help="Precision in which the model is measured. auto: the precision in which it generates. In every precision "
-        "but float32, the model is measured one token at a time, as it generates.",
+        help="Precision in which the model is evaluated. auto: the precision in which it generates. In precisions "
+        "other than float32, the model processes one token at a time, as in generation.",
     ),
 ]
 ShortlistOption = Annotated[
     bool,
     typer.Option(
-        "--shortlist", help="Use only the target tokens that headway shortlist has learned for each sentence's tokens."
+        "--shortlist", help="Use only the target tokens that headway shortlist has learned for the sentence's tokens."
     ),
 ]
 WorkersOption = Annotated[
@@ -103,7 +105,7 @@ WorkersOption = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Number of processes that share the lines of a file; one per core is best. Each uses one thread (or "
+        help="Number of processes that share the lines of a file; preferably one per core. Each uses one thread (or "
         "OMP_NUM_THREADS) and loads the whole model.",
     ),
 ]
@@ -120,15 +122,17 @@ MetricOption = Annotated[
 ]
 
 # Training
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
-RecipeOverrides = Annotated[
+RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
+RecipeOverridesOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
 ]
-RunFolder = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
+RunFolderOption = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
 TrainingDeviceOption = Annotated[
     Device | None,
-    typer.Option("--device", help="Device to use, like --set training.device. Default: auto, a GPU if there is one."),
+    typer.Option(
+        "--device", help="Device to use, as with --set training.device. Default: auto, a GPU if there is one."
+    ),
 ]
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Start from scratch. An earlier run is moved aside, not deleted.")

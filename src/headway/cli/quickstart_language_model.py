@@ -11,11 +11,11 @@ import typer
 from headway.cli.options import Device
 from headway.errors import DivergenceError
 
-_WRITTEN = 400  # characters
+_WRITTEN = 400  # number of characters to generate
 
 
 def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: bool) -> None:
-    """Train on Milton's Paradise Lost, print what the model writes, and its bits per byte on the end of the poem."""
+    """Train on Milton's Paradise Lost, and print generated text and the bits per byte of held-out text."""
     from headway.calls.progress import ProgressListener
     from headway.calls.quickstart import bits_per_byte, train_on_poem
     from headway.cli.training_runs import command_name
@@ -36,7 +36,7 @@ def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: b
         measured = bits_per_byte(model, read, held_out)
     (written,) = model.generate("Of ", temperature=0.7, max_new_tokens=_WRITTEN, seed=3, beyond_context="slide")
     print(f"\nThe model writes:\n\nOf {written.text}\n")
-    print("Bits per byte of the held-out text, after reading the rest of the poem:")
+    print("Bits per byte of the held-out text, after training on the rest of the poem:")
     for name, bits in measured.items():
         print(f"    {name:<5} {bits:.2f}")
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model_folder}. Try:\n")

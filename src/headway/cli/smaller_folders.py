@@ -1,7 +1,7 @@
-"""``headway export --to headway``: a model folder with weights in 8-bit integers, or with a smaller vocabulary.
+"""``headway export --to headway``: write a model folder with weights in 8-bit integers or a smaller vocabulary.
 
-The folder also gets the shortlist, which is cut like the vocabulary, and, if the vocabulary is not cut, the calibration
-of flags, which contains the frequencies of all tokens.
+The shortlist is also written to the folder, and is reduced in the same way as the vocabulary. The calibration of flags
+is copied only if the vocabulary remains unchanged, because it contains the frequencies of all tokens.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SmallerFolder:
-    """What a smaller model folder has.
+class SmallerFolderSpec:
+    """Specification of a smaller model folder.
 
     Attributes:
-        quantization: Data type of the weights, "int8". None means unchanged.
-        quantizes_embeddings: Whether embeddings are also stored in this type.
-        texts: Files with text whose tokens the vocabulary keeps.
-        languages: Languages whose tokens the vocabulary keeps.
+        quantization: Data type of the weights: "int8", or None for the original data type.
+        quantizes_embeddings: Whether embeddings are also stored in this data type.
+        texts: Files with texts whose tokens are kept in the vocabulary.
+        languages: Languages whose tokens are kept in the vocabulary.
     """
 
     quantization: str | None
@@ -35,14 +35,14 @@ class SmallerFolder:
 
     @property
     def cuts_vocabulary(self) -> bool:
-        """Whether the vocabulary becomes smaller."""
+        """Whether the vocabulary is reduced."""
         return bool(self.texts or self.languages)
 
     def checked_quantization(self) -> Quantization | None:
-        """Return how to store weights in integers.
+        """Return the quantization of the weights, or None for float32.
 
         Raises:
-            ConfigError: The data type is unknown, or embeddings have another type than the rest.
+            ConfigError: The data type is unknown, or embeddings are to be quantized without the other weights.
         """
         from headway.bundle import Quantization
 
@@ -57,8 +57,8 @@ class SmallerFolder:
         return Quantization(embeddings=self.quantizes_embeddings)
 
 
-def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> Iterator[str]:
-    """Write the smaller version of ``model`` into ``folder``, and yield remarks about it.
+def write_smaller_folder(model: Path, folder: Path, request: SmallerFolderSpec) -> Iterator[str]:
+    """Write a smaller version of ``model`` into ``folder``, and yield remarks for the user.
 
     Raises:
         ConfigError: The model cannot be made smaller in this way.
@@ -105,7 +105,7 @@ def write_smaller_folder(model: Path, folder: Path, request: SmallerFolder) -> I
     if not request.cuts_vocabulary and (model / CALIBRATION_FILE).is_file():
         with atomic_write(folder / CALIBRATION_FILE) as aside:
             aside.write_bytes((model / CALIBRATION_FILE).read_bytes())
-    if (model / DRAWING_FILE).is_file():  # the model card shows the drawing
+    if (model / DRAWING_FILE).is_file():  # the model card contains the drawing
         add_drawing(folder, smaller.model)
 
 
@@ -126,7 +126,7 @@ original model in int8. Scores of given texts, alignments and searches in other 
 weights. To train the model further, use the original."""
 
 
-def _cut_section(request: SmallerFolder, described: Sequence[str]) -> str:
+def _cut_section(request: SmallerFolderSpec, described: Sequence[str]) -> str:
     from headway.version import __version__
 
     kept = [f"the languages {', '.join(request.languages)}"] if request.languages else []

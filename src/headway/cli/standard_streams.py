@@ -1,10 +1,10 @@
 """Standard input, output and error of a command, whatever the locale is and even if the caller has closed them.
 
-Results are UTF-8 in every locale, so that the output of one command is valid input of another one. Messages and help
-are in the locale's encoding, as the terminal expects, and characters that it lacks are replaced.
+Results are UTF-8 in every locale, so that the output of one command is valid input for another. Messages and help are
+in the locale's encoding, as the terminal expects; characters that it cannot encode are replaced.
 
 On a terminal, control characters in results are shown as escapes (``\\x1b``), because texts and models from elsewhere
-may contain sequences that change the terminal. Files and pipes get results unchanged.
+may contain sequences that change the terminal. Results are written to files and pipes unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TerminalStream(TextIOWrapper):
     """A terminal that shows control characters as escapes."""
 
     def write(self, text: str, /) -> int:
-        """Write a text, and return its length without escapes."""
+        """Write a text, and return the length of the text before escaping."""
         super().write(_CONTROL.sub(_escape, text))
         return len(text)
 
@@ -37,7 +37,7 @@ def _escape(control: re.Match[str]) -> str:
 
 
 def prepare_standard_streams() -> None:
-    """Open closed standard streams as the null device, and replace characters of messages that cannot be encoded.
+    """Open closed standard streams as the null device, and replace characters that messages cannot encode.
 
     Schedulers and launchers close descriptors (``<&-``, ``>&-``). Python then sets the stream to None, and the next
     file that is opened gets its descriptor, so other code would write messages into that file.
@@ -45,9 +45,9 @@ def prepare_standard_streams() -> None:
     for name, mode in _STREAMS.items():
         stream = getattr(sys, name)
         if stream is None:
-            # The null device gets the lowest free descriptor, which is the closed stream's own number.
+            # The null device gets the lowest free descriptor, which is the descriptor of the closed stream.
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # open until the process ends
-            os.set_inheritable(stream.fileno(), True)  # for worker processes
+            os.set_inheritable(stream.fileno(), True)  # worker processes also need it
             setattr(sys, name, stream)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Python does this for standard error by default
@@ -56,7 +56,7 @@ def prepare_standard_streams() -> None:
 def write_results_as_utf8() -> None:
     """Encode standard output as UTF-8 from now on, and escape control characters if it is a terminal.
 
-    File names that are not valid UTF-8 are written as they are.
+    File names that are not valid UTF-8 are written unchanged.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         if sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""Documents of plain text, as the options --data, --fields and --documents name them."""
+"""Read plain-text documents, as specified by the options --data, --fields and --documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.errors import escape_unprintable
 
 
 def read_text_documents(data: Path, fields: str | None, documents: str) -> Iterator[str]:
-    """Yield the documents of the files that the options --data, --fields and --documents name."""
+    """Yield the documents specified by the options --data, --fields and --documents."""
     from headway.data.documents import TextCorpus, read_whole_documents
 
     def say(message: str) -> None:

@@ -1,4 +1,4 @@
-"""Translations with the searches that led to them, as lines of output."""
+"""Format translations together with traces of the searches that led to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 
-from headway.cli.traces import trace_lines, trace_record
+from headway.cli.traces import format_traces, traces_as_json
 from headway.corpus.translation import TranslationSettings, TranslationWriter
 from headway.errors import HeadwayError
 from headway.predict import (
@@ -21,12 +21,12 @@ from headway.predict import (
 
 
 class TracedTranslations(TranslationWriter):
-    """Translates lines one by one, and formats each translation after its searches."""
+    """Translates lines one by one, and formats each translation after its search traces."""
 
     def __init__(self, translator: Translator, settings: TranslationSettings) -> None:
         super().__init__(translator, settings)
         self._traced_translator, self._is_json = translator, settings.format == "json"
-        # Searches of the translations that have not been written yet.
+        # Search traces of the translations that have not been written yet.
         self._searches: deque[Sequence[DecodingTrace]] = deque()
 
     def translate_each(
@@ -46,11 +46,11 @@ class TracedTranslations(TranslationWriter):
         return traced.translation
 
     def format_lines(self, number: int, source: Source | HeadwayError, result: Translation | HeadwayError) -> str:
-        """Return the output for line ``number`` of the input. An error becomes the same line as without searches."""
+        """Return the output for line ``number`` of the input. An error is formatted as without traces."""
         if isinstance(result, HeadwayError):
             return super().format_lines(number, source, result)
         searches = self._searches.popleft()
         if self._is_json:
-            whole = {**self.as_dict(result), "trace": trace_record(searches)}
+            whole = {**self.as_dict(result), "trace": traces_as_json(searches)}
             return json.dumps(whole, ensure_ascii=False) + "\n"
-        return "\n" * (number > 1) + trace_lines(searches, {"Translation": result.text})
+        return "\n" * (number > 1) + format_traces(searches, {"Translation": result.text})

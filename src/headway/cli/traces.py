@@ -1,4 +1,4 @@
-"""The option ``--trace``: searches step by step, as text or JSON."""
+"""The option ``--trace``: show searches step by step, as text or JSON."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ TraceOption = Annotated[
     bool,
     typer.Option(
         "--trace",
-        help="Show the search step by step: the whole input of the decoder, the token chosen and the five most "
-        "probable tokens, for each hypothesis of the beam.",
+        help="Show the search step by step: the whole decoder input, the token chosen and the five most probable "
+        "tokens, for each hypothesis of the beam.",
     ),
 ]
 
 
-def refuse_with_trace(given: Mapping[str, bool]) -> None:
-    """Raise :class:`ConfigError` for the first option that is given although ``--trace`` does not show its effect."""
+def refuse_options_with_trace(given: Mapping[str, bool]) -> None:
+    """Raise :class:`ConfigError` for the first option that is set although ``--trace`` cannot show its effect."""
     if names := [name for name, is_given in given.items() if is_given]:
         raise ConfigError(f"--trace and {names[0]} cannot be combined; leave one of them out")
 
 
-def trace_lines(searches: Sequence[DecodingTrace], texts: Mapping[str, str]) -> str:
-    """Return the lines of searches, and after them the ``texts`` that they led to, with a name for each."""
+def format_traces(searches: Sequence[DecodingTrace], texts: Mapping[str, str]) -> str:
+    """Return the searches as lines of text, followed by the ``texts`` that resulted from them, each after its name."""
     return "".join(f"{line}\n" for line in _lines(searches, texts))
 
 
@@ -44,6 +44,6 @@ def _lines(searches: Sequence[DecodingTrace], texts: Mapping[str, str]) -> Itera
         yield f"{name}: {one_line(text)}"
 
 
-def trace_record(searches: Sequence[DecodingTrace]) -> list[dict[str, Any]]:
-    """Return searches as values for JSON."""
+def traces_as_json(searches: Sequence[DecodingTrace]) -> list[dict[str, Any]]:
+    """Return searches as JSON values."""
     return [asdict(search) for search in searches]

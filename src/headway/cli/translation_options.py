@@ -1,4 +1,4 @@
-"""The options of translation that ``headway translate`` and ``headway corpus translate`` share."""
+"""The translation options shared by ``headway translate`` and ``headway corpus translate``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PivotOption = Annotated[
     typer.Option(
         "--pivot",
         metavar="<path>",
-        help="A second model, which translates the output of the first model: with DE-EN and --pivot EN-FR "
-        "from German into French. --from applies to the first model, and all other options apply to the second.",
+        help="A second model, which translates the output of the first model: DE-EN with --pivot EN-FR translates "
+        "from German into French. --from applies to the first model, all other options to the second.",
     ),
     MODEL,
 ]
@@ -24,13 +24,13 @@ PivotCandidatesOption = Annotated[
     int,
     typer.Option(
         min=1,
-        help="With --pivot: translations of each text by the first model, which are ranked by the joint "
-        "probability of both steps; at most the beam size. 1: only the best one.",
+        help="With --pivot: number of translations of each text by the first model. They are ranked by the joint "
+        "probability of both steps. At most the beam size. 1: only the best translation.",
     ),
 ]
 PivotLanguageOption = Annotated[
     str | None,
-    typer.Option(help="With --pivot: the language in between, if the models have several in common."),
+    typer.Option(help="With --pivot: the intermediate language, if the models have several in common."),
 ]
 PrefixOption = Annotated[str, typer.Option(help="Text that every translation begins with.")]
 IncludeOption = Annotated[
@@ -44,8 +44,9 @@ BanOption = Annotated[list[str] | None, typer.Option(help="A phrase that no tran
 GlossaryOption = Annotated[
     Path | None,
     typer.Option(
-        help="TSV or CSV file. Each line has a source phrase, a target phrase ('a|b': one of them) and optionally "
-        "ignore or exact, for case. If a sentence contains the source, its translation must contain the target."
+        help="TSV or CSV file. Each line contains a source phrase, a target phrase ('a|b': one of the two) and "
+        "optionally ignore or exact (case). If a sentence contains the source phrase, its translation must contain "
+        "the target."
     ),
 ]
 MarkupOption = Annotated[
@@ -62,11 +63,11 @@ MbrOption = Annotated[
     bool,
     typer.Option(
         "--mbr",
-        help="Choose the one of the --n-best candidates that is closest to the others by chrF (minimum Bayes risk).",
+        help="Choose the --n-best candidate that is most similar to the others by chrF (minimum Bayes risk).",
     ),
 ]
 AlignmentOption = Annotated[
-    bool, typer.Option("--alignment", help="Also write the word alignment, such as 0-0 1-2, source word first.")
+    bool, typer.Option("--alignment", help="Also write the word alignment, such as 0-0 1-2 (source word first).")
 ]
 AlignmentLayerOption = Annotated[
     int | None,

@@ -1,4 +1,4 @@
-"""Translating the whole file of a test set, and counting the glossary terms that translations met."""
+"""Translate the whole file of a test set, and count the glossary terms that translations satisfy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def translate_file(
     seconds = 0.0
 
     def convert(texts: Sequence[str], translate: Callable[[Sequence[str]], Iterable[Any]]) -> list[Any]:
-        """Translate and measure the time, without that of loading."""
+        """Translate and measure the time, excluding the time to load the model."""
         nonlocal seconds
         begin = time.perf_counter()
         results = convert_all(texts, translate, job=job, source=source, workers=workers)
@@ -55,25 +55,25 @@ def translate_file(
 
 
 def count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
-    """Count each pair of a glossary term, as displayed, and whether it was met."""
+    """Count the glossary terms, keyed by the displayed term and whether the translation met it."""
     return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
 
 
-def num_met(used: Counter[tuple[str, bool]]) -> int:
-    """Return how many of the counted terms (see :func:`count_terms`) were met."""
+def count_met_terms(used: Counter[tuple[str, bool]]) -> int:
+    """Return the number of counted terms (see :func:`count_terms`) that were met."""
     return sum(count for (_, met), count in used.items() if met)
 
 
-def terms_summary(used: Counter[tuple[str, bool]]) -> str:
-    """Return a line with the number of counted terms that were met, and the terms that were not."""
+def summarize_terms(used: Counter[tuple[str, bool]]) -> str:
+    """Return a line with the number of counted terms that were met, and the unmet terms."""
     unmet = Counter({term: count for (term, met), count in used.items() if not met})
     worst = [f"{term} ({count:,}x)" for term, count in unmet.most_common(_UNMET_SHOWN)]
     rest = ["..."] if len(unmet) > _UNMET_SHOWN else []
     details = f"; not met: {', '.join(worst + rest)}" if worst else ""
-    return f"glossary terms met: {num_met(used):,} of {used.total():,}{details}"
+    return f"glossary terms met: {count_met_terms(used):,} of {used.total():,}{details}"
 
 
 def report_terms(used: Counter[tuple[str, bool]]) -> None:
-    """Report on standard error how many glossary terms were met and which were not, if any applied."""
+    """If any glossary terms applied, report on standard error how many were met and which were not."""
     if used:
-        print(f"headway: {terms_summary(used)}", file=sys.stderr)
+        print(f"headway: {summarize_terms(used)}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Drawings of architectures, made from the models themselves: layout, SVG, and one file for each family of drawings."""
+"""Draw architectures from the models themselves: layout, SVG, and one file for each type of drawing."""

@@ -1,6 +1,6 @@
 """The steps of attention, each with its name and its line of code.
 
-A test runs the lines and compares their result with that of the layer.
+A test runs these lines and compares their result with the layer's output.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ _MATMUL = ("MatMul: Q Kᵀ", "scores = query @ key.transpose(-2, -1)")
 _PAIRS = "(query.unsqueeze(-2) + key.unsqueeze(-3){})"
 _HIDDEN = ("Linear to one number", "scores = (hidden @ score.vector.unsqueeze(-3)).squeeze(-1)")
 _PROJECTED = ("Linear for Q, linear for K", "query, key = query @ score.query, key @ score.key")
-# For each score function, its name, and the name and the line of code of each step from queries and keys to scores.
+# Maps each score function to its title and its steps from queries and keys to scores: names and lines of code.
 _SCORES: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "scaled_dot": ("Scaled dot-product", [_MATMUL, ("Scale by 1 / √{width}", "scores = scores / math.sqrt({width})")]),
     "dot": ("Dot-product", [_MATMUL]),
@@ -29,15 +29,15 @@ _SCORES: dict[str, tuple[str, list[tuple[str, str]]]] = {
 
 
 def score_steps(kind: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the name and the steps of a score function. One of another package is a single step."""
+    """Return the title and the steps of a score function. A score function from another package is a single step."""
     name = kind.replace("_", " ")
     return _SCORES.get(kind, (name.capitalize(), [(f"Score ({name})", "scores = score(query, key)")]))
 
 
 def attention_steps(kind: str, width: int, dropout: float = 0.0, *, has_bias: bool = False) -> list[tuple[str, str]]:
-    """Return name and line of code of each step from query, key, value and mask to the output.
+    """Return the name and the line of code of each step from query, key, value and mask to the output.
 
-    If it ``has_bias``, the bias by distance is a tensor, too.
+    If ``has_bias`` is True, the lines also use the tensor ``bias``, which depends on the distance.
     """
     return [
         *((name.format(width=width), code.format(width=width)) for name, code in score_steps(kind)[1]),

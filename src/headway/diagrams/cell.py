@@ -1,24 +1,24 @@
-"""The cells of recurrent layers: the equations of a GRU or an LSTM as a graph, with gates as in cuDNN."""
+"""Draw the cells of recurrent layers: the equations of a GRU or an LSTM as a graph, with gates as in cuDNN."""
 
 from __future__ import annotations
 
 from headway.diagrams.drawing import Box, Drawing, weights_of
 from headway.nn.recurrent import RecurrentLayer
 
-_WIDTH, _GATES = 600.0, -68.0  # of all gates with the space between them, and the y of their bottom
-# x of each input, the y of the line that carries it to the gates, and where it enters a gate.
+_WIDTH, _GATES = 600.0, -68.0  # width of all gates including the space between them, and y of their bottom edge
+# For each input: its x, the y of the line from it to the gates, and the x offset at which it enters a gate.
 _INPUTS = {"xₜ  (input)": (-52.0, -34.0, -20.0), "hₜ₋₁  (state before)": (84.0, -50.0, 20.0)}
 _CANDIDATE = "Candidate\nn = tanh(W_n xₜ + b_n\n+ r ∘ (U_n hₜ₋₁ + b′_n))"
 
 
 def draw_cell(layers: dict[str, RecurrentLayer], drawing: Drawing) -> None:
-    """Draw the cell that all ``layers`` have, and list the layers with their widths below it."""
+    """Draw the type of cell that all ``layers`` have in common, and list the layers and their widths below it."""
     newest = (_draw_gru if next(iter(layers.values())).num_states == 1 else _draw_lstm)(drawing)
-    drawing.arrow(newest.center, newest.top, newest.top - 22)
-    drawing.text(newest.center, newest.top - 28, "hₜ  (output, and state of the next step)")
+    drawing.arrow(newest.center_x, newest.top, newest.top - 22)
+    drawing.text(newest.center_x, newest.top - 28, "hₜ  (output, and state of the next step)")
     y = 10.0
     for name, layer in layers.items():
-        weights = f", {drawing.count(weights_of(layer)):,} weights" if drawing.sizes else ""
+        weights = f", {drawing.count_new(weights_of(layer)):,} weights" if drawing.show_sizes else ""
         words = f"{name}: x has {layer.cell.input_size:,} units, h has {layer.cell.hidden_size:,}{weights}."
         y = drawing.paragraph(-_WIDTH / 2, y, words, _WIDTH)
 
@@ -38,17 +38,17 @@ def _draw_gates(drawing: Drawing, *gates: str) -> list[Box]:
     for name, (x, line, port) in _INPUTS.items():
         drawing.text(x, 0, name)
         for box in boxes:
-            drawing.arrow(x, -14, line, box.center + port, _GATES)
+            drawing.arrow(x, -14, line, box.center_x + port, _GATES)
     return boxes
 
 
 def _draw_gru(drawing: Drawing) -> Box:
     update, reset, candidate = _draw_gates(drawing, _gate("Update gate", "u"), _gate("Reset gate", "r"), _CANDIDATE)
-    drawing.arrow(reset.right, reset.middle, candidate.left, along="x")
+    drawing.arrow(reset.right, reset.center_y, candidate.left, along="x")
     output = drawing.box(0, _GATES - 100, "New state\nhₜ = u ∘ hₜ₋₁ + (1 − u) ∘ n", "state", width=190)
     for gate, port in ((update, -60.0), (candidate, 60.0)):
-        drawing.arrow(gate.center, gate.top, gate.top - 22, port, output.bottom)
-    drawing.arrow(candidate.center + 20, -50, candidate.right + 24, output.middle, output.right, along="x")
+        drawing.arrow(gate.center_x, gate.top, gate.top - 22, port, output.bottom)
+    drawing.arrow(candidate.center_x + 20, -50, candidate.right + 24, output.center_y, output.right, along="x")
     return output
 
 
@@ -59,12 +59,12 @@ def _draw_lstm(drawing: Drawing) -> Box:
     )  # fmt: skip
     memory = drawing.box(0, _GATES - 104, "New cell\ncₜ = f ∘ cₜ₋₁ + i ∘ g", "state", width=170)
     for gate, port, bend in ((forget, -60.0, 32), (enter, -20.0, 20), (candidate, 40.0, 20)):
-        drawing.arrow(gate.center, gate.top, gate.top - bend, port, memory.bottom)
-    drawing.text(forget.left - 4, memory.middle - 6, "cₜ₋₁  (cell before)", anchor="start")
-    drawing.arrow(forget.left - 4, memory.middle, memory.left, along="x")
-    drawing.arrow(memory.right, memory.middle, memory.right + 50, along="x")
-    drawing.text(memory.right + 54, memory.middle + 4, "cₜ", anchor="start")
+        drawing.arrow(gate.center_x, gate.top, gate.top - bend, port, memory.bottom)
+    drawing.text(forget.left - 4, memory.center_y - 6, "cₜ₋₁  (cell before)", anchor="start")
+    drawing.arrow(forget.left - 4, memory.center_y, memory.left, along="x")
+    drawing.arrow(memory.right, memory.center_y, memory.right + 50, along="x")
+    drawing.text(memory.right + 54, memory.center_y + 4, "cₜ", anchor="start")
     output = drawing.box(0, memory.top - 30, "New state\nhₜ = o ∘ tanh(cₜ)", "state", width=170)
     drawing.arrow(0, memory.top, output.bottom)
-    drawing.arrow(emit.center, emit.top, output.middle, output.right)
+    drawing.arrow(emit.center_x, emit.top, output.center_y, output.right)
     return output

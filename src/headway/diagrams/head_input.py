@@ -1,4 +1,4 @@
-"""The input of the first attention layer of a model, whose first head is drawn with its numbers."""
+"""Compute the input of a model's first attention layer, whose first head is drawn with its numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.nn.masks import causal_mask
 
 @dataclass(frozen=True)
 class HeadInput:
-    """An attention layer of a "causal" or an "encoder" block, its input, the tokens of the input, and the mask."""
+    """An attention layer of a "causal" or "encoder" block, its input, the input's tokens, and the attention mask."""
 
     side: str
     layer: MultiHeadAttention
@@ -28,7 +28,7 @@ class HeadInput:
 
 @torch.inference_mode()
 def first_attention(model: Any, tokens: list[int]) -> HeadInput:
-    """Return the attention of the first block that reads ``tokens``, in a Transformer that of the encoder.
+    """Return the attention layer of the first block (in a Transformer, of the encoder), and its input for ``tokens``.
 
     Raises:
         ConfigError: The model has no blocks.

@@ -1,7 +1,7 @@
-"""The boxes of a model's modules, which say what the modules compute and how many weights they have.
+"""Boxes for the modules of a model, labeled with what each module computes and its number of weights.
 
-A drawing has one box for each sub-layer of a block, as figure 1 of the paper. A drawing with ``steps`` has one box for
-each step of a sub-layer, with dropout.
+A drawing has one box for each sub-layer of a block, as in figure 1 of the paper. A drawing with ``show_steps`` has one
+box for each step of a sub-layer, including dropout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.nn.norms import RMSNorm
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
-# The name of each activation, and that of a gated layer with it.
+# Maps each activation to its name and the name of a gated layer with this activation.
 _ACTIVATIONS: dict[Any, tuple[str, str]] = {
     F.relu: ("ReLU", "ReGLU"), F.gelu: ("GELU", "GeGLU"), blocks.gelu_tanh: ("GELU (tanh)", "GeGLU (tanh)"),
     F.silu: ("SiLU", "SwiGLU"), F.sigmoid: ("sigmoid", "GLU"),
@@ -38,12 +38,12 @@ _SIZE_OF_MASK = 6
 
 
 def add(column: Column, module: nn.Module | None, words: str = "") -> None:
-    """Place the box of a module, in which ``words`` are a name or a remark. Modules that do nothing have no box."""
+    """Place the box of a module. Its text includes ``words``, a name or a remark. Modules without effect get no box."""
     weights, positions = weights_of(module), column.shape.rpartition(" × ")[0]
     match module:
         case TokenEmbedding():
             scale, width = "" if module.scale == 1 else f"\n× √{module.weight.size(1)}", f"{module.weight.size(1):,}"
-            column.layer(words + scale, "embedding", weights, shape=f"{column.shape} × {width}")
+            column.add_layer(words + scale, "embedding", weights, shape=f"{column.shape} × {width}")
         case LearnedPositions():
             column.add_from_side(f"Learned positions\nup to {module.max_length:,}", weights)
         case SinusoidalPositions():
@@ -52,24 +52,24 @@ def add(column: Column, module: nn.Module | None, words: str = "") -> None:
             column.add_from_side(words, weights)
         case nn.LayerNorm() | RMSNorm():
             name = "RMSNorm" if isinstance(module, RMSNorm) else "norm" if words else "Norm"
-            column.layer(words + name, "norm", weights)
-        case Dropout() if column.drawing.steps and module.p:
-            column.layer(f"Dropout {module.p:g}{words}", "plain")
+            column.add_layer(words + name, "norm", weights)
+        case Dropout() if column.drawing.show_steps and module.p:
+            column.add_layer(f"Dropout {module.p:g}{words}", "plain")
         case ResidualConvolution():
             text = f"Convolution over {module.convolution.kernel_size[0]} positions\nwith residual connection"
-            column.layer(text, "linear", weights)
+            column.add_layer(text, "linear", weights)
         case Pooling():
-            column.layer(f"{_POOLING[module.kind]}\n{words}", "plain", weights, shape=f"B × {module.width:,}")
+            column.add_layer(f"{_POOLING[module.kind]}\n{words}", "plain", weights, shape=f"B × {module.width:,}")
         case AttentionPooling():
-            column.layer(f"Attention pooling\n{words}", "attention", weights, shape=f"B × {module.width:,}")
+            column.add_layer(f"Attention pooling\n{words}", "attention", weights, shape=f"B × {module.width:,}")
         case nn.Linear():
             bias, shape = "" if module.bias is None else "\nwith a bias", f"{positions} × {module.out_features:,}"
-            column.layer(f"Linear{words}{bias}", "linear", weights, shape=shape)
+            column.add_layer(f"Linear{words}{bias}", "linear", weights, shape=shape)
 
 
-def add_outside(column: Column, *modules: nn.Module | tuple[nn.Module | None, str] | None) -> None:
-    """Place the boxes of modules outside of blocks, some with words for :func:`add`, unless the drawing has steps."""
-    for module in modules if not column.drawing.steps else ():
+def add_outer_modules(column: Column, *modules: nn.Module | tuple[nn.Module | None, str] | None) -> None:
+    """Place the boxes of modules outside of blocks, some with words (see :func:`add`), unless the drawing has steps."""
+    for module in modules if not column.drawing.show_steps else ():
         add(column, *(module if isinstance(module, tuple) else (module,)))
 
 
@@ -77,22 +77,24 @@ def add_blocks(
     column: Column, stack: blocks.EncoderStack | blocks.DecoderStack | blocks.CausalStack, words: str,
     memory: Column | None = None,
 ) -> None:  # fmt: skip
-    """Place the blocks of a stack, equal ones once with their number, and the norm after them."""
+    """Place the blocks of a stack and the norm after them. Equal blocks are drawn once, with their number."""
     kinds: dict[Any, list[int]] = {}
     for number, block in enumerate(stack.blocks, start=1):
-        alone = Column(Drawing("", steps=column.drawing.steps), [0.0])
+        alone = Column(Drawing("", show_steps=column.drawing.show_steps), [0.0])
         _add_block(alone, block, memory and alone)
         kinds.setdefault(tuple(alone.drawing.shapes), []).append(number)
     for numbers in kinds.values():
         count = len(numbers)
         which = f" {_ranges(numbers)}" if len(kinds) > 1 else ""
-        with column.repeat(count, f"{count} ×" if which else f"N = {count} ×", f"{words}{'s' * (count > 1)}{which}"):
+        with column.frame_repeated(
+            count, f"{count} ×" if which else f"N = {count} ×", f"{words}{'s' * (count > 1)}{which}"
+        ):
             _add_block(column, stack.blocks[numbers[0] - 1], memory)
     add(column, stack.norm)
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return numbers with successive ones as ranges: 1, 4–6."""
+    """Return numbers as text, with consecutive numbers as ranges: 1, 4–6."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
@@ -102,7 +104,7 @@ def _add_block(column: Column, block: Any, memory: Column | None) -> None:
     attend = partial(_add_attention, layer=block.attention, causal=not isinstance(block, blocks.EncoderBlock))
     transform = partial(_add_feed_forward, layer=block.feed_forward)
     if getattr(block, "parallel", False):
-        branches = column.branches()
+        branches = column.fork()
         _add_branch(branches[0], block.attention_residual, attend)
         _add_branch(branches[1], block.feed_forward_residual, transform)
         column.join(branches)
@@ -115,15 +117,15 @@ def _add_block(column: Column, block: Any, memory: Column | None) -> None:
 
 
 def _add_sublayer(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
-    """Place a sub-layer with its norm and its residual connection."""
+    """Place a sub-layer with its norm and residual connection."""
     start = column.y - 10
     _add_branch(column, around, add_inner)
     if isinstance(around, blocks.PostNorm):
         add(column, around.norm, "Add & " if around.residual else "")
     elif around.residual:
-        column.plus()
+        column.add_plus_sign()
     if around.residual:
-        column.skip(start)
+        column.draw_residual(start)
 
 
 def _add_branch(column: Column, around: Any, add_inner: Callable[[Column], None]) -> None:
@@ -140,31 +142,31 @@ def _add_attention(
     if causal:
         title = f"Masked {title[0].lower()}{title[1:]}"
     if layer.window is not None:
-        title += f" in {window_words(*layer.window)}"
+        title += f" in {describe_window(*layer.window)}"
     heads = f"{layer.num_heads} head{'s' * (layer.num_heads > 1)}"
     text, mask = "\n".join([title, heads, *attention_options(layer)]), mask_rows(causal, layer.window)
-    shared = weights_of(layer.relative_bias)  # by all blocks of the stack
-    column.drawing.count(shared)
+    shared = weights_of(layer.relative_bias)  # weights that all blocks of the stack share
+    column.drawing.count_new(shared)
     weights = [weight for weight in weights_of(layer) if weight not in set(shared)]
-    if not column.drawing.steps:
-        column.attention(text, weights, mask, memory)
+    if not column.drawing.show_steps:
+        column.add_attention(text, weights, mask, memory)
         return
     last = set(weights_of(layer.output))
     inputs = [weight for weight in weights if weight not in last]
-    column.attention(f"Linear for each input\n{text}", inputs, mask, memory)
+    column.add_attention(f"Linear for each input\n{text}", inputs, mask, memory)
     add(column, layer.dropout, " on weights")
-    column.layer("Concatenate heads, linear", "linear", last)
+    column.add_layer("Concatenate heads, linear", "linear", last)
 
 
 def attention_name(attention: MultiHeadAttention) -> str:
-    """Return the usual name, which depends on how many heads of queries share keys and values."""
+    """Return the usual name of the attention, which depends on how many query heads share keys and values."""
     if attention.queries_per_key == 1:
         return "Multi-head attention"
     return "Multi-query attention" if attention.num_kv_heads == 1 else "Grouped-query attention"
 
 
 def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
-    """Yield what distinguishes attention from the paper's, in words."""
+    """Yield a description of each difference between an attention layer and the paper's."""
     if attention.queries_per_key > 1:
         kv_heads = attention.num_kv_heads
         which = f"each of {kv_heads} key/value heads" if kv_heads > 1 else "one key/value head"
@@ -181,14 +183,14 @@ def attention_options(attention: MultiHeadAttention) -> Iterator[str]:
         yield f"{attention.score.kind.replace('_', '-')} scores"
 
 
-def window_words(before: int, after: int) -> str:
-    """Return the positions of a window around each position, in words."""
+def describe_window(before: int, after: int) -> str:
+    """Describe the positions in a window around each position."""
     more = f", {after:,}\u00a0after" if after else ""
     return f"a window of {before + 1 + after:,}: itself, {before:,}\u00a0before{more}"
 
 
 def mask_rows(causal: bool, window: tuple[int, int] | None) -> MaskRows:
-    """Return a small picture of which keys (columns) each query (row) attends to. Windows have three positions."""
+    """Return a small picture of the keys (columns) that each query (row) attends to. Windows have three positions."""
     most = (_SIZE_OF_MASK, 0 if causal else _SIZE_OF_MASK) if window is None else (2, 0) if causal else (1, 1)
     (before, after), places = map(min, window or most, most), range(_SIZE_OF_MASK)
     return tuple(tuple(-before <= key - query <= after for key in places) for query in places)
@@ -199,14 +201,14 @@ def _add_feed_forward(column: Column, layer: blocks.FeedForward | blocks.GatedFe
     activation, gate = _ACTIVATIONS.get(layer.activation, ("activation", "gate"))
     name = gate if gated else activation
     d_model, d_ff = f"{layer.inner.in_features:,}", f"{layer.inner.out_features:,}"
-    if not column.drawing.steps:
+    if not column.drawing.show_steps:
         text = f"Feed forward\n{d_model} → {d_ff} → {d_model}\n{name}"
-        column.layer(text, "feed_forward", weights_of(layer))
+        column.add_layer(text, "feed_forward", weights_of(layer))
         return
     last, outside = set(weights_of(layer.outer)), column.shape
     first = [weight for weight in weights_of(layer) if weight not in last]
     inside = outside.replace(d_model, d_ff)
-    column.layer(f"{'2 × ' if gated else ''}Linear {d_model} → {d_ff}", "feed_forward", first, shape=inside)
-    column.layer(f"{name}: {activation} × other" if gated else name, "feed_forward")
+    column.add_layer(f"{'2 × ' if gated else ''}Linear {d_model} → {d_ff}", "feed_forward", first, shape=inside)
+    column.add_layer(f"{name}: {activation} × other" if gated else name, "feed_forward")
     add(column, layer.dropout)
-    column.layer(f"Linear {d_ff} → {d_model}", "feed_forward", last, shape=outside)
+    column.add_layer(f"Linear {d_ff} → {d_model}", "feed_forward", last, shape=outside)

@@ -1,4 +1,4 @@
-"""Write a drawing as SVG: text as text, colors for light and dark screens, and the same bytes for the same drawing."""
+"""Convert a drawing to SVG with text as text and colors for light and dark screens. The result is deterministic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.diagrams.text_width import BOLD, FONT_SIZES
 _MARGIN = 12.0
 _FONTS = "Arial,Helvetica,'Liberation Sans','DejaVu Sans',sans-serif"
 _CODE_FONTS = "Menlo,Consolas,'Liberation Mono','DejaVu Sans Mono',monospace"
-# Properties of each class on a light and on a dark screen. Boxes have the colors of figure 1 of the paper.
+# The property of each class, with its values on a light and a dark screen. Box colors are from figure 1 of the paper.
 _COLORS = {
     "frame": ("fill", "#f3f3f5", "#1f252c"),
     "embedding": ("fill", "#fbe0e0", "#5b2f35"),
@@ -31,7 +31,7 @@ _COLORS = {
 
 
 def to_svg(drawing: Drawing) -> str:
-    """Return the text of an SVG file."""
+    """Return a drawing as the text of an SVG file."""
     left, top, right, bottom = drawing.bounds()
     width, height = _number(right - left + 2 * _MARGIN), _number(bottom - top + 2 * _MARGIN)
     title, inner = escape(drawing.title), "\n".join(line for shape in drawing.shapes for line in _elements(shape))
@@ -46,7 +46,7 @@ def to_svg(drawing: Drawing) -> str:
 
 
 def style_sheet() -> str:
-    """Return the style sheet of all drawings, whose rules name their class, because a page may contain drawings."""
+    """Return the style sheet of all drawings. Its rules apply only to drawings, because pages contain other text."""
     light, dark = (
         "".join(f".headway-diagram .{name}{{{kind}:{colors[theme]}}}" for name, (kind, *colors) in _COLORS.items())
         for theme in (0, 1)
@@ -67,9 +67,11 @@ def _elements(shape: Shape) -> Iterator[str]:
         case Box(left, top, right, bottom, lines, style, stacked, reserved):
             for behind in (8, 4, 0) if stacked else (0,):
                 yield _rectangle(left + behind, top - behind, right - left, bottom - top, style)
-            y = shape.middle - LINE_HEIGHT * (len(lines) - 1) / 2 + 4
+            y = shape.center_y - LINE_HEIGHT * (len(lines) - 1) / 2 + 4
             for number, line in enumerate(lines):
-                yield from _elements(Text(shape.center - reserved / 2, y + number * LINE_HEIGHT, line, "box", "middle"))
+                yield from _elements(
+                    Text(shape.center_x - reserved / 2, y + number * LINE_HEIGHT, line, "box", "middle")
+                )
         case Text(x, y, text, role, anchor, upright):
             more = f' transform="rotate(-90 {_number(x)} {_number(y)})"' if upright else ""
             more += ' xml:space="preserve"' if role == "code" else ""

@@ -1,7 +1,7 @@
-"""The width of text, so that no box cuts its text.
+"""Estimate the width of text, so that text fits into its box.
 
-Drawings name Arial and similar fonts. DejaVu Sans, the widest, takes their place where they are missing, so widths are
-those of DejaVu Sans. Letters that the table lacks count as a full em.
+Drawings request Arial and similar fonts. If these are missing, DejaVu Sans may replace them, which is the widest, so
+its widths are used. Letters that are not in the table are assumed to be one em wide.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 # The sizes of letters in pixels, for each role of a text.
 FONT_SIZES = {"box": 12.0, "label": 12.0, "small": 11.0, "bold": 11.0, "code": 11.0, "title": 13.0, "count": 12.0}
-# Advance widths of DejaVu Sans in thousandths of an em, and the characters that have them.
+# Maps each advance width in DejaVu Sans, in thousandths of an em, to the characters with this width.
 _CHARACTERS: dict[int, str] = {
     228: '′', 275: "'", 278: 'ijl', 295: 'IJₜ', 318: ' \u00a0,.·', 337: '/:;\\|', 353: 'f', 361: '-', 374: 'ₛ',
     385: 'ᵀ', 391: '()[]', 393: 't', 401: '!₀₁₂₃₄₅₆₇₈₉', 412: 'r', 460: '"', 500: '*_`–', 519: '“”', 521: 's', 525: 'z',
@@ -24,7 +24,7 @@ _CHARACTERS: dict[int, str] = {
 }  # fmt: skip
 _WIDTHS = {character: width / 1000 for width, characters in _CHARACTERS.items() for character in characters}
 _MONOSPACED, _EAST_ASIAN = 0.61, 1.05
-BOLD, _WIDER = ("title", "count", "bold"), 1.14  # roles in bold, whose letters are up to this much wider
+BOLD, _WIDER = ("title", "count", "bold"), 1.14  # bold roles, and by which factor their letters may be wider
 
 
 @functools.lru_cache(4096)
@@ -35,8 +35,8 @@ def text_width(text: str, role: str = "label") -> float:
     return (_WIDER if role in BOLD else 1.0) * FONT_SIZES[role] * sum(map(_width, text))
 
 
-def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
-    """Yield lines that are at most ``width`` wide, broken between words. A longer word is broken anywhere."""
+def wrap_text(text: str, width: float, role: str = "label") -> Iterator[str]:
+    """Yield lines of at most ``width`` pixels, broken between words. A word that is longer than a line is split."""
     line = ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
@@ -53,8 +53,8 @@ def wrapped(text: str, width: float, role: str = "label") -> Iterator[str]:
     yield line
 
 
-def shortened(text: str, width: float, role: str = "label") -> str:
-    """Return ``text``, or its beginning and an ellipsis if it is wider than ``width``. Blank text is shown as ␣."""
+def truncate_to_width(text: str, width: float, role: str = "label") -> str:
+    """Return ``text``, truncated with an ellipsis if it is wider than ``width``. Blank text is shown as ␣."""
     shown = text = text if text.strip() else "␣"
     while text and text_width(shown, role) > width:
         text = text[:-1]

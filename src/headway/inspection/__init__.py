@@ -1,1 +1,1 @@
-"""Inspect what a model attends to and how it makes its predictions: capture, figures, the HTML page."""
+"""Inspect what a model attends to and how it makes its predictions: capture weights, draw figures, render a page."""

@@ -27,7 +27,7 @@ from headway.text.visible_tokens import make_visible
 
 _NUMBERED = 24  # up to this many rows or columns, cells show their weights as numbers
 _LABELED = 32  # up to this many tokens, small maps have labels
-_LEAST_HEIGHT = 1.2  # minimum height in inches of a panel with an axis label
+_LEAST_HEIGHT = 1.2  # minimum height of a panel with an axis label, in inches
 _BLUE, _ORANGE = COLORS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _AXES: dict[Side, str] = {
@@ -38,16 +38,17 @@ _AXES: dict[Side, str] = {
 }
 
 
-def figure(
+def plot_inspection(
     inspection: Inspection, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> Figure:
     """Return the picture of an inspection.
 
     Args:
-        inspection: The inspection.
-        kind: The kind of attention. None means the most informative kind, or a classifier's labels and attributions.
-        layer: The layer to enlarge, counted from 1, or negative from the end. Without ``head``, heads are averaged.
-        head: The head to enlarge, in the last layer unless ``layer`` is given.
+        inspection: The inspection to draw.
+        kind: The kind of attention. None means the most informative kind or, for a classifier, its labels and
+            attributions.
+        layer: The layer to enlarge, counted from 1, or negative from the end. If ``head`` is None, heads are averaged.
+        head: The head to enlarge. The layer is then the last layer unless ``layer`` is set.
 
     Raises:
         ConfigError: There is no such attention, layer or head.
@@ -56,7 +57,7 @@ def figure(
     if inspection.longer_length() > MAX_DRAWN_TOKENS:
         raise LengthError(
             f"a text of {inspection.longer_length():,} tokens is too long to draw: more than {MAX_DRAWN_TOKENS} are "
-            "illegible; inspect a part of it, or write a .json file, which contains everything"
+            "illegible; inspect part of it, or write a .json file, which contains everything"
         )
     spoken = [*inspection.source_tokens, *(step.token for step in inspection.steps), *(inspection.labels or ())]
     with figure_style({**_STYLE, "font.family": font_families("".join(map(make_visible, spoken)))}):
@@ -95,7 +96,7 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
 
 
 def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
-    """Draw one map, with numbers in its cells if there is room, and the predicted tokens' probabilities beside it."""
+    """Draw one map, with numbers in its cells if they fit, and the predicted tokens' probabilities beside it."""
     rows, columns = (list(map(make_visible, inspection.tokens(side))) for side in (shown.row_side, shown.column_side))
     cell = 0.42 if max(len(rows), len(columns)) <= _NUMBERED else 0.24 if len(rows) <= 60 else 0.16
     predicted = shown.row_side == "target"
@@ -106,7 +107,7 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
     weights = shown.weights.mean(0).numpy()
     largest = float(weights.max()) or 1.0
     image = _heat(panels[0], weights, largest)
-    if cell * len(rows) < height:  # square cells would leave no room for the label beside them
+    if cell * len(rows) < height:  # square cells would be too low for the label beside them
         panels[0].set_aspect("auto")
     _ticks(panels[0], rows, columns, 10 if cell > 0.3 else 7)
     panels[0].set_xlabel(f"{_AXES[shown.column_side]} (key)")
@@ -234,9 +235,7 @@ def _row_label(axes: Axes, text: str, height: float) -> None:
 def _title(picture: Figure, inspection: Inspection, title: str) -> None:
     size, name = _size(picture), inspection.model
     room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters per line; their width is estimated generously
-    name = (
-        name if len(name) <= room else "…" + name[1 - room :]
-    )  # keep the end, which is the most informative part of a path
+    name = name if len(name) <= room else "…" + name[1 - room :]  # the end of a path is the most informative part
     picture.suptitle(f"{title}\n{name}", x=0.01, ha="left", fontsize=size)
 
 

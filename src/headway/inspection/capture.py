@@ -1,8 +1,8 @@
 """Record the attention weights of a model while it runs.
 
-:func:`capture` observes the attention layers (:mod:`headway.nn.attention`) in the calling thread only. It does not
-change any result: an observed model returns the same bits. If a fused kernel computes the output, the weights are
-computed separately. :func:`count_attention_weights` returns in advance how many weights there can be.
+:func:`capture` observes the attention layers (:mod:`headway.nn.attention`) in the calling thread only. Capturing does
+not change any result: an observed model returns the same bits. If a fused kernel computes the output, the attention
+weights are computed separately. :func:`count_attention_weights` returns in advance how many weights there can be.
 
 Shapes: B batch, H heads, T queries, S keys.
 """
@@ -64,8 +64,8 @@ class Capture:
     def maps(self) -> tuple[CapturedMap, ...]:
         """The maps of all modules that have run, in the model's order.
 
-        If a module ran several times, as in step-by-step decoding, its queries are concatenated. Keys that did not
-        exist yet have weight 0 in the earlier rows.
+        If a module has run several times, as in step-by-step decoding, its queries are concatenated. Keys that did not
+        exist at earlier steps have weight 0 in their rows.
         """
         maps = list[CapturedMap]()
         for kind in (*KINDS, None):
@@ -79,14 +79,14 @@ class Capture:
 
 @contextmanager
 def capture(model: nn.Module) -> Iterator[Capture]:
-    """Record the attention of ``model`` in this thread inside the context; the yielded object contains the maps."""
+    """Record the attention of ``model`` in this thread inside the context. The yielded object contains the maps."""
     seen = Capture(model)
     with observe_attention(seen.record):
         yield seen
 
 
 def attention_modules(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
-    """Return name, kind and module of each attention module in ``model``."""
+    """Return the name, the kind and the module of each attention module in ``model``."""
     modules = dict(model.named_modules())
     return [(name, _kind(name, modules), module) for name, module in modules.items() if isinstance(module, _ATTENTION)]
 

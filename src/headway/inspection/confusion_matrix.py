@@ -1,8 +1,8 @@
 """Draw a classifier's confusion matrix: which classes are mistaken for which.
 
-The color of a cell shows its share of the row, that is, of all texts of one true class. The scale is a single hue, safe
-for color-blind readers, and follows the square root so that small shares remain visible. Cells contain counts, and
-shares below them if there is room.
+The color of a cell shows its share of the row, that is, of all texts with the same true class. The scale is a single
+hue, safe for color-blind readers, and uses the square root of the share so that small shares remain visible. Cells
+contain counts and, if they fit, shares.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from headway.inspection.picture_files import figure_style, font_families
 
 _SHARES = 12  # up to this many classes, cells show shares
 _COUNTS = 30  # up to this many classes, nonempty cells show counts
-_NAMED = 60  # up to this many classes, axes show names
-_LONGEST = 24  # maximum number of characters of a name
+_NAMED = 60  # up to this many classes, axes show class names
+_LONGEST = 24  # maximum number of characters shown of a name
 _STYLE = {"font.size": 9}
 
 
-def figure(report: ClassificationReport) -> Figure:
+def plot_confusion_matrix(report: ClassificationReport) -> Figure:
     """Return the confusion matrix as a matplotlib figure."""
     counts = np.array(report.confusion)
     size = len(counts)

@@ -1,8 +1,8 @@
 """Draw learning curves from the metrics.jsonl files of runs.
 
-Four panels share the same x axis: loss, score (BLEU or accuracy, if a run has one), learning rate and speed. A
-classified text counts as one target token. Each run has the same color in all panels, from the color-blind-safe palette
-of Okabe and Ito (2008). A run that is still training can be drawn.
+Four panels share the same x axis: loss, score (such as BLEU or accuracy, if a run has one), learning rate and speed.
+For a classifier, each text counts as one target token. Each run has the same color in all panels, from the
+color-blind-safe palette of Okabe and Ito (2008). Curves can also be drawn while a run is still training.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headway.inspection.picture_files import COLORS, DASHES, PLOT_STYLE, figure_
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
-# Development scores (higher is better). The curve shows the first of these scores that a run has. A run has a score
-# before BLEU only if it selects the best model.
+# Development scores (higher is better). The curve shows the first of these scores that a run has. A run records a score
+# listed before BLEU only if it selects the best model by this score.
 _METRICS = ("chrF2", "exact match", "BLEU", "accuracy")
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
 _STYLE: dict[str, Any] = {**PLOT_STYLE, "font.size": 9, "axes.titlesize": 10}
@@ -45,7 +45,7 @@ class Points:
 class Curves:
     """The recorded metrics of one run.
 
-    ``train_loss`` includes label smoothing and dropout, ``dev_loss`` does not; both are in nats per target token.
+    ``train_loss`` includes label smoothing and dropout; ``dev_loss`` does not. Both are in nats per target token.
     ``score`` contains the values of ``metric``. ``dev_loss`` and ``score`` may be empty. ``speed`` is in target tokens
     per second of training.
     """
@@ -61,9 +61,9 @@ class Curves:
 
 
 def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> list[Path]:
-    """Draw the curves of ``runs`` to one picture file, which is written completely or not at all.
+    """Draw the curves of ``runs`` to a single picture file, which is written completely or not at all.
 
-    Returns the runs that were left out because they have no training step yet.
+    Returns the runs that were left out because no training step has been recorded yet.
 
     Args:
         runs: Run folders.
@@ -72,20 +72,20 @@ def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> 
 
     Raises:
         ConfigError: There is no run, or the file format or axis is not supported.
-        DataError: A folder contains no records or damaged ones, or no run has a training step yet.
+        DataError: A folder contains no records or damaged records, or no run has recorded a training step yet.
     """
     if not runs:
-        raise ConfigError("no run to draw; give one or more run folders, such as runs/NAME")
+        raise ConfigError("no run to draw; pass one or more run folders, such as runs/NAME")
     picture_format(output)
     unique = len({run.resolve().name for run in runs}) == len(runs)
     begun = [run for run in runs if any(record["kind"] == "train" for record in _records(run / "metrics.jsonl"))]
     curves = [read_curves(run, run.resolve().name if unique else str(run), x_axis) for run in begun or runs]
-    save_picture(figure(curves, x_axis), output)
+    save_picture(plot_curves(curves, x_axis), output)
     return [run for run in runs if run not in begun]
 
 
 def read_curves(run: Path, name: str, x_axis: str) -> Curves:
-    """Read the curves of the run folder ``run``; ``name`` labels them, and ``x_axis`` selects the x axis."""
+    """Read the curves of the run folder ``run``. ``name`` is their label, and ``x_axis`` selects the x axis."""
     path = run / "metrics.jsonl"
     records = _records(path)
     train = [record for record in records if record["kind"] == "train"]
@@ -115,7 +115,7 @@ def read_curves(run: Path, name: str, x_axis: str) -> Curves:
 
 
 def _axis(train: list[dict[str, Any]], x: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return steps and their positions on the x axis; positions between two records are interpolated."""
+    """Return the recorded steps and their positions on the x axis, between which other steps are interpolated."""
     steps = np.array([0.0, *(record["step"] for record in train)])
     seconds = np.array([0.0, *(record["elapsed_s"] for record in train)])
     match x:
@@ -162,7 +162,7 @@ def _is_record(record: object) -> bool:
 
 
 @figure_style(_STYLE)
-def figure(curves: Sequence[Curves], x_axis: str) -> Figure:
+def plot_curves(curves: Sequence[Curves], x_axis: str) -> Figure:
     """Return the learning curves of some runs as one figure."""
     scored = dict.fromkeys(run.metric for run in curves if len(run.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
@@ -191,7 +191,7 @@ def figure(curves: Sequence[Curves], x_axis: str) -> Figure:
 
 
 def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
-    """Draw the training loss thin and pale, the development loss thick."""
+    """Draw the training loss as thin, pale lines and the development loss as thick lines."""
     has_dev = any(len(run.dev_loss.x) for run in curves)
     for run, (color, dash) in zip(curves, styles, strict=True):
         width, alpha = (1.0, 0.6) if has_dev else (1.6, 1.0)
@@ -243,7 +243,7 @@ def _label_best(panel: Axes, points: Sequence[Points], styles: Styles, best: Any
 
 
 def _apart(heights: list[float], gap: float) -> list[float]:
-    """Return the heights, raised where needed so that each is at least ``gap`` above the one below it."""
+    """Return the heights, raised where necessary so that each is at least ``gap`` above the next lower one."""
     order = np.argsort(heights, kind="stable")
     moved = list(heights)
     for below, above in pairwise(order):
@@ -252,7 +252,7 @@ def _apart(heights: list[float], gap: float) -> list[float]:
 
 
 def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> None:
-    """Show a single run's name in the title or several names in a legend, and below how scores were computed."""
+    """Show the name of a single run in the title, or several names in a legend. Write the scores' signatures below."""
     if len(curves) == 1:
         picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
     else:

@@ -9,7 +9,7 @@ import torch
 
 from headway.bundle import AnyBundle, build_without_initialization, load_outline
 from headway.config import spelling_hint
-from headway.diagrams.draw import Level, draw, with_caption
+from headway.diagrams.draw import Level, add_caption, draw
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.svg import to_svg
 from headway.errors import ConfigError
@@ -19,18 +19,18 @@ from headway.models.registry import ARCHITECTURES
 from headway.storage import atomic_write_text
 from headway.tasks import load_recipe
 
-_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # sizes for presets; the vocabulary size is that of section 5.1 of the paper
+_VOCAB_SIZE, _NUM_CLASSES = 37_000, 2  # sizes for presets; the vocabulary size is from section 5.1 of the paper
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """A drawing of an architecture, which notebooks display.
+    """A drawing of an architecture. Notebooks display it.
 
     Attributes:
-        svg: The drawing as an SVG file.
-        title: What is drawn.
-        caption: The number of weights, the sizes, and the options that do not have their defaults.
-        description: The drawing in words.
+        svg: The content of the SVG file.
+        title: One line that describes what is drawn.
+        caption: The number of weights, the sizes, and the options that differ from their defaults.
+        description: The text of the drawing, for people who cannot see it.
     """
 
     svg: str
@@ -60,16 +60,16 @@ def diagram(
     """Draw the architecture of a model from its own configuration.
 
     Args:
-        what: A model folder or the name of a model on the Hugging Face Hub (``hf:NAME``), a recipe, a preset with its
-            kind of model (``transformer:base``), or a model.
+        what: A model folder, the name of a model on the Hugging Face Hub (``hf:NAME``), a recipe, a preset preceded by
+            its kind of model (``transformer:base``), or a model.
         level: "model" (blocks, as in figure 1 of the paper), "block" (each step of a block), "cell" (the equations of a
             recurrent layer) or "attention" (the steps of attention, as in figure 2, and its inputs and masks).
-        shapes: Whether to write shapes beside arrows and numbers of weights in boxes.
-        text: Text that the model, given as a folder, reads. The level "model" is then unrolled over its tokens, and the
+        shapes: Whether to write tensor shapes beside arrows and numbers of weights in boxes.
+        text: Input text for a model folder. The level "model" then draws the model over the text's tokens, and the
             level "attention" shows the numbers of one head.
 
     Raises:
-        ConfigError: ``what`` does not exist, or the model has no such level.
+        ConfigError: ``what`` does not exist, or the model does not support the level.
         BundleError: A model folder is damaged.
     """
     if not isinstance(what, Model):
@@ -87,9 +87,9 @@ def diagram(
 
 
 def _finished(drawing: Drawing, note: str = "") -> Diagram:
-    """Return a drawing as a diagram. ``note`` is added to its caption."""
+    """Convert a drawing to a diagram. ``note`` is appended to its caption."""
     drawing.caption += note
-    return Diagram(to_svg(with_caption(drawing)), drawing.title, drawing.caption, drawing.description())
+    return Diagram(to_svg(add_caption(drawing)), drawing.title, drawing.caption, drawing.description())
 
 
 def check_output_format(path: Path) -> None:
@@ -99,7 +99,7 @@ def check_output_format(path: Path) -> None:
 
 
 def _outline(what: Path | Model) -> tuple[Model, str]:
-    """Return the model to draw, whose weights may be on the meta device, and a note about its sizes."""
+    """Return the model to draw, which may be on the meta device, and a note about its sizes."""
     if isinstance(what, Model):
         return what, ""
     if what.is_dir():
@@ -118,7 +118,7 @@ def _outline(what: Path | Model) -> tuple[Model, str]:
 
 
 def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
-    """Return a model for a vocabulary of this size, and a note about the size."""
+    """Build a model on the meta device. Return it and a note about its vocabulary size."""
     labels = ARCHITECTURES[config.kind].capability == "labels"
     classes = f" and {_NUM_CLASSES} classes" if labels else ""
     with torch.device("meta"):
@@ -126,8 +126,8 @@ def _built(config: ArchitectureConfig, vocab_size: int) -> tuple[Model, str]:
     return model, f" The weights are those for a vocabulary of {vocab_size:,} tokens{classes}."
 
 
-def outline_of(bundle: AnyBundle) -> Model:
-    """Return the model of a bundle in its plain form, without weights, whatever form the model has in memory."""
+def build_outline(bundle: AnyBundle) -> Model:
+    """Build a bundle's model in its plain form on the meta device, whatever its optimized form in memory."""
     source, *target = (tokenizer.vocab_size for tokenizer in bundle.tokenizers.values())
     with torch.device("meta"):
         return build_without_initialization(bundle.model.config, source, len(bundle.labels) or (*target, source)[0])

@@ -1,4 +1,4 @@
-"""Drawings of what a model does with a text: unrolled over its tokens, or the numbers of one attention head."""
+"""Draw what a model does with a text: the model over the text's tokens, or the numbers of one attention head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.bundle import load_bundle
-from headway.diagrams.draw import Level, describe_options, draw_tokens, name_of
+from headway.diagrams.draw import Level, architecture_name, describe_options, draw_tokens
 from headway.diagrams.drawing import Drawing
 from headway.diagrams.head import draw_head
 from headway.diagrams.head_input import first_attention
@@ -19,7 +19,7 @@ from headway.text.base import BOS, EOS
 
 
 def draw_text(folder: Path, text: str, level: Level) -> Drawing:
-    """Return the drawing of a model that reads ``text``.
+    """Return the drawing of a model with the input ``text``.
 
     Raises:
         HeadwayError: The text is blank or too long, or the level cannot show a text.
@@ -27,7 +27,7 @@ def draw_text(folder: Path, text: str, level: Level) -> Drawing:
     if level not in ("model", "attention"):
         raise ConfigError(f"level = {level!r} cannot show a text; choose model or attention, or leave out the text")
     bundle = load_bundle(folder)
-    drawing = Drawing(f"{name_of(bundle.model)}: “{text}”")
+    drawing = Drawing(f"{architecture_name(bundle.model)}: “{text}”")
     if level == "attention":
         _draw_head(bundle, text, drawing)
     else:
@@ -50,7 +50,7 @@ def _tokens(seen: Inspection) -> Tokens:
 
 
 def _draw_head(bundle: Any, text: str, drawing: Drawing) -> None:
-    """Draw the first head of the first block, in an encoder-decoder that of the encoder."""
+    """Draw the first head of the first block; in an encoder-decoder, of the encoder's first block."""
     tokenizer = bundle.tokenizers["source"]
     ids = tokenizer.encode(bundle.normalized(text))
     match bundle.capability:

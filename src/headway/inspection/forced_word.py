@@ -1,7 +1,7 @@
 """Why not this word? Force a word at a position in a translation, and measure its cost.
 
-Beam search is forced to start with the words before the position, followed by the given word, and completes the
-translation. Both translations are then scored with teacher forcing. The cost is the difference of their
+Beam search is forced to begin with the words before the position and the given word, and then completes the
+translation. Both translations are scored with teacher forcing. The cost is the difference between their
 log-probabilities.
 """
 
@@ -19,7 +19,7 @@ from headway.predict import Source, Translator
 
 @dataclass(frozen=True)
 class ForcedWord:
-    """A translation, and the alternative that results from forcing a word.
+    """A translation, and an alternative translation with a forced word.
 
     Attributes:
         original: The translation to compare with.
@@ -31,7 +31,8 @@ class ForcedWord:
 
     @property
     def cost(self) -> float:
-        """The log-probability that the word costs, in nats. Negative if the search has missed a better translation."""
+        """The decrease in log-probability due to the word, in nats. Negative if the search missed a better
+        translation."""
         return self.original.log_probability - self.with_word.log_probability
 
 
@@ -49,20 +50,20 @@ def force_word(
     """Force a word at a position in a translation.
 
     Args:
-        translator: The translator.
-        source: The source. It must be short enough for the model to read in one part.
+        translator: The translator whose search is forced.
+        source: The source text. It must be short enough to be translated without splitting it.
         prefix: The translation before the position, including the white space before the word.
         word: The text to force: one or several words, or the beginning of a word.
         translation: The translation to compare with. None means the model's own.
-        options: The options of the search.
+        options: Options of both searches.
         target_language: The language to translate into, if the model has several.
         source_language: The language of the source, for imported models that need it.
 
     Raises:
-        HeadwayError: A text is blank or too long, or the model cannot write the word.
+        HeadwayError: A text is blank or too long, or the model cannot generate the word.
     """
     if not word.strip():
-        raise DataError("the word is blank: there is nothing to force; give a word")
+        raise DataError("the word is blank: there is nothing to force; pass a word")
     begun = Source(source, prefix=prefix + word)
     forced = translator.translate(
         begun, options, target_language=target_language, source_language=source_language, protect=False

@@ -27,7 +27,7 @@ def render_html(
     """Return the HTML page of an inspection.
 
     ``kind``, ``layer`` and ``head`` select the map that is shown first, as in :meth:`Inspection.select_map`. If the
-    text is longer than :data:`MAX_DRAWN_TOKENS` tokens, the page omits the attention and shows a note.
+    text has more than :data:`MAX_DRAWN_TOKENS` tokens, the page shows a note instead of the attention.
 
     Raises:
         ConfigError: There is no such attention, layer or head.
@@ -47,9 +47,9 @@ def render_html(
 
 
 def _joined_modules(*names: str) -> str:
-    """Return modules as one script, because a page without other files can import nothing.
+    """Return JavaScript modules as a single script, because a self-contained page cannot import files.
 
-    Imports and the word ``export`` are left out, so a name must have the same meaning in all modules.
+    Imports and the keyword ``export`` are removed, so a name must have the same meaning in all modules.
     """
     text = "\n".join(_asset(name) for name in names)
     return re.sub(r"^(import .*;\n|export (?=const|function|class))", "", text, flags=re.MULTILINE)

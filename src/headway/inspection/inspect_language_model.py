@@ -1,8 +1,8 @@
-"""Inspect a language model: one pass over a prompt and its continuation, in which the attention is recorded.
+"""Inspect a language model: record the attention in a single pass over a prompt and its continuation.
 
-Position t reads the tokens before it and predicts the token at t, from BOS on. Row t of the attention is therefore the
-attention with which token t was predicted, as in the decoder of a translation model. BOS is read as in scoring, even if
-the tokenizer of an imported model puts nothing before a prompt.
+The token at position t is predicted from BOS and the tokens before it. Row t of the attention is therefore the
+attention with which token t was predicted, as in the decoder of a translation model. The input begins with BOS as in
+scoring, even if the tokenizer of an imported model puts nothing before a prompt.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def inspect_language_model(
     Args:
         language_model: The language model.
         prompt: The beginning of the text. It may be empty if there is a continuation.
-        continuation: The rest of the text. None means the model's own: its most probable token at each step.
+        continuation: The rest of the text. None means the model's own continuation, which takes the most probable token
+            at each step.
         name: The model's name, for titles.
         alternatives: Number of most probable tokens to list at each position.
-        max_new_tokens: Maximum length of the model's own continuation. 0 inspects the prompt alone.
+        max_new_tokens: Maximum length of the model's own continuation. 0 inspects only the prompt.
 
     Raises:
         HeadwayError: The text is empty or too long, or an option is out of range.
@@ -57,7 +58,7 @@ def inspect_language_model(
             new_ids, continuation = generated.ids, generated.text
     predicted = [*prompt_ids, *new_ids, EOS]
     if len(predicted) == 1:
-        raise DataError("the text is empty: there is nothing to inspect; give a text")
+        raise DataError("the text is empty: there is nothing to inspect; pass a text")
     model = bundle.model
     if model.max_length is not None and len(predicted) > model.max_length:
         raise LengthError(

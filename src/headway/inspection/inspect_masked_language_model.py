@@ -1,8 +1,8 @@
-"""Inspect a masked language model: the attention over a text, and the prediction of each hidden token.
+"""Inspect a masked language model: its attention over a text, and its prediction for each hidden token.
 
-In a text with [MASK], all masks are hidden at once, and the attention is that of the same pass. In a text without one,
-each token is hidden in turn, as in scoring, so that it is predicted from all others; the attention is that of a pass in
-which nothing is hidden.
+In a text with [MASK], all masks are predicted in a single pass, in which the attention is recorded. In a text without
+[MASK], each token is hidden in turn, as in scoring, so that it is predicted from all others; the attention is recorded
+in a separate pass in which nothing is hidden.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def inspect_masked_language_model(
     """Return the attention and the predictions of a masked language model for a text.
 
     Args:
-        masked_language_model: The model.
+        masked_language_model: The masked language model.
         text: The text, with or without [MASK].
         name: The model's name, for titles.
         alternatives: Number of most probable tokens to list for each hidden token.
@@ -41,7 +41,7 @@ def inspect_masked_language_model(
     model, tokenizer = bundle.model, bundle.tokenizer
     ids = masked_language_model.encode(text)
     if len(ids) == 2:  # BOS and EOS
-        raise DataError("the text is empty: there is nothing to inspect; give a text")
+        raise DataError("the text is empty: there is nothing to inspect; pass a text")
     check_attention_size(model, len(ids))
     with capture(model) as seen:
         model.hidden(torch.tensor([ids], device=masked_language_model.device))

@@ -1,6 +1,6 @@
-"""Inspect a model with one call, and write the result as a page, a picture, JSON or the lines of a trace.
+"""Inspect any model, and write the result as a page, a picture, JSON or a decoding trace.
 
-If the last block of a classifier computes only one position, from which the label is predicted, its attention acts as
+If the last block of a classifier computes only the position from which the label is predicted, its attention acts as
 pooling: it shows how much each token contributes to the vector at that position.
 
 from headway.inspection.inspect_text import inspect, write_inspection
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from headway.errors import BundleError, ConfigError
-from headway.inspection.attention_plots import figure
+from headway.inspection.attention_plots import plot_inspection
 from headway.inspection.capture import CapturedMap, Kind, capture
 from headway.inspection.html_page import render_html
 from headway.inspection.inspect_language_model import DEFAULT_NEW_TOKENS, inspect_language_model
@@ -51,10 +51,10 @@ def inspect(
 
     Args:
         model: A model from ``headway.load``.
-        source: A text that the model can read at once, without splitting it; for a language model, the prompt; for a
-            masked language model, a text with or without [MASK].
+        source: A text that the model can process without splitting it; for a language model, the prompt; for a masked
+            language model, a text with or without [MASK].
         target: The translation, the continuation of the prompt, or the label to explain. None means the model's own
-            prediction, and is the only choice for a masked language model.
+            prediction. It must be None for a masked language model.
         name: The model's name, for titles.
         alternatives: Number of most probable tokens to list at each target position. None means five.
         target_language: The language to translate into, if the model has several.
@@ -110,7 +110,8 @@ def inspect(
 def inspect_classification(
     classifier: Classifier, text: str, label: str | None = None, *, name: str = "model"
 ) -> Inspection:
-    """Return what the model attends to in ``text``, and which tokens support ``label``, by default the most probable.
+    """Return what the model attends to in ``text``, and which tokens support ``label`` (default: the most probable
+    label).
 
     Raises:
         HeadwayError: The text is blank or has too many attention weights, or the model has no such label.
@@ -143,7 +144,7 @@ def inspect_classification(
 
 
 def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
-    """Return the map of the first ``count`` tokens, which are not padding."""
+    """Return the attention map of the first ``count`` tokens, which are not padding."""
     one = each.weights.size(2) == 1 and kind == "encoder" and count > 1
     layer = 1 if one else each.layer
     weights = each.weights[0, :, :count, :count]
@@ -151,7 +152,7 @@ def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
 
 
 def check_output_format(output: Path) -> None:
-    """Raise ConfigError if :func:`write_inspection` does not support the ending of the file name."""
+    """Raise ConfigError if :func:`write_inspection` does not support the file name's extension."""
     known = (".html", *PICTURE_FORMATS, ".txt", ".json")
     if output.suffix.lower() not in known:
         raise ConfigError(
@@ -163,14 +164,14 @@ def check_output_format(output: Path) -> None:
 def write_inspection(
     inspection: Inspection, output: Path, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> None:
-    """Write an inspection as a page, a picture, a trace or JSON, depending on the file name's ending.
+    """Write an inspection as a page, a picture, a trace or JSON, depending on the file name's extension.
 
     The file is written completely or not at all. ``kind``, ``layer`` and ``head`` (counted from 1, or negative from the
     end) select the map that a page shows first and a picture enlarges, and the maps that the JSON contains.
 
     Raises:
-        ConfigError: There is no such attention, the ending is not supported, or a model that does not decode step by
-            step is written as a trace.
+        ConfigError: There is no such attention, the extension is not supported, or a trace is requested for a model
+            that does not decode step by step.
         LengthError: The text is too long for a picture.
     """
     check_output_format(output)
@@ -180,7 +181,7 @@ def write_inspection(
         name = "Translation" if inspection.prompt_length is None else "Continuation"
         return atomic_write_text(output, f"{decoding_trace(inspection)}\n{name}: {inspection.target}\n")
     if output.suffix.lower() in PICTURE_FORMATS:
-        return save_picture(figure(inspection, kind=kind, layer=layer, head=head), output)
+        return save_picture(plot_inspection(inspection, kind=kind, layer=layer, head=head), output)
     if output.suffix.lower() == ".html":
         text = render_html(inspection, kind, layer, head)
     else:

@@ -1,7 +1,8 @@
-"""Inspect a translation model: one pass over source and target, in which the attention is recorded.
+"""Inspect a translation model: record the attention in a single pass over source and target.
 
-The target, given or found by beam search, is read with teacher forcing: position t reads the tokens before it and
-predicts the token at t. Row t of a decoder's attention is therefore the attention with which token t was predicted.
+The target, which is given or found by beam search, is predicted with teacher forcing: the token at position t is
+predicted from the target tokens before it. Row t of a decoder's attention is therefore the attention with which token t
+was predicted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def inspect_translation(
 
     Args:
         translator: The translator. In an ensemble, only the first model is inspected.
-        source: A text that the model can read at once, without splitting it.
+        source: A text that the model can process without splitting it.
         target: A translation of the source. None means the model's own translation.
         name: The model's name, for titles.
         options: Search options for the model's own translation.
@@ -107,14 +108,14 @@ def inspect_translation(
 
 
 def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> list[int]:
-    """Encode a source. Raise an error if it is blank or would have to be split."""
+    """Encode a source. Raise an error if the source is blank or would have to be split."""
     if not source.strip():
-        raise DataError("the source is blank: there is nothing to inspect; give a text")
+        raise DataError("the source is blank: there is nothing to inspect; pass a text")
     ids = translator.bundle.source_tokenizer.encode(translator.bundle.normalized(source))
     length, most = len(ids) + special.source_overhead, translator.max_source_tokens
     if length > most:
         raise LengthError(
-            f"a source of {length} tokens is longer than the {most} that this model reads at once (it would be "
+            f"a source of {length} tokens is longer than the {most} that this model can process (it would be "
             "translated in parts); inspect its sentences one by one"
         )
     return ids

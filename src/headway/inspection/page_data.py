@@ -1,7 +1,7 @@
-"""The JSON data of an inspection for the pages of ``headway inspect`` and of the service.
+"""The JSON data of an inspection, for the pages of ``headway inspect`` and of the service.
 
-Attention weights are integers from 0 to ``max_weight``, as bytes in base 64: two bytes each, the lower one first, or
-one byte each if ``max_weight`` is at most 255. Tokens are in a visible form; see
+Attention weights are integers from 0 to ``max_weight``, encoded as base64: two bytes each (little-endian), or one byte
+each if ``max_weight`` is at most 255. Invisible characters in tokens are replaced by visible ones; see
 :mod:`headway.text.visible_tokens`.
 """
 
@@ -22,20 +22,19 @@ from headway.text.visible_tokens import make_visible
 if TYPE_CHECKING:
     from headway.inspection.results import AttentionMap, Inspection, Side
 
-MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
-PAGE_WEIGHT = 65_535  # integer that represents weight 1 in files, whose size matters little
-SMALL_WEIGHT = 255  # integer that represents weight 1 in replies: steps of 0.4 %, half the size
+MAX_DRAWN_TOKENS = 200  # for each side; longer texts would be illegible in a picture and slow in a page
+PAGE_MAX_WEIGHT = 65_535  # integer that represents a weight of 1 in files, whose size is not critical
+REPLY_MAX_WEIGHT = 255  # integer that represents a weight of 1 in replies: half the size, in steps of 0.4 %
 
 
-def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str, Any]:
-    """Return the values of an inspection.
+def page_data(inspection: Inspection, max_weight: int = PAGE_MAX_WEIGHT) -> dict[str, Any]:
+    """Return the values of an inspection as JSON data.
 
-    If the text is longer than :data:`MAX_DRAWN_TOKENS` tokens, ``kinds`` is missing, and ``omitted`` contains the
-    reason.
+    If the text has more than :data:`MAX_DRAWN_TOKENS` tokens, ``kinds`` is empty, and ``omitted`` contains the reason.
 
     Args:
-        inspection: The inspection.
-        max_weight: The integer that an attention weight of 1 becomes.
+        inspection: The inspection to convert.
+        max_weight: The integer that represents an attention weight of 1.
     """
     target = inspection.target or ""
     texts: dict[Side, str] = {"source": inspection.source, "input": target, "target": target, "text": ""}
@@ -52,7 +51,7 @@ def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str
         "omitted": None if drawn else omission,
         "sides": {side: [make_visible(token) for token in inspection.tokens(side)] for side in texts},
         "right_to_left": {side: is_right_to_left(text) for side, text in texts.items()},
-        "steps": [step_data(step) for step in inspection.steps],
+        "steps": [predicted_token_data(step) for step in inspection.steps],
         "max_weight": max_weight,
         "kinds": [_kind(kind, inspection, max_weight) for kind in inspection.kinds] if drawn else [],
         "labels": None if inspection.labels is None else list(inspection.labels.items()),
@@ -66,8 +65,8 @@ def is_right_to_left(text: str) -> bool:
     return sum(direction in ("R", "AL") for direction in directions) > directions.count("L")
 
 
-def step_data(step: PredictedToken) -> dict[str, Any]:
-    """Return the values of a predicted token. ``choices`` is the exponential of the entropy."""
+def predicted_token_data(step: PredictedToken) -> dict[str, Any]:
+    """Return the values of a predicted token as JSON data. ``choices`` is the exponential of the entropy."""
     return {
         "token": step.token,
         "probability": math.exp(step.log_probability),
@@ -89,4 +88,4 @@ def _kind(kind: Kind, inspection: Inspection, max_weight: int) -> dict[str, Any]
 
 def _packed(each: AttentionMap, max_weight: int) -> str:
     steps = (each.weights.clamp(0, 1) * max_weight).round().to(torch.int32).numpy()
-    return base64.b64encode(steps.astype("u1" if max_weight <= SMALL_WEIGHT else "<u2").tobytes()).decode("ascii")
+    return base64.b64encode(steps.astype("u1" if max_weight <= REPLY_MAX_WEIGHT else "<u2").tobytes()).decode("ascii")

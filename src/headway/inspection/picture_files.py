@@ -1,7 +1,7 @@
-"""Style, fonts and file formats of all pictures. Files are written completely or not at all.
+"""The style, fonts and file formats of all pictures. Files are written completely or not at all.
 
-The colors are those of Okabe and Ito (2008), which color-blind people can distinguish. The same numbers give the same
-file, byte for byte: files contain no dates and no random names.
+The colors are from the palette of Okabe and Ito (2008), which color-blind people can distinguish. The same data give
+the same file, byte for byte, because files contain no dates and no random names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLOT_STYLE: dict[str, Any] = {
     "grid.color": "#E3E3E3",
     "grid.linewidth": 0.6,
 }
-"""Additional style settings of pictures with lines, bars or points, but not of heat maps."""
+"""Additional style settings for pictures with lines, bars or points, but not for heat maps."""
 
 _STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",
@@ -57,10 +57,10 @@ def figure_style(extra_settings: Mapping[str, Any] = MappingProxyType({})) -> It
 
 
 def picture_format(output: Path) -> str:
-    """Return the picture format for the ending of ``output``, such as "png" for ".png".
+    """Return the picture format for the extension of ``output``, such as "png" for ".png".
 
     Raises:
-        ConfigError: The ending is not a supported format.
+        ConfigError: The extension is not supported.
     """
     form = PICTURE_FORMATS.get(output.suffix.lower())
     if form is None:
@@ -69,15 +69,15 @@ def picture_format(output: Path) -> str:
 
 
 def save_picture(picture: Figure, output: Path) -> None:
-    """Write ``picture`` in the format of the file name's ending. The file is written completely or not at all.
+    """Write ``picture`` in the format of the file name's extension. The file is written completely or not at all.
 
     Raises:
-        ConfigError: The ending is not a supported format.
+        ConfigError: The extension is not supported.
     """
     form = picture_format(output)
     with figure_style(), atomic_write(output) as aside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from")  # font_families() has warned already
-        if picture.get_layout_engine() is not None:  # fix the layout, because a second pass would move things slightly
+        if picture.get_layout_engine() is not None:  # fix the layout, because another pass would move elements slightly
             picture.draw_without_rendering()
             picture.set_layout_engine("none")
         picture.savefig(aside, format=form, dpi=160, metadata=_UNDATED.get(form))
@@ -86,7 +86,7 @@ def save_picture(picture: Figure, output: Path) -> None:
 def font_families(text: str) -> list[str]:
     """Return font families that together cover ``text``: matplotlib's default, then installed fonts for the rest.
 
-    Warns about characters that no installed font covers, which are drawn as boxes.
+    Warns about characters that no installed font covers. They are drawn as boxes.
     """
     missing = {ord(character) for character in text} - _characters(font_manager.findfont(_DEFAULT_FONT))
     families = [_DEFAULT_FONT]
@@ -99,8 +99,8 @@ def font_families(text: str) -> list[str]:
             break
     if missing:
         warnings.warn(
-            f"no installed font contains {''.join(map(chr, sorted(missing)[:8]))!r}; such characters become boxes: "
-            "install a font for them (such as Noto), or write an .html page",
+            f"no installed font contains {''.join(map(chr, sorted(missing)[:8]))!r}; such characters are drawn as "
+            "boxes; install a font for them (such as Noto), or write an .html page",
             stacklevel=3,
         )
     return families

@@ -23,13 +23,15 @@ from headway.notebook_html import frame, heat_map, page, paragraph
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative, abbreviate
 
-MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
+MAX_WEIGHTS = 20_000_000  # maximum number of attention weights per text: 80 MB, or about 200 MB as JSON
 _DRAWN_HEADS = 16  # maximum number of heads per attention map in a notebook
 _DIGITS = 6  # number of decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
 Side = Literal["source", "input", "target", "text"]
-_KINDS: Mapping[Kind, tuple[str, Side, Side]] = {  # name, rows, columns; the most informative kind first
+_KINDS: Mapping[
+    Kind, tuple[str, Side, Side]
+] = {  # name, side of the rows, side of the columns; the most informative kind first
     "cross": ("Cross-attention", "target", "source"),
     "pooling": ("Attention pooling", "text", "source"),
     "encoder": ("Encoder self-attention", "source", "source"),
@@ -40,13 +42,13 @@ KIND_NAMES: Mapping[Kind, str] = {kind: name for kind, (name, _, _) in _KINDS.it
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The attention weights of one module, for all heads or one.
+    """The attention weights of one module, for all heads or a single head.
 
     Attributes:
         kind: "encoder" or "decoder" (self-attention), "cross" (target to source) or "pooling" (whole text to tokens).
         layer: Number of the layer, counted from 1.
         heads: Numbers of the heads, counted from 1.
-        weights: For each head, one row per query, which sums to 1.
+        weights: For each head, one row per query. Each row sums to 1.
         name: The name of the module in the model.
     """
 
@@ -58,7 +60,7 @@ class AttentionMap:
 
     @property
     def row_side(self) -> Side:
-        """The side whose tokens are the rows (queries). In a decoder, each row is a token being predicted."""
+        """The side whose tokens are the rows (queries). In a decoder, each row is a token that is being predicted."""
         return _KINDS[self.kind][1]
 
     @property
@@ -100,21 +102,23 @@ class Inspection:
         model: The model's name.
         architecture: The model's ``kind``, such as "transformer", "recurrent" or "classifier".
         source: The source text; the prompt of a language model.
-        source_tokens: Tokens of the source as the model reads them, including language codes and EOS.
+        source_tokens: Input tokens of the model for the source, including language codes and EOS.
         maps: The attention weights of every attention module; empty for a model without attention.
         target: The target text, or the continuation of a prompt; None for a classifier.
-        target_given: Whether the target was given. Otherwise it is the model's own translation or continuation.
+        target_given: Whether the target was passed by the caller. Otherwise it is the model's own translation or
+            continuation.
         steps: One entry per target token, and one for EOS. For a language model, the tokens of the prompt come first.
             For a masked language model, one entry per hidden token.
         alignment: (source token, target token) pairs, counted from 0 in ``source_tokens`` and ``steps``.
         alignment_layer: The layer whose mean attention gives the alignment, counted from 1.
         labels: A classifier's labels and their probabilities, most probable first.
-        attribution: A classifier's attribution of the requested label, by default the most probable.
-        prompt_length: Number of the first steps that are the prompt of a language model; None for other models.
+        attribution: A classifier's attribution of the requested label (default: the most probable label).
+        prompt_length: For a language model: the number of initial steps that belong to the prompt. None for other
+            models.
         hidden_positions: For a masked language model: the position in ``source_tokens`` of the token that each step
             predicts. ``target`` is then the text with the most probable token for each [MASK], or None if the text has
             none. None for other models.
-        truncated: Whether the end of the text was cut off because the text exceeds the model's maximum length.
+        truncated: Whether the text was truncated because it exceeds the model's maximum length.
     """
 
     model: str
@@ -145,7 +149,7 @@ class Inspection:
 
     @property
     def log_probability(self) -> float:
-        """Log-probability of the target given the source, in nats; forced tokens do not count.
+        """Log-probability of the target given the source, in nats, excluding forced tokens.
 
         For a masked language model, the sum of the log-probabilities of its steps.
         """
@@ -158,7 +162,7 @@ class Inspection:
         return tuple(kind for kind in _KINDS if kind in present)
 
     def tokens(self, side: Side) -> tuple[str, ...]:
-        """Return the tokens of a side of an attention map. "input" means the tokens that the decoder has read."""
+        """Return the tokens of a side of an attention map. "input" means the decoder's input tokens."""
         target = tuple(step.token for step in self.steps)
         match side:
             case "source":
@@ -171,7 +175,7 @@ class Inspection:
                 return ("<text>",)
 
     def longer_length(self) -> int:
-        """Return the length of the longer of source and target, in tokens."""
+        """Return the number of tokens of the source or the target, whichever is longer."""
         return max(len(self.source_tokens), len(self.steps))
 
     def maps_of_kind(self, kind: Kind) -> tuple[AttentionMap, ...]:
@@ -194,7 +198,9 @@ class Inspection:
             ConfigError: There is no such attention, layer or head.
         """
         if kind is None and not self.maps:
-            raise ConfigError(f"this {self.architecture} model has no attention to show; JSON has its probabilities")
+            raise ConfigError(
+                f"this {self.architecture} model has no attention to show; JSON contains its probabilities"
+            )
         maps = self.maps_of_kind(kind or self.kinds[0])
         layer_map = maps[_index("layer", layer, len(maps))]
         if head is None:
@@ -205,9 +211,10 @@ class Inspection:
         )
 
     def filter_maps(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
-        """Return a copy that contains only the maps of one kind, layer or head; arguments as in :meth:`select_map`.
+        """Return a copy that contains only the maps of one kind, layer or head. See :meth:`select_map` for the
+        arguments.
 
-        Without ``kind``, a layer or head is selected in each kind that has it.
+        If ``kind`` is None, the layer or head is selected in each kind that has it.
         """
         maps = self.maps if kind is None else self.maps_of_kind(kind)
         if layer is not None:
@@ -227,7 +234,7 @@ class Inspection:
         return replace(self, maps=maps)
 
     def as_json(self) -> str:
-        """Return everything as one JSON object; weights and probabilities are rounded to 6 decimals."""
+        """Return the inspection as a JSON object. Weights and probabilities are rounded to 6 decimals."""
         values = _rounded(asdict(replace(self, maps=())))
         values["maps"] = [
             {key: getattr(attention_map, key) for key in ("kind", "layer", "name", "heads")}
@@ -245,7 +252,7 @@ class Inspection:
 
     @classmethod
     def from_json(cls, text: str) -> Inspection:
-        """Return the inspection that :meth:`as_json` wrote as ``text``."""
+        """Return the inspection in ``text``, which :meth:`as_json` has returned."""
         try:
             values = json.loads(text)
             if (values.pop("format"), values.pop("version")) != (_FORMAT, _VERSION):

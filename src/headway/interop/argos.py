@@ -1,16 +1,17 @@
-"""Read the translation packages of Argos Translate (.argosmodel), which LibreTranslate uses, too.
+"""Read Argos Translate's translation packages (.argosmodel), which LibreTranslate also uses.
 
-A package is a zip archive of one folder, or the folder itself:
+A package is a zip archive of a folder, or the folder itself:
 
     metadata.json                          languages (from_code, to_code), type, target_prefix
     model/                                 a CTranslate2 folder
-    sentencepiece.model, or bpe.model      the tokenizer; bpe.model has the merges of subword-nmt, after Moses rules
+    sentencepiece.model, or bpe.model      the tokenizer; bpe.model has subword-nmt merges, applied after Moses rules
 
-Argos puts nothing around a source. If there is a ``target_prefix``, every translation begins with this token. It also
-splits texts into sentences with Stanza or MiniSBD, whose files Headway does not need: it splits texts itself.
+Argos adds no special tokens to a source. If there is a ``target_prefix``, every translation begins with this token.
+Argos also splits texts into sentences with Stanza or MiniSBD. Headway does not need their files, because it splits
+texts itself.
 
 Only the files that are needed are unpacked, into a temporary folder, under names that this module chooses. Their sizes
-are limited, and so is the factor by which the archive compresses them.
+and compression factors are limited.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from headway.interop.stored_vocabulary import StoredVocabulary
 from headway.text.base import TextTokenizer
 from headway.text.moses import END_OF_WORD, MosesTokenizer
 
-NAME = "Argos Translate"
+TOOLKIT_NAME = "Argos Translate"
 _MODEL, _SENTENCEPIECE, _BPE = "model", "sentencepiece.model", "bpe.model"
 _VOCABULARIES = ("shared_vocabulary", "source_vocabulary", "target_vocabulary")
 _SMALL_FILES = (
@@ -40,14 +41,14 @@ _SMALL_FILES = (
     *(f"{_MODEL}/{name}.{ending}" for name in _VOCABULARIES for ending in ("json", "txt")),
 )
 _WEIGHTS = f"{_MODEL}/model.bin"
-_MAX_SMALL, _MAX_WEIGHTS = 2**28, 2**36  # bytes
-_MAX_COMPRESSION, _COMPRESSION_FREE = 200, 2**20  # how many times a file over this size may be compressed
-_JOINER = "@@"  # of subword-nmt, at the end of pieces that are not the last of a word
+_MAX_SMALL, _MAX_WEIGHTS = 2**28, 2**36  # maximum file sizes in bytes
+_MAX_COMPRESSION, _COMPRESSION_FREE = 200, 2**20  # maximum compression factor of files larger than this many bytes
+_JOINER = "@@"  # subword-nmt's mark at the end of pieces that are not the last piece of a word
 
 
 @dataclass(frozen=True)
 class ArgosPackage:
-    """An unpacked package.
+    """An unpacked Argos Translate package.
 
     Attributes:
         folder: The folder with metadata.json.
@@ -68,18 +69,18 @@ class ArgosPackage:
 
 
 def is_argos(path: Path) -> bool:
-    """Return whether a path is a package, by its name or, for a folder, by its files."""
+    """Return whether a path is an Argos Translate package, judging by its name or, for a folder, by its files."""
     if path.is_dir():
         return (path / "metadata.json").is_file() and (path / _MODEL).is_dir()
     return path.suffix == ".argosmodel"
 
 
 @contextmanager
-def opened_package(path: Path) -> Iterator[ArgosPackage]:
+def open_package(path: Path) -> Iterator[ArgosPackage]:
     """Yield a package, unpacked into a temporary folder if it is an archive.
 
     Raises:
-        BundleError: The archive or a file in it is damaged, or the package does not translate.
+        BundleError: The archive or a file in it is damaged, or the package is not for translation.
     """
     if path.is_dir():
         yield _read_package(path)
@@ -95,21 +96,21 @@ def opened_package(path: Path) -> Iterator[ArgosPackage]:
 def _read_package(folder: Path) -> ArgosPackage:
     metadata = read_json(folder / "metadata.json")
     if metadata is None:
-        raise BundleError(f"{folder}: no metadata.json, which a package of {NAME} has")
+        raise BundleError(f"{folder}: no metadata.json; expected an {TOOLKIT_NAME} package")
     kind = metadata.get("type") or "translate"
     if kind != "translate":
-        raise BundleError(f"{folder}: a package of the type {kind!r} is not supported; supported: 'translate'")
+        raise BundleError(f"{folder}: packages of type {kind!r} are not supported; supported: 'translate'")
     languages = metadata.get("from_code"), metadata.get("to_code")
     prefix = metadata.get("target_prefix") or ""
     if not all(isinstance(language, str) and language for language in languages) or not isinstance(prefix, str):
-        raise BundleError(f"{folder}: metadata.json: expected from_code and to_code, the codes of its two languages")
+        raise BundleError(f"{folder}: metadata.json: expected from_code and to_code, the codes of the two languages")
     if not is_ctranslate2(folder / _MODEL):
-        raise BundleError(f"{folder}: no CTranslate2 model in the folder {_MODEL}, which a package of {NAME} has")
+        raise BundleError(f"{folder}: no CTranslate2 model in the folder {_MODEL}; expected an {TOOLKIT_NAME} package")
     return ArgosPackage(folder, str(languages[0]), str(languages[1]), prefix)
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Write the files of an archive that are needed to ``folder``."""
+    """Unpack the files that are needed from an archive to ``folder``."""
     try:
         with zipfile.ZipFile(path) as archive:
             root = _root(path, archive)
@@ -124,20 +125,20 @@ def _unpack(path: Path, folder: Path) -> None:
                 with archive.open(entry) as stored, target.open("wb") as file:
                     shutil.copyfileobj(stored, file, 2**20)
     except FileNotFoundError:
-        raise BundleError(f"{path}: no such file; expected a package of {NAME}") from None
+        raise BundleError(f"{path}: no such file; expected an {TOOLKIT_NAME} package") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise BundleError(f"{path}: not a package of {NAME}, or damaged ({error}); download it again") from None
+        raise BundleError(f"{path}: not an {TOOLKIT_NAME} package, or damaged ({error}); download it again") from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be unpacked ({error.strerror or error})") from None
 
 
 def _root(path: Path, archive: zipfile.ZipFile) -> str:
-    """Return the beginning of the names of the package's files: its folder, or nothing."""
+    """Return the prefix of the names of the package's files: the name of its folder, or an empty string."""
     metadata = [name for name in archive.namelist() if PurePosixPath(name).name == "metadata.json"]
     roots = [name.removesuffix("metadata.json") for name in metadata if name.count("/") <= 1 and "\\" not in name]
     if len(roots) != 1:
         what = "several files" if roots else "no file"
-        raise BundleError(f"{path}: {what} metadata.json in the archive; expected one, as in packages of {NAME}")
+        raise BundleError(f"{path}: {what} metadata.json in the archive; expected one, as in {TOOLKIT_NAME} packages")
     return roots[0]
 
 
@@ -145,13 +146,13 @@ def _check_size(path: Path, entry: zipfile.ZipInfo, limit: int) -> None:
     bomb = entry.file_size > _MAX_COMPRESSION * entry.compress_size + _COMPRESSION_FREE
     if entry.file_size > limit or bomb:
         raise BundleError(
-            f"{path}: {entry.filename} has {entry.file_size:,} bytes, stored in {entry.compress_size:,}; no file of a "
-            "package is so large"
+            f"{path}: {entry.filename} has {entry.file_size:,} bytes, compressed to {entry.compress_size:,}, which is "
+            "more than packages contain"
         )
 
 
 def read_package_tokenizers(package: ArgosPackage, model: CTranslate2Model) -> FolderTokenizers:
-    """Return the tokenizers of a package, and the special tokens around a text.
+    """Return the tokenizers of a package, and the special tokens that surround a text.
 
     Raises:
         BundleError: A file is missing or damaged.
@@ -183,25 +184,24 @@ def read_package_tokenizers(package: ArgosPackage, model: CTranslate2Model) -> F
 def _bpe_tokenizer(
     vocabulary: StoredVocabulary, merges: list[tuple[str, str]], language: str, origin: str
 ) -> MosesTokenizer:
-    """Return the tokenizer of one side. subword-nmt marks all pieces of a word but the last ("wo@@ rd"); Headway's
-    tokenizer marks the last ("wo", "rd</w>").
+    """Return the tokenizer of one side. subword-nmt marks all pieces of a word except the last ("wo@@ rd"); Headway's
+    tokenizer marks the last piece ("wo", "rd</w>").
     """
     order, tokens = vocabulary.order.order, vocabulary.ordered_tokens
     pieces = [token.removesuffix(_JOINER) if token.endswith(_JOINER) else f"{token}{END_OF_WORD}" for token in tokens]
-    reserved = [new for new, old in enumerate(order) if old in vocabulary.special or old >= len(vocabulary.tokens)]
+    reserved = [new for new, old in enumerate(order) if old in vocabulary.special_ids or old >= len(vocabulary.tokens)]
     return MosesTokenizer(language, merges, pieces, reserved, rules="argos", origin=origin)
 
 
 def _merges(path: Path) -> list[tuple[str, str]]:
-    """Read the merges of subword-nmt, version 0.2. Of equal pairs, the first counts."""
+    """Read subword-nmt merges, version 0.2. If a pair occurs twice, the second occurrence is ignored."""
     try:
         first, *lines = path.read_bytes().decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BundleError(f"{path}: cannot be read ({error}); download the package again") from None
     if not first.startswith("#version:") or first.split()[-1] != "0.2":
         raise BundleError(
-            f"{path}: begins with {first[:40]!r}; only merges of version 0.2 of subword-nmt are supported "
-            "(#version: 0.2)"
+            f"{path}: begins with {first[:40]!r}; only subword-nmt merges of version 0.2 are supported (#version: 0.2)"
         )
     merges: dict[tuple[str, str], None] = {}
     for number, line in enumerate(lines, start=2):

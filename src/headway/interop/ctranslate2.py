@@ -1,10 +1,10 @@
 """Export to CTranslate2 (Klein et al., "The OpenNMT Neural Machine Translation Toolkit: 2020 Edition", section 5)
 through CTranslate2's specification classes.
 
-A shortlist is written as the file vmap.txt, which ``translate_batch(use_vmap=True)`` reads. All sentences of a batch
-then share one list.
+A shortlist is written as the file vmap.txt, which is used by ``translate_batch(use_vmap=True)``. All sentences of a
+batch then share one list.
 
-Positions are stored as a table, so sinusoids of every layout and offset are exported exactly. The engine refuses
+Positions are stored as a table, so sinusoids of every layout and offset are exported exactly. The engine rejects
 sequences that are longer than the table. Vocabularies are lists of tokens in the order of ids.
 """
 
@@ -21,8 +21,16 @@ from headway.bundle import Bundle, LanguageModelBundle
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, as_transformer, refuse_unsupported
-from headway.interop.tokenizer_exporting import token_names
+from headway.interop.supported import (
+    ANY,
+    COMMON_OPTIONS,
+    EQUAL_HEAD_WIDTHS,
+    GATE_ACTIVATIONS,
+    Supported,
+    refuse_unsupported,
+    require_transformer,
+)
+from headway.interop.tokenizer_exporting import unique_token_names
 from headway.models.decoder_only import DecoderOnly
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
@@ -35,8 +43,8 @@ _ACTIVATIONS = {
     "gelu_tanh": "GELUTanh",
     "silu": "SWISH",
     "sigmoid": "Sigmoid",
-}  # CTranslate2's names
-PARTS = {  # path in CTranslate2's specification of a layer: the block's modules whose weights are stacked there
+}  # Headway's names: CTranslate2's names
+BLOCK_PARTS = {  # path in CTranslate2's layer specification: the block's modules whose weights are stacked there
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
     "self_attention.layer_norm": ("attention_residual.norm",),
@@ -48,13 +56,17 @@ PARTS = {  # path in CTranslate2's specification of a layer: the block's modules
     "ffn.linear_1": ("feed_forward.outer",),
     "ffn.layer_norm": ("feed_forward_residual.norm",),
 }
-GATED_PARTS = {**PARTS, "ffn.linear_0": ("feed_forward.gate",), "ffn.linear_0_noact": ("feed_forward.inner",)}
+GATED_BLOCK_PARTS = {
+    **BLOCK_PARTS,
+    "ffn.linear_0": ("feed_forward.gate",),
+    "ffn.linear_0_noact": ("feed_forward.inner",),
+}
 SUPPORTED: Supported = {
-    **COMMON,
-    **EQUAL_HEADS,
+    **COMMON_OPTIONS,
+    **EQUAL_HEAD_WIDTHS,
     **dict.fromkeys(("max_length", "position_offset", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("norm_epsilon", "rotary_base", "rotary_fraction"), ANY),
-    "activation": ("relu", "gelu", "silu", *GATES),
+    "activation": ("relu", "gelu", "silu", *GATE_ACTIVATIONS),
     "norm": ("post", "pre"),
     "positions": ("sinusoidal", "learned", "rotary"),
     "sinusoid_layout": ("interleaved", "halves"),
@@ -63,12 +75,12 @@ SUPPORTED: Supported = {
 }
 
 
-LANGUAGE_MODEL: Supported = {
-    **COMMON,
+SUPPORTED_LANGUAGE_MODEL: Supported = {
+    **COMMON_OPTIONS,
     **dict.fromkeys(("max_length", "scale_embedding", "output_bias", "tie", "parallel", "norm_epsilon"), ANY),
     **dict.fromkeys(("num_kv_heads", "rotary_base", "rotary_fraction", "rotary_scaling", "qk_norm"), ANY),
     **dict.fromkeys(("d_key", "d_value"), ANY),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATES),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATE_ACTIVATIONS),
     "norm": ("post", "pre"),
     "norm_kind": ("layer", "rms"),
     "bias": ("all", "qkv", "none"),
@@ -77,8 +89,8 @@ LANGUAGE_MODEL: Supported = {
 """The option values that :func:`write_generator` supports."""
 
 
-def quantization_types() -> tuple[str, ...]:
-    """Return the data types in which the installed CTranslate2 can store weights."""
+def supported_quantization_types() -> tuple[str, ...]:
+    """Return the data types in which the installed version of CTranslate2 can store weights."""
     return tuple(_package().specs.model_spec.ACCEPTED_MODEL_TYPES)
 
 
@@ -94,10 +106,9 @@ def write_ctranslate2(
 
     Args:
         bundle: The model, trained by Headway or imported.
-        folder: An existing folder.
-        quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
-        max_positions: Number of rows of the sinusoid table, and so the length of the longest sequence that the engine
-            accepts.
+        folder: The folder to write to, which must exist.
+        quantization: Data type of the weight matrices, one of :func:`supported_quantization_types`. None means float32.
+        max_positions: Number of rows in the sinusoid table, which is the maximum sequence length of the engine.
         shortlist: The model's shortlist, if it has one.
 
     Raises:
@@ -106,14 +117,16 @@ def write_ctranslate2(
     """
     package = _package()
     _check_quantization(quantization)
-    model = as_transformer(bundle, "CTranslate2")
+    model = require_transformer(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED, __name__)
     options: dict[str, Any] = {
         "pre_norm": config.norm == "pre",
-        "activation": package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
+        "activation": package.specs.Activation[
+            _ACTIVATIONS[GATE_ACTIVATIONS.get(config.activation, config.activation)]
+        ],
         "layernorm_embedding": config.embedding_norm,
-        "ffn_glu": config.activation in GATES,
+        "ffn_glu": config.activation in GATE_ACTIVATIONS,
     }
     if config.positions == "rotary":
         width = config.d_model // config.num_heads
@@ -126,7 +139,7 @@ def write_ctranslate2(
     if config.norm_epsilon != type(config).model_fields["norm_epsilon"].default:
         spec.config.layer_norm_epsilon = config.norm_epsilon
     _copy_weights(model, spec, max_positions)
-    source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
+    source, target = unique_token_names(bundle.source_tokenizer), unique_token_names(bundle.target_tokenizer)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = target[BOS], target[EOS], target[UNK]
@@ -145,9 +158,9 @@ def write_generator(
 
     Args:
         bundle: The model, trained by Headway or imported.
-        folder: An existing folder.
-        quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
-        max_positions: Number of rows of a sinusoid table.
+        folder: The folder to write to, which must exist.
+        quantization: Data type of the weight matrices, one of :func:`supported_quantization_types`. None means float32.
+        max_positions: Number of rows in a sinusoid table.
 
     Raises:
         ConfigError: CTranslate2 does not support an option of the model, or the quantization is unknown.
@@ -160,11 +173,11 @@ def write_generator(
             f"model.kind = {model.config.kind!r} cannot be exported to CTranslate2; supported: decoder_only"
         )
     config = model.config
-    refuse_unsupported(config, "CTranslate2", LANGUAGE_MODEL, __name__)
+    refuse_unsupported(config, "CTranslate2", SUPPORTED_LANGUAGE_MODEL, __name__)
     scaling, width = config.rotary_scaling, config.d_key or config.d_model // config.num_heads
     if scaling is not None and scaling.kind != "linear":
         raise ConfigError(f"rotary_scaling = {scaling.kind!r} cannot be exported to CTranslate2; supported: linear")
-    if config.parallel and config.norm_kind == "rms":  # its norms of parallel sub-layers are always layer norms
+    if config.parallel and config.norm_kind == "rms":  # CTranslate2 always uses layer norm there
         raise ConfigError(
             "parallel = True with norm_kind = 'rms' cannot be exported to CTranslate2; supported: norm_kind = 'layer'"
         )
@@ -174,12 +187,12 @@ def write_generator(
             f"{name} = {getattr(config, name)} cannot be exported to CTranslate2; supported: the same width for keys "
             "and values"
         )
-    gated = config.activation in GATES
+    gated = config.activation in GATE_ACTIVATIONS
     spec = package.specs.TransformerDecoderModelSpec.from_config(
         config.decoder_layers,
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
+        activation=package.specs.Activation[_ACTIVATIONS[GATE_ACTIVATIONS.get(config.activation, config.activation)]],
         ffn_glu=gated,
         rms_norm=config.norm_kind == "rms",
         rotary_dim=round(width * config.rotary_fraction) if config.positions == "rotary" else None,
@@ -192,7 +205,7 @@ def write_generator(
         rotary_scaling_factor=1.0 if scaling is None else scaling.factor,
     )
     _copy_decoder_only(model, spec.decoder, max_positions)
-    names = token_names(bundle.tokenizer)
+    names = unique_token_names(bundle.tokenizer)
     spec.register_vocabulary(names)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = names[BOS], names[EOS], names[UNK]
     spec.config.layer_norm_epsilon = config.norm_epsilon
@@ -224,7 +237,7 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
         decoder.position_encodings.encodings = _position_table(model.positions, max_positions)
     if config.norm == "pre":
         fill(decoder.layer_norm, "decoder.norm")
-    parts = dict(GATED_PARTS if config.activation in GATES else PARTS)
+    parts = dict(GATED_BLOCK_PARTS if config.activation in GATE_ACTIVATIONS else BLOCK_PARTS)
     if config.parallel:
         parts["input_layer_norm"] = parts.pop("self_attention.layer_norm")
         parts["post_attention_layer_norm"] = parts.pop("ffn.layer_norm")
@@ -233,7 +246,7 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
     for index, layer in enumerate(decoder.layer):
         for path, modules in parts.items():
             names = [f"decoder.blocks.{index}.{module}" for module in modules]
-            if f"{names[0]}.weight" in weights:  # there is no cross-attention
+            if f"{names[0]}.weight" in weights:  # decoder-only models have no cross-attention
                 fill(_resolve(layer, path), *names)
     decoder.projection.weight = _copy(model.projection.weight)
     if model.projection.bias is not None:
@@ -241,15 +254,17 @@ def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> 
 
 
 def _check_quantization(quantization: str | None) -> None:
-    if quantization is not None and quantization not in quantization_types():
-        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantization_types())}")
+    if quantization is not None and quantization not in supported_quantization_types():
+        raise ConfigError(
+            f"unknown quantization {quantization!r}; {spelling_hint(quantization, supported_quantization_types())}"
+        )
 
 
 def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
     """Return one line per source token: the token, a tab, and its target tokens.
 
     A line with an empty source token lists the target tokens that are always allowed. Tokens whose names contain spaces
-    cannot be listed. They are special tokens, and the engine adds the ones that it needs.
+    cannot be listed. They are special tokens; the engine adds those that it needs.
     """
     rows = [("", shortlist.always_allowed), *zip(source, shortlist.translations, strict=True)]
     lines = []
@@ -280,7 +295,7 @@ def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
         else:
             part.weight, part.bias = stacked
 
-    parts = GATED_PARTS if model.config.activation in GATES else PARTS
+    parts = GATED_BLOCK_PARTS if model.config.activation in GATE_ACTIVATIONS else BLOCK_PARTS
     for side, stack, theirs in (("source", "encoder", spec.encoder), ("target", "decoder", spec.decoder)):
         embedding = getattr(model, f"{side}_embedding")
         embeddings = theirs.embeddings[0] if stack == "encoder" else theirs.embeddings
@@ -303,7 +318,7 @@ def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
 
 
 def _resolve(part: Any, path: str) -> Any:
-    """Return the member of a specification at a path such as ``self_attention.linear.0``."""
+    """Return the part of a specification at a path such as ``self_attention.linear.0``."""
     for name in path.split("."):
         part = part[int(name)] if name.isdigit() else getattr(part, name)
     return part

@@ -1,17 +1,18 @@
 """Import a Transformer from a CTranslate2 folder.
 
-    model.bin        the variables (:mod:`headway.interop.ctranslate2_variables`), and in them the options
+    model.bin        the variables (:mod:`headway.interop.ctranslate2_variables`), which contain the options
                      (:mod:`headway.interop.ctranslate2_options`)
     other files      vocabularies and special tokens (:mod:`headway.interop.ctranslate2_vocabularies`)
 
-Every variable must be known and every option is either applied or refused by name. Alignment heads are not needed:
-Headway chooses its own. Differences between the weights of the two toolkits that do not change the function:
+Every variable must be known, and every option is either applied or rejected with an error that names it. Alignment
+heads are not needed, because Headway chooses its own. The weights of the two toolkits differ as follows, without
+changing the function:
 
-- ``start_from_zero_embedding`` becomes a row of zeros for the begin symbol.
+- For ``start_from_zero_embedding``, the embedding of the begin symbol is a row of zeros.
 - Missing biases are zeros.
-- The sigmoid form of GELU, x * sigmoid(1.702 x), equals silu(1.702 x) / 1.702, so the weights before and after it are
-  scaled. So are the weights of queries with a scale of their own.
-- Rows of special tokens that a vocabulary does not have duplicate others. A bias keeps their probability at 0.
+- The sigmoid approximation of GELU, x * sigmoid(1.702 x), equals silu(1.702 x) / 1.702, so the weights before and after
+  it are scaled. Query weights with their own scale are also scaled.
+- The rows of special tokens that a vocabulary lacks duplicate other rows. A bias keeps their probability at 0.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from torch import Tensor
 
 from headway.bundle import build_without_initialization
 from headway.errors import BundleError
-from headway.interop.ctranslate2 import GATED_PARTS, PARTS
+from headway.interop.ctranslate2 import BLOCK_PARTS, GATED_BLOCK_PARTS
 from headway.interop.ctranslate2_options import (
-    HEADS,
+    DEFAULT_NUM_HEADS,
     SIDES,
     embeddings_name,
     is_gelu_sigmoid,
@@ -39,10 +40,10 @@ from headway.interop.ctranslate2_options import (
 )
 from headway.interop.ctranslate2_variables import StoredVariables
 from headway.interop.ctranslate2_vocabularies import TokenSettings, read_vocabularies, source_template
-from headway.interop.huggingface.importing import NEVER
-from headway.interop.huggingface.tensor_maps import copy_table, permute_heads, rotated_order
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
+from headway.interop.huggingface.tensor_maps import copy_table_rows, permute_heads, rotary_unit_order
 from headway.interop.stored_vocabulary import StoredVocabulary
-from headway.interop.supported import GATES
+from headway.interop.supported import GATE_ACTIVATIONS
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS
@@ -51,7 +52,7 @@ from headway.weights import named_weights, shapes_of
 
 _SPECIFICATION, _LAST_REVISION = "TransformerSpec", 7
 _GELU_SIGMOID = 1.702
-_WITHOUT_EFFECT = {  # variables that are not needed, in all versions
+_WITHOUT_EFFECT = {  # variables of all versions that do not affect the result
     *("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions", "scale_alibi"),
     *("multi_query_attention", "multiply_by_sqrt_depth"),
     *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens", "with_relative_position"),
@@ -63,12 +64,12 @@ class CTranslate2Model:
     """An imported model in evaluation mode, its vocabularies, and its special tokens.
 
     Attributes:
-        model: The model.
-        source_vocabulary: The source's vocabulary.
-        target_vocabulary: The target's vocabulary, the same object if both are shared.
-        token_template: The special tokens that CTranslate2 adds by itself, without languages.
+        model: The imported Transformer.
+        source_vocabulary: The source vocabulary.
+        target_vocabulary: The target vocabulary; the same object as ``source_vocabulary`` if it is shared.
+        token_template: The special tokens that CTranslate2 adds by itself, without language codes.
         version: The version of the binary format.
-        dtype: The type in which matrices were stored.
+        dtype: The data type in which the matrices were stored.
         starts_from_zero: Whether the first decoder embedding is zero, as in Marian.
     """
 
@@ -85,11 +86,11 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
     """Import the model of a CTranslate2 folder.
 
     Args:
-        folder: The folder.
-        start_token: The first decoder token of a model that leaves it to its user, such as a language code.
+        folder: The CTranslate2 folder.
+        start_token: The first decoder token, such as a language code, for models that let their user choose it.
 
     Raises:
-        BundleError: A file is missing or damaged, or Headway does not support an option. The message names it.
+        BundleError: A file is missing or damaged, or Headway does not support an option, which the message names.
     """
     variables = StoredVariables(folder / "model.bin")
     _check_specification(variables)
@@ -103,11 +104,11 @@ def import_ctranslate2_model(folder: Path, *, start_token: str | None = None) ->
     model = _build(variables, config, source, target, settings)
     _check_all_known(variables)
     dtype = str(variables.dtype("encoder/layer_0/self_attention/linear_0/weight")).removeprefix("torch.")
-    return CTranslate2Model(model, source, target, template, variables.version, dtype, settings.zero_start)
+    return CTranslate2Model(model, source, target, template, variables.version, dtype, settings.starts_from_zero)
 
 
 def is_ctranslate2(folder: Path) -> bool:
-    """Return whether a folder contains a CTranslate2 model, as its files show."""
+    """Return whether a folder contains a CTranslate2 model, judging by its files."""
     names = ("shared_vocabulary", "source_vocabulary", "target_vocabulary", "vocabulary")
     files = (folder / f"{name}.{ending}" for name in names for ending in ("json", "txt"))
     return (folder / "model.bin").is_file() and any(file.is_file() for file in files)
@@ -116,10 +117,10 @@ def is_ctranslate2(folder: Path) -> bool:
 def _check_specification(variables: StoredVariables) -> None:
     name = variables.specification
     if "Decoder" in name:
-        raise BundleError(f"{variables.path}: decoder-only models ({name}) of CTranslate2 are not supported")
-    if name not in (*HEADS, _SPECIFICATION):
+        raise BundleError(f"{variables.path}: CTranslate2's decoder-only models ({name}) are not supported")
+    if name not in (*DEFAULT_NUM_HEADS, _SPECIFICATION):
         raise BundleError(
-            f"{variables.path}: the specification {name!r} of CTranslate2 is not supported; supported: encoder-decoder "
+            f"{variables.path}: CTranslate2's specification {name!r} is not supported; supported: encoder-decoder "
             f"Transformers ({_SPECIFICATION}, TransformerBase, TransformerBig)"
         )
     if not 1 <= variables.revision <= _LAST_REVISION:
@@ -130,7 +131,7 @@ def _check_specification(variables: StoredVariables) -> None:
 
 
 def _name_of_revision_1(name: str) -> str:
-    """Return the present name of a variable of revision 1, whose names are those of OpenNMT-tf."""
+    """Return the current name of a variable of revision 1, which used OpenNMT-tf's names."""
     changes = {
         "transformer/": "",
         ":0": "",
@@ -150,12 +151,12 @@ def _name_of_revision_1(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A part of a variable that one weight of Headway's is copied from.
+    """The part of a variable from which one of Headway's weights is copied.
 
     Attributes:
-        name: The variable.
-        start: Its first row.
-        factor: A factor of the values.
+        name: The name of the variable.
+        start: The first row of the part.
+        factor: The factor by which the values are multiplied.
         optional: Whether the weight is zero if the variable is missing.
     """
 
@@ -172,7 +173,7 @@ def _build(
     target: StoredVocabulary,
     settings: TokenSettings,
 ) -> Transformer:
-    """Build the model and copy the weights, a part of one at a time."""
+    """Build the model and copy the weights, one part at a time."""
     tables = embeddings_name(variables, "encoder"), embeddings_name(variables, "decoder"), "decoder/projection/weight"
     tie = "none"
     if _are_equal(variables, tables[1], tables[2]):
@@ -195,7 +196,7 @@ def _build(
             if part.factor != 1:
                 weights[name].mul_(part.factor)
         if config.positions == "rotary" and is_rotated_in_halves(variables):
-            width = rotated_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
+            width = rotary_unit_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
             for name, weight in weights.items():
                 if re.search(r"\.attention\.(query|key)\.", name):
                     weight.copy_(permute_heads(width, weight))
@@ -203,7 +204,7 @@ def _build(
         names = ("source_embedding.weight", "target_embedding.weight", "projection.weight")
         for name, table, order in zip(names, tables, orders, strict=True):
             if name in weights:
-                copy_table(_rows_of(variables, table), order.order, weights[name])
+                copy_table_rows(_rows_of(variables, table), order.order, weights[name])
         _set_special_rows(variables, weights, target.order, settings)
     return model.eval()
 
@@ -215,13 +216,13 @@ def _rows_of(variables: StoredVariables, table: str) -> Callable[[slice], Tensor
 def _set_special_rows(
     variables: StoredVariables, weights: Mapping[str, Tensor], order: VocabularyOrder, settings: TokenSettings
 ) -> None:
-    """Set the output bias, and the embedding of the begin symbol if it is zero."""
+    """Set the output bias and, if the first decoder embedding is zero, the embedding of the begin symbol."""
     if (bias := weights.get("projection.bias")) is not None:
         bias.zero_()
         if "decoder/projection/bias" in variables:
             bias.copy_(variables.rows("decoder/projection/bias")[list(order.order)])
-        bias[list(order.duplicates)] = NEVER  # a duplicated row must not count twice in the softmax
-    if settings.zero_start:
+        bias[list(order.duplicates)] = NEVER_GENERATED_BIAS  # the softmax must not include duplicated rows
+    if settings.starts_from_zero:
         table = weights.get("target_embedding.weight", weights.get("source_embedding.weight"))
         assert table is not None
         table[BOS] = 0
@@ -243,9 +244,9 @@ def _are_equal(variables: StoredVariables, first: str, second: str) -> bool:
 
 
 def _stored_weights(variables: StoredVariables, config: TransformerConfig) -> dict[str, _Stored]:
-    """Return where each weight is stored, except embeddings, projection and its bias."""
+    """Return the location of each weight except the embeddings, the projection and its bias."""
     stored: dict[str, _Stored] = {}
-    parts = dict(GATED_PARTS if config.activation in GATES else PARTS)
+    parts = dict(GATED_BLOCK_PARTS if config.activation in GATE_ACTIVATIONS else BLOCK_PARTS)
     if config.qk_norm:
         for attention, module in (("self_attention", "attention"), ("attention", "cross_attention")):
             parts |= {f"{attention}.{name[0]}_norm": (f"{module}.{name}_norm",) for name in ("query", "key")}
@@ -274,7 +275,7 @@ def _stored_weights(variables: StoredVariables, config: TransformerConfig) -> di
 def _module(
     ours: str, theirs: str, start: int, factors: tuple[float, float], config: TransformerConfig
 ) -> dict[str, _Stored]:
-    """Return where weight and bias of one module are stored, a norm or a linear layer with ``factors`` of both."""
+    """Return the locations of the weight and bias of a norm or linear layer, and the ``factors`` to apply to them."""
     if ours.endswith("norm"):
         named = {f"{ours}.weight": _Stored(f"{theirs}/gamma")}
         if config.norm_kind == "layer" and not ours.endswith(("query_norm", "key_norm")):
@@ -288,7 +289,7 @@ def _module(
 
 
 def _rows(config: TransformerConfig, module: str) -> int:
-    """Return the number of rows of a module that is stored together with others."""
+    """Return the number of rows of a module that is stored in one variable with other modules."""
     width = config.d_key or config.d_model // config.num_heads
     heads = config.num_heads if module.endswith("query") else config.num_kv_heads or config.num_heads
     return width * heads
@@ -297,7 +298,7 @@ def _rows(config: TransformerConfig, module: str) -> int:
 def _factor(
     variables: StoredVariables, config: TransformerConfig, side: str, scope: str, module: str
 ) -> tuple[float, float]:
-    """Return the factors of a linear layer's weight and bias, for options that Headway expresses by weights."""
+    """Return the factors of a linear layer's weight and bias, for options that Headway folds into the weights."""
     if module.endswith(".query"):
         attention = "attention" if module.startswith("cross_") else "self_attention"
         scale = variables.scalar(f"{scope}/{attention}/queries_scale")
@@ -305,7 +306,7 @@ def _factor(
             factor = scale * math.sqrt(config.d_key or config.d_model // config.num_heads)
             return factor, factor
     if is_gelu_sigmoid(variables, side):
-        if module == ("feed_forward.gate" if config.activation in GATES else "feed_forward.inner"):
+        if module == ("feed_forward.gate" if config.activation in GATE_ACTIVATIONS else "feed_forward.inner"):
             return _GELU_SIGMOID, _GELU_SIGMOID
         if module == "feed_forward.outer":
             return 1 / _GELU_SIGMOID, 1.0
@@ -318,10 +319,10 @@ def _check_shapes(
     stored: Mapping[str, _Stored],
     tables: tuple[str, str, str],
 ) -> None:
-    """Raise :class:`BundleError` if a variable is missing or its shape does not fit the options of the model."""
+    """Raise :class:`BundleError` if a variable is missing or its shape does not match the options of the model."""
     required: dict[str, tuple[int, ...]] = {}
     for ours, part in stored.items():
-        if not part.optional or part.name in variables:  # several weights may be stored one after the other
+        if not part.optional or part.name in variables:  # a variable may contain several weights, one after the other
             end = part.start + expected[ours][0]
             required[part.name] = max(required.get(part.name, ()), (end, *expected[ours][1:]))
     for name, shape in required.items():
@@ -346,10 +347,10 @@ def _shape_error(variables: StoredVariables, name: str, expected: tuple[int, ...
 
 
 def _check_all_known(variables: StoredVariables) -> None:
-    """Raise :class:`BundleError` for a variable that was not used, unless it is known to have no effect."""
+    """Raise :class:`BundleError` for an unused variable, unless it is known to have no effect."""
     for name in variables.names:
         if name in variables.accessed or name.removesuffix("_scale") in variables.accessed:
             continue
         if name.rpartition("/")[2] in _WITHOUT_EFFECT:
             continue
-        raise BundleError(f"{variables.path}: unknown variable {name!r}, which this form of model does not have")
+        raise BundleError(f"{variables.path}: unknown variable {name!r}, which models with these options do not have")

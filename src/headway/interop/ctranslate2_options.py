@@ -1,10 +1,11 @@
-"""The options of a Transformer in a CTranslate2 folder, from its variables.
+"""Read the options of a Transformer in a CTranslate2 folder from its variables.
 
-Every option is either applied or refused by name. Differences between the two toolkits that need no change of weights:
+Every option is either applied or rejected with an error that names it. The following differences between the toolkits
+do not affect the weights:
 
-- Tables of positions that contain sinusoids become sinusoids without a maximum length. Other tables are learned
-  positions. A model without a table and without rotary positions has CTranslate2's own sinusoids.
-- Attributes were those of the whole model before revision 5 of the specification.
+- Position tables that contain sinusoids become sinusoids without a maximum length. Other tables are learned positions.
+  A model without a table and without rotary positions uses CTranslate2's own sinusoids.
+- Before revision 5 of the specification, attributes applied to the whole model.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import torch
 
 from headway.errors import BundleError
 from headway.interop.ctranslate2_variables import StoredVariables
-from headway.interop.supported import GATES
+from headway.interop.supported import GATE_ACTIVATIONS
 from headway.models.transformer import TransformerConfig
 from headway.nn.positions import sinusoids
 
-HEADS = {"": 8, "TransformerBase": 8, "TransformerBig": 16}  # before revision 3 of the specification
+DEFAULT_NUM_HEADS = {"": 8, "TransformerBase": 8, "TransformerBig": 16}  # before revision 3 of the specification
 SIDES: tuple[Literal["encoder", "decoder"], ...] = ("encoder", "decoder")
 _ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu", "gelu_sigmoid", "tanh", "sigmoid")
 _ROTARY = ("rotary_dim", "rotary_interleave", "rotary_base", "rotary_scaling_type", "rotary_scaling_factor")
-_REFUSED = {  # parts of names of variables: what they belong to
+_REFUSED = {  # parts of variable names: the unsupported feature that uses these variables
     "relative_position_": "relative positions of Shaw et al. (2018)",
     "relative_asymmetric_position_": "relative positions of Shaw et al. (2018)",
     "relative_left_max_position": "relative positions of Shaw et al. (2018)",
@@ -49,9 +50,10 @@ _REFUSED = {  # parts of names of variables: what they belong to
 
 
 def read_options(variables: StoredVariables, norm_epsilon: float | None) -> TransformerConfig:
-    """Return the options of the model. Encoder and decoder must have the same, except the number of layers.
+    """Return the options of the model. The encoder and the decoder must have the same options, except the number of
+    layers.
 
-    ``norm_epsilon`` is what config.json names, if it does.
+    ``norm_epsilon`` is the value in config.json, or None.
     """
     _refuse_known(variables)
     options: dict[str, Any] = {}
@@ -77,8 +79,8 @@ def _refuse_known(variables: StoredVariables) -> None:
         raise BundleError(f"{variables.path}: ALiBi positions are not supported (variable 'decoder/alibi')")
 
 
-def attribute(variables: StoredVariables, side: str, name: str, default: float) -> float:
-    """Return an attribute of a side, which was one of the whole model before revision 5."""
+def read_attribute(variables: StoredVariables, side: str, name: str, default: float) -> float:
+    """Return an attribute of a side. Before revision 5, it was an attribute of the whole model."""
     value = variables.scalar(f"{side}/{name}")
     value = variables.scalar(name) if value is None else value
     return default if value is None else value
@@ -90,13 +92,16 @@ def _side_options(variables: StoredVariables, side: str, norm_epsilon: float | N
     hidden = variables.shape(f"{first}/ffn/linear_0/weight")
     if len(table) != 2 or len(hidden) < 2 or not all((*table, *hidden)):
         raise BundleError(f"{path}: damaged (the embeddings have the shape {list(table)}); copy it again")
-    d_model, heads = table[1], int(attribute(variables, side, "num_heads", HEADS.get(variables.specification, 8)))
+    d_model, heads = (
+        table[1],
+        int(read_attribute(variables, side, "num_heads", DEFAULT_NUM_HEADS.get(variables.specification, 8))),
+    )
     if heads < 1 or d_model < 2 or (d_model % heads and f"{first}/self_attention/head_dim" not in variables):
         raise BundleError(f"{path}: {side}/num_heads = {heads} does not divide the width of embeddings, {d_model}")
     is_multi_query = variables.scalar(f"{side}/multi_query_attention")
     d_key = _of_all_layers(variables, side, "head_dim", d_model // heads)
     kv_heads = _of_all_layers(variables, side, "num_heads_kv", 1 if is_multi_query else heads)
-    pre_norm = bool(attribute(variables, side, "pre_norm", 1))
+    pre_norm = bool(read_attribute(variables, side, "pre_norm", 1))
     if pre_norm != (f"{side}/layer_norm/gamma" in variables):
         what = "without a norm after the last layer" if pre_norm else "with a norm after the last layer"
         raise BundleError(f"{path}: pre_norm = {str(pre_norm).lower()} {what} of the {side} is not supported")
@@ -119,7 +124,7 @@ def _side_options(variables: StoredVariables, side: str, norm_epsilon: float | N
 
 
 def _of_all_layers(variables: StoredVariables, side: str, name: str, default: int) -> int:
-    """Return an attribute that all attention layers of a side must have in common."""
+    """Return an attribute that must be the same in all attention layers of a side."""
     scopes = [f"{side}/layer_{layer}" for layer in range(_num_layers(variables, side))]
     values = {variables.scalar(f"{scope}/self_attention/{name}") for scope in scopes}
     if side == "decoder":
@@ -131,12 +136,12 @@ def _of_all_layers(variables: StoredVariables, side: str, name: str, default: in
 
 
 def _activation(variables: StoredVariables, side: str) -> str:
-    """Return the activation. GELU's sigmoid form is silu with scaled weights (:func:`is_gelu_sigmoid`)."""
-    number = int(attribute(variables, side, "activation", 0))
+    """Return the activation. GELU's sigmoid approximation is silu with scaled weights (:func:`is_gelu_sigmoid`)."""
+    number = int(read_attribute(variables, side, "activation", 0))
     name = _ACTIVATIONS[number] if 0 <= number < len(_ACTIVATIONS) else str(number)
     plain = "silu" if name == "gelu_sigmoid" else name
     if f"{side}/layer_0/ffn/linear_0_noact/weight" in variables:
-        gates = {function: gate for gate, function in GATES.items()}
+        gates = {function: gate for gate, function in GATE_ACTIVATIONS.items()}
         if plain not in gates:
             raise BundleError(f"{variables.path}: the activation {name} of a gate is not supported")
         return gates[plain]
@@ -146,7 +151,7 @@ def _activation(variables: StoredVariables, side: str) -> str:
 
 
 def _is_scaled(variables: StoredVariables, side: str, d_model: int) -> bool:
-    """Return whether embeddings are multiplied by sqrt(d_model). No other factor than 1 is supported."""
+    """Return whether embeddings are multiplied by sqrt(d_model). The only other factor that is supported is 1."""
     name = f"{side}/scale_embeddings"
     if name not in variables:
         name = f"{embeddings_name(variables, side).removesuffix('/weight')}/multiply_by_sqrt_depth"
@@ -177,13 +182,13 @@ def _num_layers(variables: StoredVariables, side: str) -> int:
 
 
 def embeddings_name(variables: StoredVariables, side: str) -> str:
-    """Return the name of a side's embeddings. Since revision 6, the encoder has a list of them."""
+    """Return the name of a side's embeddings. Since revision 6, the encoder has a list of embeddings."""
     listed = f"{side}/embeddings_0/weight"
     return listed if listed in variables else f"{side}/embeddings/weight"
 
 
 def _positions(variables: StoredVariables, d_model: int) -> dict[str, Any]:
-    """Return the options of positions. They are learned unless both sides have the same sinusoids."""
+    """Return the position options. Positions are learned unless both sides have the same sinusoids."""
     tables = [f"{side}/position_encodings/encodings" for side in SIDES]
     stored = [name in variables for name in tables]
     if any(f"{side}/layer_0/self_attention/rotary_dim" in variables for side in SIDES):
@@ -193,11 +198,11 @@ def _positions(variables: StoredVariables, d_model: int) -> dict[str, Any]:
             raise BundleError(f"{variables.path}: sinusoids need an even width of at least 4, but it is {d_model}")
         return {"sinusoid_layout": "halves", "sinusoid_spacing": "inclusive", "position_offset": 1}
     if stored != [True, True]:
-        raise BundleError(f"{variables.path}: only one side has a table of positions, which is not supported")
+        raise BundleError(f"{variables.path}: only one side has a position table, which is not supported")
     shapes = [variables.shape(name) for name in tables]
     if any(len(shape) != 2 or shape[0] < 2 or shape[1] != d_model for shape in shapes):
         raise BundleError(
-            f"{variables.path}: tables of positions with the shapes {shapes} do not fit embeddings of width {d_model}"
+            f"{variables.path}: position tables with the shapes {shapes} do not fit embeddings of width {d_model}"
         )
     kinds = [_sinusoids(variables, name) for name in tables]
     if kinds[0] is not None and kinds[0] == kinds[1]:
@@ -206,9 +211,9 @@ def _positions(variables: StoredVariables, d_model: int) -> dict[str, Any]:
 
 
 def _sinusoids(variables: StoredVariables, name: str) -> dict[str, Any] | None:
-    """Return the options of the sinusoids in a table of float32, or None if the table contains something else.
+    """Return the options of the sinusoids in a float32 table, or None if the table contains something else.
 
-    Toolkits compute sinusoids in single precision, whose error grows with the position.
+    Toolkits compute sinusoids in single precision, in which the error grows with the position.
     """
     if variables.dtype(name) != torch.float32:
         return None
@@ -230,7 +235,7 @@ def _sinusoids(variables: StoredVariables, name: str) -> dict[str, Any] | None:
 
 
 def _rotary(variables: StoredVariables) -> dict[str, Any]:
-    """Return the options of rotary positions, which must be the same in all self-attention layers."""
+    """Return the rotary position options, which must be the same in all self-attention layers."""
     scopes = [f"{side}/layer_{layer}/self_attention" for side in SIDES for layer in range(_num_layers(variables, side))]
     values = {tuple(variables.scalar(f"{scope}/{name}") for name in _ROTARY) for scope in scopes}
     if len(values) > 1:
@@ -241,7 +246,7 @@ def _rotary(variables: StoredVariables) -> dict[str, Any]:
             f"{variables.path}: rotary_scaling_type = {scaling:g} is not supported; supported: linear (0)"
         )
     columns = variables.shape(f"{scopes[0]}/linear_1/weight")[-1]
-    heads = int(attribute(variables, "encoder", "num_heads", 8))
+    heads = int(read_attribute(variables, "encoder", "num_heads", 8))
     options: dict[str, Any] = {
         "positions": "rotary",
         "rotary_fraction": (rotated * heads / columns) if rotated else 1.0,
@@ -254,10 +259,10 @@ def _rotary(variables: StoredVariables) -> dict[str, Any]:
 
 
 def is_rotated_in_halves(variables: StoredVariables) -> bool:
-    """Return whether rotary positions rotate units i and i + K/2 together. Headway rotates neighbors."""
+    """Return whether rotary positions rotate pairs of units i and i + K/2. Headway rotates neighboring units."""
     return variables.scalar("encoder/layer_0/self_attention/rotary_interleave") == 0
 
 
 def is_gelu_sigmoid(variables: StoredVariables, side: str) -> bool:
-    """Return whether the activation is the sigmoid form of GELU, which is silu with scaled weights."""
-    return int(attribute(variables, side, "activation", 0)) == _ACTIVATIONS.index("gelu_sigmoid")
+    """Return whether the activation is GELU's sigmoid approximation, which is silu with scaled weights."""
+    return int(read_attribute(variables, side, "activation", 0)) == _ACTIVATIONS.index("gelu_sigmoid")

@@ -1,15 +1,15 @@
-"""Find the tokenizers of a CTranslate2 folder, and the special tokens that they put around a text.
+"""Find the tokenizers of a CTranslate2 folder, and the special tokens that they add to a text.
 
-CTranslate2 itself reads and writes tokens, so the format has no tokenizer. Folders usually contain the files of the
-toolkit that the model comes from:
+CTranslate2's input and output are tokens, so its format has no tokenizer. Folders usually contain the tokenizer files
+of the toolkit that the model comes from:
 
-    source.spm and target.spm, or one file such as sentencepiece.model     SentencePiece, pieces found by name
+    source.spm and target.spm, or one file such as sentencepiece.model     SentencePiece; pieces are mapped by name
     vocab-src.json, vocab-tgt.json and merges.txt                          FSMT
-    tokenizer.json, and target/tokenizer.json if there are two             Hugging Face `tokenizers`, with equal ids
+    tokenizer.json, and target/tokenizer.json if there are two             Hugging Face `tokenizers`, with the same ids
     none of them                                                           tokens separated by spaces
 
-Special tokens come from config.json of CTranslate2, from the template in tokenizer.json, or from the language codes in
-the vocabulary (M2M-100 and NLLB, mBART, OPUS-MT with several target languages).
+The special tokens are defined by CTranslate2's config.json, by the template in tokenizer.json, or by the language codes
+in the vocabulary (M2M-100 and NLLB, mBART, OPUS-MT with several target languages).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _SHARED = (
 )
 _ACCEPTED = "source.spm and target.spm, sentencepiece.model, or tokenizer.json"
 _FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
-_END_CLASSES = ("MarianTokenizer", "FSMTTokenizer")  # their tokenizers put </s> after a text
+_END_CLASSES = ("MarianTokenizer", "FSMTTokenizer")  # tokenizer classes that append </s> to a text
 
 
 @dataclass(frozen=True)
 class FolderTokenizers:
-    """The tokenizers of a folder, and the special tokens around a text.
+    """The tokenizers of a folder, and the special tokens that surround a text.
 
     Attributes:
-        source: The source's tokenizer.
-        target: The target's tokenizer, the same object if both are shared.
+        source: The source tokenizer.
+        target: The target tokenizer; the same object as ``source`` if it is shared.
         template: The special tokens, with the model's languages.
-        description: The files that were found.
+        description: Names the tokenizer files that were found.
     """
 
     source: TextTokenizer
@@ -59,8 +59,8 @@ def read_folder_tokenizers(folder: Path, model: CTranslate2Model) -> FolderToken
     """Read the tokenizers of a CTranslate2 folder.
 
     Raises:
-        BundleError: A file is damaged or does not fit the vocabulary, or the vocabulary consists of pieces of
-            SentencePiece or of bytes, but the folder does not contain the files that split a text into them.
+        BundleError: A file is damaged or does not match the vocabulary, or the vocabulary consists of SentencePiece or
+            byte-level pieces but the folder does not contain the files that split a text into these pieces.
     """
     source, target = model.source_vocabulary, model.target_vocabulary
     template = _template(folder, model)
@@ -108,15 +108,15 @@ def _fast_tokenizer(path: Path, library: dict[str, Any], vocabulary: StoredVocab
     for index, token in enumerate(vocabulary.tokens):
         if known.get(index, token) != token:
             raise BundleError(
-                f"{path}: its token {index} is {known[index]!r}, but {token!r} in the vocabulary of CTranslate2; "
-                "expected the tokenizer of this model"
+                f"{path}: token {index} is {known[index]!r}, but {token!r} in CTranslate2's vocabulary; expected the "
+                "tokenizer of this model"
             )
-    reserved = vocabulary.order.to_headway_ids({*vocabulary.special, *vocabulary.languages.values()})
+    reserved = vocabulary.order.to_headway_ids({*vocabulary.special_ids, *vocabulary.languages.values()})
     return FastTokenizer(library, vocabulary.order.order, reserved, str(path))
 
 
 def _around(processor: Mapping[str, Any] | None, path: Path) -> tuple[list[int], list[int]]:
-    """Return the ids that a post-processor of `tokenizers` puts before and after a text."""
+    """Return the ids that a post-processor of `tokenizers` adds before and after a text."""
     if processor is None:
         return [], []
     try:

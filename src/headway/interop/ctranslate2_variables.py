@@ -1,14 +1,15 @@
 """Read the variables of CTranslate2's model.bin, binary versions 1 to 6.
 
-All numbers are little-endian. A string has its length with a final zero byte (uint16), then its bytes:
+All numbers are little-endian. A string consists of its length including a final zero byte (uint16), and its bytes:
 
     version (uint32), since version 2: name and revision (uint32) of the specification
     number of variables (uint32), then for each: name, rank (uint8), dimensions (uint32 each), type (uint8), size
         (uint32), and the values. Before version 4, the type is the width of a value in bytes, and the size is in values
-    since version 3: number of aliases (uint32), then for each: name, and name of the variable that it stands for
+    since version 3: number of aliases (uint32), then for each: name, and name of the variable that it refers to
 
-Matrices of 8 and 16 bits are multiplied by a scale, the variable NAME_scale: one number for each row, or one for all.
-Variables are read when they are accessed, some rows at a time, so that memory never holds the file.
+The values of 8-bit and 16-bit matrices have been multiplied by a scale, the variable NAME_scale: one number for each
+row, or one for all rows. Variables are read when they are accessed, some rows at a time, so that the file is never in
+memory as a whole.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from torch import Tensor
 
 from headway.errors import BundleError
 
-VERSIONS = range(1, 7)
+SUPPORTED_VERSIONS = range(1, 7)
 _TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 _TYPE_OF_WIDTH = {4: torch.float32, 2: torch.int16, 1: torch.int8}  # before version 4
-_GLOBAL_INT16_SCALE = 1000.0  # of 16-bit matrices without a stored scale
+_GLOBAL_INT16_SCALE = 1000.0  # scale of 16-bit matrices without a stored scale
 _MAX_RANK = 8
 _BYTES_AT_ONCE = 2**24
 
 
 @dataclass(frozen=True)
 class _Variable:
-    """The type, shape and place of a variable in the file."""
+    """The data type, shape and file offset of a variable."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -43,17 +44,17 @@ class _Variable:
 
 
 class StoredVariables:
-    """The variables of a model.bin, by name. A value is read when it is accessed, and is in its stored type.
+    """The variables in a model.bin, keyed by name. A value is read when it is accessed, in its stored data type.
 
     Args:
-        path: The file.
+        path: The path of the file.
 
     Attributes:
-        path: The file.
+        path: The path of the file.
         version: The version of the binary format.
         specification: The name of the model's specification; empty in version 1.
         revision: The revision of the specification.
-        accessed: The names under which variables have been accessed.
+        accessed: The names of the variables that have been accessed.
 
     Raises:
         BundleError: The file is not a model.bin, is truncated, or has a newer version.
@@ -73,10 +74,10 @@ class StoredVariables:
 
     def _read_header(self, reader: _Reader) -> None:
         self.version = reader.integer("I")
-        if self.version not in VERSIONS:
+        if self.version not in SUPPORTED_VERSIONS:
             raise BundleError(
                 f"{self.path}: binary version {self.version} of CTranslate2 is not supported; supported: "
-                f"{VERSIONS[0]} to {VERSIONS[-1]}"
+                f"{SUPPORTED_VERSIONS[0]} to {SUPPORTED_VERSIONS[-1]}"
             )
         if self.version >= 2:
             self.specification, self.revision = reader.string(), reader.integer("I")
@@ -98,16 +99,16 @@ class StoredVariables:
             raise reader.error(f"{reader.remaining:,} bytes follow the last entry")
 
     def rename(self, new_names: Mapping[str, str]) -> None:
-        """Replace names of variables, for files with names of an older specification. Keys are stored names."""
+        """Rename variables, for files of an older specification. Keys are the stored names."""
         self._variables = {new_names.get(name, name): variable for name, variable in self._variables.items()}
 
     @property
     def names(self) -> list[str]:
-        """All names, with those that stand for the variable of another name."""
+        """All names, including aliases."""
         return sorted({*self._variables, *self._aliases})
 
     def resolve(self, name: str) -> str:
-        """Return the name under which a variable is stored: another one if ``name`` is an alias."""
+        """Return the name under which a variable is stored. It differs from ``name`` if ``name`` is an alias."""
         return name if name in self._variables else self._aliases.get(name, name)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -115,14 +116,14 @@ class StoredVariables:
         return self._variable(name).shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """Return the stored type of a variable."""
+        """Return the stored data type of a variable."""
         return self._variable(name).dtype
 
     def __getitem__(self, name: str) -> Tensor:
         return self._read(name, 0, None)
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return rows start .. stop - 1 of a variable in float32, divided by their scales if they are integers."""
+        """Return the rows start .. stop - 1 of a variable in float32. Integers are divided by their scales."""
         values = self._read(name, start, stop)
         if values.dtype.is_floating_point:
             return values.float()
@@ -130,7 +131,7 @@ class StoredVariables:
         return values.float() / scale.view(-1, *[1] * (values.dim() - 1))
 
     def copy_rows(self, name: str, target: Tensor, start: int = 0) -> None:
-        """Copy the rows from ``start`` on to ``target``, a part of them at a time."""
+        """Copy the rows beginning with row ``start`` to ``target``, some at a time."""
         variable = self._variable(name)
         width = math.prod(variable.shape[1:]) * 4
         step = max(1, _BYTES_AT_ONCE // max(width, 1))
@@ -148,7 +149,7 @@ class StoredVariables:
         return value
 
     def text(self, name: str) -> str | None:
-        """Return the text that a variable of bytes contains, or None if the variable does not exist."""
+        """Return the text in a byte variable, or None if the variable does not exist."""
         if name not in self:
             return None
         return bytes(self[name].flatten().to(torch.int16).remainder(256).tolist()).decode("utf-8", errors="replace")
@@ -165,7 +166,7 @@ class StoredVariables:
     def _variable(self, name: str) -> _Variable:
         stored = self.resolve(name)
         if stored not in self._variables:
-            raise BundleError(f"{self.path}: the variable {name!r} is missing, which models of this form have")
+            raise BundleError(f"{self.path}: the variable {name!r} is missing, but models with these options need it")
         self.accessed |= {name, stored}
         return self._variables[stored]
 
@@ -174,7 +175,7 @@ class StoredVariables:
         if scale_name not in self:
             if variable.dtype == torch.int16:
                 return torch.tensor([_GLOBAL_INT16_SCALE])
-            raise BundleError(f"{self.path}: {name} consists of integers, but has no {scale_name}")
+            raise BundleError(f"{self.path}: {name} consists of integers but has no {scale_name}")
         scale = self[scale_name].float().flatten()
         if len(scale) not in (1, variable.shape[0] if variable.shape else 1):
             raise BundleError(

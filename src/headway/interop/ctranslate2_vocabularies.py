@@ -1,11 +1,11 @@
-"""The vocabularies of a CTranslate2 folder, its special tokens, and its map of target tokens.
+"""Read the vocabularies of a CTranslate2 folder, its special tokens, and its vocabulary map.
 
     config.json                  names of special tokens, and which of them are added to a source (since version 6)
     shared_vocabulary, or source_vocabulary and target_vocabulary, each .json (a list) or .txt (a token per line)
-    vmap.txt                     optional: target tokens that the tokens of a source may need
+    vmap.txt                     optional: the target tokens that source tokens may be translated to
 
-Special tokens have other ids in Headway. If the vocabulary has no padding, unknown or separate first token, its row
-duplicates another one, and a bias keeps its probability at 0.
+Special tokens have different ids in Headway. If the vocabulary has no padding token, no unknown token or no separate
+first token, the missing token's row duplicates another row, and a bias keeps its probability at 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import EOS
 from headway.text.special_tokens import SpecialTokenTemplate
 
-NAME = "CTranslate2"
+TOOLKIT_NAME = "CTranslate2"
 _CONFIG_KEYS = {
     *("unk_token", "bos_token", "eos_token", "decoder_start_token", "add_source_bos", "add_source_eos"),
     *("layer_norm_epsilon", "multi_query_attention"),
@@ -47,11 +47,11 @@ class TokenSettings:
     add_source_bos: bool
     add_source_eos: bool
     norm_epsilon: float | None
-    zero_start: bool
+    starts_from_zero: bool
 
     @classmethod
     def read(cls, folder: Path, variables: StoredVariables) -> TokenSettings:
-        """Read the settings of a folder."""
+        """Read the token settings of a folder."""
         path = folder / "config.json"
         stored = read_json(path)
         config: dict[str, Any] = {
@@ -68,7 +68,7 @@ class TokenSettings:
             )
         for key, value in config.items():
             if key not in _CONFIG_KEYS and value:
-                raise BundleError(f"{path}: {key} = {value!r} is not supported for a model of {NAME}")
+                raise BundleError(f"{path}: {key} = {value!r} is not supported for {TOOLKIT_NAME} models")
         if variables.version < 6:
             config |= _old_settings(variables)
         config.setdefault("decoder_start_token", config["bos_token"])
@@ -94,7 +94,7 @@ class TokenSettings:
 
 
 def _old_settings(variables: StoredVariables) -> dict[str, Any]:
-    """Return the settings that variables contained before version 6."""
+    """Return the settings from variables, which contained them before version 6."""
     defaults = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     settings: dict[str, Any] = {name: variables.text(name) or default for name, default in defaults.items()}
     for side in ("bos", "eos"):
@@ -108,33 +108,35 @@ def _old_settings(variables: StoredVariables) -> dict[str, Any]:
 def read_vocabularies(
     folder: Path, sizes: Sequence[int], settings: TokenSettings, start_token: str | None
 ) -> tuple[StoredVocabulary, StoredVocabulary]:
-    """Return the vocabularies of both sides, the same object if they are equal.
+    """Return the vocabularies of both sides. If they are equal, they are the same object.
 
     Args:
-        folder: The folder.
-        sizes: The numbers of rows of both tables of embeddings.
-        settings: The names of special tokens.
-        start_token: The first decoder token of a model that leaves it to its user.
+        folder: The CTranslate2 folder.
+        sizes: The numbers of rows of the source and target embeddings.
+        settings: The names of the special tokens.
+        start_token: The first decoder token, for models that let their user choose it.
 
     Raises:
-        BundleError: A file is missing or damaged, or does not have a token that the model needs.
+        BundleError: A file is missing or damaged, or does not contain a token that the model needs.
     """
     shared = _tokens(folder, "shared_vocabulary")
     lists = [shared or _tokens(folder, f"{side}_vocabulary") for side in ("source", "target")]
     for side, tokens in zip(("source", "target"), lists, strict=True):
         if tokens is None:
             raise BundleError(
-                f"{folder}: no vocabulary of the {side}; expected shared_vocabulary.json or .txt, or "
-                f"{side}_vocabulary.json or .txt"
+                f"{folder}: no {side} vocabulary; expected shared_vocabulary.json or .txt, or {side}_vocabulary.json "
+                "or .txt"
             )
     start = start_token if settings.decoder_start_token is None else settings.decoder_start_token
     if start is None:
         raise BundleError(
             f"{folder}: the first decoder token is left to the user (decoder_start_token = null), for example a "
-            "language code; give it (target_language=, on the command line --target-language)"
+            "language code; specify it (target_language=, on the command line --target-language)"
         )
     source, target = (
-        _vocabulary(folder, cast("list[str]", tokens), size, settings, None if settings.zero_start else start, side)
+        _vocabulary(
+            folder, cast("list[str]", tokens), size, settings, None if settings.starts_from_zero else start, side
+        )
         for side, tokens, size in zip(("source", "target"), lists, sizes, strict=True)
     )
     is_joint = source.tokens == target.tokens and source.order == target.order
@@ -146,7 +148,9 @@ def _vocabulary(
 ) -> StoredVocabulary:
     names = [*tokens, *([] if settings.unk_token in tokens else [settings.unk_token])][:size]
     if len(tokens) > size:
-        raise BundleError(f"{folder}: the {side} vocabulary has {len(tokens):,} tokens, but the weights {size:,} rows")
+        raise BundleError(
+            f"{folder}: the {side} vocabulary has {len(tokens):,} tokens, but the weights have {size:,} rows"
+        )
     ids = {name: index for index, name in reversed([*enumerate(names)])}
     if side == "target":
         needed = {"eos_token": settings.eos_token} | ({} if start is None else {"decoder_start_token": start})
@@ -163,7 +167,7 @@ def _vocabulary(
 
 
 def _tokens(folder: Path, name: str) -> list[str] | None:
-    """Return the tokens of a vocabulary file, or None if the folder does not have it."""
+    """Return the tokens of a vocabulary file, or None if the folder does not contain it."""
     path = folder / f"{name}.json"
     try:
         tokens = json.loads(path.read_text(encoding="utf-8"))
@@ -206,10 +210,10 @@ def read_vocabulary_map(
 ) -> Shortlist | None:
     """Return the shortlist that a vmap.txt defines, or None if there is no such file.
 
-    A line has the tokens of a source and, after a tab, target tokens that they may need. A line without source tokens
-    has target tokens that are always allowed. CTranslate2 looks for all tokens of a line, one after the other, in a
-    source; a shortlist of Headway's has one list for each token, so the targets go to the first token, and the list of
-    a source contains CTranslate2's.
+    A line contains source tokens and, after a tab, target tokens that they may be translated to. A line without source
+    tokens contains target tokens that are always allowed. CTranslate2 searches the source for the whole sequence of a
+    line's tokens. A Headway shortlist has one list for each token, so a line's target tokens are assigned to its first
+    token. The resulting list for a source includes all tokens of CTranslate2's list.
 
     Raises:
         BundleError: The file is damaged.

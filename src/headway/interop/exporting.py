@@ -14,8 +14,8 @@ from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
-from headway.interop.supported import as_transformer, exportable_model
-from headway.interop.tokenizer_exporting import prompt_tokenizer_files, token_names, tokenizer_files
+from headway.interop.supported import require_exportable_model, require_transformer
+from headway.interop.tokenizer_exporting import language_model_tokenizer_files, tokenizer_files, unique_token_names
 from headway.kinds import Capability
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.storage import atomic_write_folder
@@ -26,7 +26,7 @@ from headway.text.special_tokens import SpecialTokens
 
 ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 
-# formats of models other than translation models
+# for models other than translation models: a description, and the supported formats
 _FORMATS: dict[Capability, tuple[str, tuple[ExportFormat, ...]]] = {
     "labels": ("a classifier", ("huggingface", "onnx")),
     "continues": ("a language model", ("huggingface", "ctranslate2", "onnx")),
@@ -48,42 +48,44 @@ def export_to(
 
     Args:
         export_format: "huggingface" (`transformers`), "ctranslate2" or "onnx".
-        bundle: The model.
-        folder: The folder to write. An existing one is replaced when the export is complete.
+        bundle: The model to export, with its tokenizers.
+        folder: The folder to write. An existing folder is replaced when the export is complete.
         quantization: Data type of the weights in a CTranslate2 folder. None means float32.
         shortlist: The model's shortlist, if it has one. Only CTranslate2 supports it.
         source_language: The source language that the exported tokenizer passes to a multilingual model.
         target_language: The target language that the exported tokenizer passes to a multilingual model.
 
     Raises:
-        ConfigError: The other toolkit does not support an option of the model, or the model does not have a given
+        ConfigError: The other toolkit does not support an option of the model, or the model does not support a given
             language.
         MissingPackageError: A package that the export needs is not installed.
     """
     folder = Path(folder)
     if export_format not in get_args(ExportFormat):
-        known = (*get_args(ExportFormat), "headway")  # which the command and AnyBundle.save write
+        known = (*get_args(ExportFormat), "headway")  # the command and AnyBundle.save write "headway"
         raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, known)}")
     if quantization is not None and export_format != "ctranslate2":
-        raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
+        raise ConfigError(
+            f"quantization {quantization!r}: only --to ctranslate2 supports it; other formats use float32"
+        )
     chooses_language = source_language is not None or target_language is not None
     if bundle.capability in _FORMATS:
         what, formats = _FORMATS[bundle.capability]
         if chooses_language:
-            raise ConfigError(f"{what} has no languages to choose; leave --source-language and --target-language out")
+            raise ConfigError(f"{what} has no languages to choose; leave out --source-language and --target-language")
         if export_format not in formats:
             raise ConfigError(f"{what} cannot be exported to {export_format}; choose {' or '.join(formats)}")
     if export_format == "onnx":
         if chooses_language:
             raise ConfigError(
-                "an ONNX model's languages are chosen at each call; leave --source-language and --target-language out"
+                "an ONNX model's languages are chosen at each call; leave out --source-language and --target-language"
             )
         from headway.interop.onnx import export
 
         export(bundle, folder)
         return
     toolkit = "CTranslate2" if export_format == "ctranslate2" else "Hugging Face `transformers`"
-    exportable_model(bundle, toolkit)
+    require_exportable_model(bundle, toolkit)
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, MaskedLanguageModelBundle):
             use, files = _write_masked(bundle, aside)
@@ -110,7 +112,7 @@ def export_to(
 
 
 def _write_huggingface_classifier(bundle: ClassifierBundle, folder: Path) -> tuple[str, dict[str, bytes]]:
-    """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
+    """Write the model. Return the usage section of its card, and the content of the tokenizer's files."""
     if isinstance(bundle.model, SequenceClassifier):
         from headway.interop.huggingface.masked_exporting import export_sequence_classifier
 
@@ -155,12 +157,12 @@ print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
 
 
 def _write_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> tuple[str, dict[str, bytes]]:
-    """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
+    """Write the model. Return the usage section of its card, and the content of the tokenizer's files."""
     from headway.interop.huggingface.masked_exporting import export_masked
 
-    assert bundle.tokenizer.mask_id is not None  # the bundle has checked it
+    assert bundle.tokenizer.mask_id is not None  # checked by the bundle
     export_masked(bundle, folder)
-    mask = token_names(bundle.tokenizer)[bundle.tokenizer.mask_id]
+    mask = unique_token_names(bundle.tokenizer)[bundle.tokenizer.mask_id]
     use = f"""
 ```python
 from transformers import pipeline
@@ -187,7 +189,7 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 def _write_language_model(
     bundle: LanguageModelBundle, folder: Path, export_format: str, quantization: str | None
 ) -> tuple[str, dict[str, bytes]]:
-    """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
+    """Write the model. Return the usage section of its card, and the content of the tokenizer's files."""
     if export_format == "huggingface":
         from headway.interop.huggingface.causal_exporting import export_language_model
 
@@ -196,7 +198,7 @@ def _write_language_model(
     from headway.interop.ctranslate2 import write_generator
 
     tokenizer, ids = bundle.tokenizer, range(bundle.tokenizer.vocab_size)
-    files = prompt_tokenizer_files(tokenizer, bundle.prompt_prefix, ids, bundle.model.config.max_length)
+    files = language_model_tokenizer_files(tokenizer, bundle.prompt_prefix, ids, bundle.model.config.max_length)
     write_generator(bundle, folder, quantization=quantization)
     return _CTRANSLATE2_LANGUAGE_MODEL, files
 
@@ -216,7 +218,7 @@ print(tokenizer.decode(found, skip_special_tokens=True))
 
 
 def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> str:
-    """Write the model, and return the section of its card on how to use it."""
+    """Write the model, and return the usage section of its card."""
     from headway.interop.huggingface import export_model
 
     if special.target_prefix:
@@ -224,7 +226,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> 
             "the model's targets must begin with a language code, which the MarianMT format does not support; "
             "the model cannot be exported to Hugging Face"
         )
-    export_model(as_transformer(bundle, "Hugging Face's MarianMT"), folder, search=bundle.search)
+    export_model(require_transformer(bundle, "Hugging Face's MarianMT"), folder, search=bundle.search)
     return f"{_HUGGINGFACE}{_SIDES}{_language_note(bundle, special)}"
 
 
@@ -241,11 +243,11 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 
 
 def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: bool) -> str:
-    """Return the model card's section on how to translate with the folder.
+    """Return the model card's section on how to translate with the exported folder.
 
     The example uses the folder's `transformers` tokenizer if it has one, otherwise SentencePiece.
     """
-    source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
+    source, target = unique_token_names(bundle.source_tokenizer), unique_token_names(bundle.target_tokenizer)
     forced = [target[index] for index in special.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
     shown = f"[{len(forced)}:]" if forced else ""
@@ -253,9 +255,7 @@ def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: b
     if has_tokenizer:
         read = 'tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))'
         write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
-        if isinstance(
-            bundle.source_tokenizer, MosesTokenizer
-        ):  # one tokenizer encodes with the source's ids and decodes with the target's
+        if isinstance(bundle.source_tokenizer, MosesTokenizer):  # encodes with source ids, decodes with target ids
             read, write = f'[*tokenizer.tokenize("TEXT"), {source[EOS]!r}]', "tokenizer.convert_tokens_to_string(found)"
             notes = ""
         tokenizers = "transformers import AutoTokenizer"
@@ -280,7 +280,7 @@ print({write})
 
 
 def _language_note(bundle: Bundle, special: SpecialTokens) -> str:
-    """Return a note on how to choose the target language if its code is part of the text, or an empty string."""
+    """Return a note on how to select the target language if its code is part of the text, or an empty string."""
     tokenizer = bundle.source_tokenizer
     if not isinstance(tokenizer, SentencePieceTokenizer) or not special.source_prefix:
         return ""

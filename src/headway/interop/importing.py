@@ -1,4 +1,4 @@
-"""Import a model folder from another toolkit: weights, tokenizers, special tokens, and a model card."""
+"""Import models from other toolkits: weights, tokenizers, special tokens, and a model card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.config import spelling_hint
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError
-from headway.interop.argos import is_argos, opened_package, read_package_tokenizers
+from headway.interop.argos import is_argos, open_package, read_package_tokenizers
 from headway.interop.ctranslate2_importing import CTranslate2Model, import_ctranslate2_model, is_ctranslate2
 from headway.interop.ctranslate2_tokenizers import FolderTokenizers, read_folder_tokenizers
 from headway.interop.ctranslate2_vocabularies import read_vocabulary_map
@@ -37,11 +37,11 @@ from headway.interop.huggingface.t5_importing import T5_FAMILIES, import_t5
 from headway.interop.json_objects import read_json
 from headway.interop.marian import import_marian_model, is_marian
 from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
-from headway.interop.search_settings import ARGOS_SEARCH, generation_of_transformers, search_of_transformers
+from headway.interop.search_settings import ARGOS_SEARCH, read_transformers_generation, read_transformers_search
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
+    read_language_model_tokenizer,
     read_masked_tokenizer,
-    read_prompt_tokenizer,
     read_tokenizer_files,
 )
 from headway.models.transformer import Transformer
@@ -57,9 +57,9 @@ class ImportedBundle:
     """An imported translation model and its model card.
 
     Attributes:
-        bundle: The model.
-        card: Its model card.
-        description: What was found: the kind of model and its files.
+        bundle: The imported model with its tokenizers.
+        card: The text of its model card.
+        description: The kind of model and the files that were found.
         shortlist: The shortlist that came with the model, if any.
     """
 
@@ -96,12 +96,12 @@ class ImportedClassifierBundle:
 def import_from(
     source: str, *, source_language: str | None = None, target_language: str | None = None
 ) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle | ImportedClassifierBundle:
-    """Import a model from a path, whose format its files show, or from ``FORMAT:PATH``, such as ``argos:de_en``.
+    """Import a model from a path, whose format is detected from its files, or from ``FORMAT:PATH`` (``argos:de_en``).
 
     See :func:`import_huggingface`, :func:`import_language_model`, :func:`import_masked_language_model`,
     :func:`import_classifier`, :func:`import_ctranslate2`, :func:`import_argos` and :func:`import_marian`.
     """
-    form, path = located_source(source)
+    form, path = locate_source(source)
     languages = {"source_language": source_language, "target_language": target_language}
     match form:
         case "ctranslate2":
@@ -109,8 +109,8 @@ def import_from(
         case "argos":
             if source_language is not None or target_language is not None:
                 raise ConfigError(
-                    "a package of Argos Translate names its languages; leave --source-language and --target-language "
-                    "out"
+                    "an Argos Translate package defines its languages; leave out --source-language and "
+                    "--target-language out"
                 )
             return import_argos(path)
         case "marian":
@@ -123,11 +123,11 @@ def import_from(
     return _import_huggingface_folder(path, languages)
 
 
-def located_source(source: str) -> tuple[ImportFormat, Path]:
-    """Return the format and the path of ``FORMAT:PATH``, or of a path whose format its files show.
+def locate_source(source: str) -> tuple[ImportFormat, Path]:
+    """Return the format and the path for ``FORMAT:PATH``, or for a path whose format is detected from its files.
 
     Raises:
-        ConfigError: There is no such file or folder, or it is not a model of a known format.
+        ConfigError: There is no such file or folder, or it is not a model in a known format.
     """
     form, colon, rest = source.partition(":")
     if colon and form in SCHEMES:
@@ -142,7 +142,7 @@ def located_source(source: str) -> tuple[ImportFormat, Path]:
     return _format_of(path), path
 
 
-_EXPECTED = "a folder of Hugging Face or CTranslate2, a package of Argos Translate (.argosmodel), or Marian's .npz"
+_EXPECTED = "a Hugging Face or CTranslate2 folder, an Argos Translate package (.argosmodel), or Marian's .npz"
 
 
 def _format_of(path: Path) -> ImportFormat:
@@ -151,16 +151,16 @@ def _format_of(path: Path) -> ImportFormat:
     if path.is_dir():
         config = read_json(path / "config.json") if (path / "config.json").is_file() else None
         if config is not None and "format" in config and "tokenizers" in config:
-            raise ConfigError(f"{path}: a model folder of Headway already; use it as it is")
+            raise ConfigError(f"{path}: this is already a Headway model folder; use it as it is")
         if is_ctranslate2(path):
             return "ctranslate2"
         if config is not None and "model_type" in config:
             return "huggingface"
     elif path.name == "model.bin" or path.name == "config.json":
-        raise ConfigError(f"{path}: give its folder, {path.parent}")
+        raise ConfigError(f"{path}: specify its folder, {path.parent}")
     if is_marian(path):
         return "marian"
-    raise ConfigError(f"{path}: the kind of model cannot be recognized; expected {_EXPECTED}")
+    raise ConfigError(f"{path}: unknown model format; expected {_EXPECTED}")
 
 
 def _import_huggingface_folder(
@@ -172,7 +172,7 @@ def _import_huggingface_folder(
         return import_huggingface(folder, **languages)
     if any(language is not None for language in languages.values()):
         what = "classifier" if classifies else "language model"
-        raise ConfigError(f"a {what} has no languages to choose; leave --source-language and --target-language out")
+        raise ConfigError(f"a {what} has no languages to choose; leave out --source-language and --target-language")
     if classifies:
         return import_classifier(folder)
     if checkpoint["model_type"] in MASKED_FAMILIES:
@@ -183,17 +183,17 @@ def _import_huggingface_folder(
 def import_ctranslate2(
     folder: str | Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> ImportedBundle:
-    """Import a CTranslate2 folder with an encoder-decoder Transformer, and its tokenizers, which it may contain.
+    """Import a CTranslate2 folder with an encoder-decoder Transformer and, if it contains them, its tokenizers.
 
     Args:
-        folder: A folder with model.bin and its vocabularies. Without tokenizer files, texts are read as tokens
-            separated by spaces.
-        source_language: Code of the source language, or of the default one if the model reads it from a token.
-        target_language: Code of the target language, or of the default one if the model reads it from a token.
+        folder: A folder with model.bin and its vocabularies. Without tokenizer files, texts must be tokens separated by
+            spaces.
+        source_language: Code of the source language, or of the default source language if a token selects the language.
+        target_language: Code of the target language, or of the default target language if a token selects the language.
 
     Raises:
         BundleError: A file is missing or damaged, or Headway does not support an option of the model.
-        ConfigError: The model reads its languages from tokens, but does not have a given language.
+        ConfigError: Tokens select the model's languages, but the model does not have a given language.
     """
     folder = Path(folder)
     model = import_ctranslate2_model(folder, start_token=target_language)
@@ -204,17 +204,17 @@ def import_ctranslate2(
 
 
 def import_argos(path: str | Path) -> ImportedBundle:
-    """Import a translation package of Argos Translate: a CTranslate2 model, its tokenizer and its languages.
+    """Import an Argos Translate package: a CTranslate2 model, its tokenizer and its languages.
 
     Args:
         path: An .argosmodel file, or a folder with its files.
 
     Raises:
-        BundleError: The package is damaged or does not translate, or Headway does not support an option of its model.
+        BundleError: The package is damaged or not for translation, or Headway does not support an option of its model.
         MissingPackageError: The tokenizer needs a package that is not installed.
     """
     path = Path(path)
-    with opened_package(path) as package:
+    with open_package(path) as package:
         model = import_ctranslate2_model(package.model_folder)
         files = read_package_tokenizers(package, model)
         languages: dict[LanguageSide, str | None] = {
@@ -222,8 +222,8 @@ def import_argos(path: str | Path) -> ImportedBundle:
             "target_language": package.target_language,
         }
         description = (
-            f"package of Argos Translate from {package.source_language} to {package.target_language}: CTranslate2 "
-            f"model, binary version {model.version}, {model.dtype} weights; {files.description}"
+            f"Argos Translate package from {package.source_language} to {package.target_language}: CTranslate2 model, "
+            f"binary version {model.version}, {model.dtype} weights; {files.description}"
         )
         return _imported_ctranslate2(model, files, package.folder, languages, description, path)
 
@@ -236,9 +236,9 @@ def _imported_ctranslate2(
     description: str,
     origin: Path | None = None,
 ) -> ImportedBundle:
-    kind = "CTranslate2 folder" if origin is None else "package of Argos Translate"
-    name = (origin or folder).absolute().name  # of a link, not of the file in the cache of the Hub's client
-    weights = f"{model.dtype} as float32" if model.dtype != "float32" else "unchanged"
+    kind = "CTranslate2 folder" if origin is None else "Argos Translate package"
+    name = (origin or folder).absolute().name  # of the link, not of the linked file in the Hub client's cache
+    weights = f"{model.dtype} converted to float32" if model.dtype != "float32" else "unchanged"
     search = PAPER_OPTIONS if origin is None else ARGOS_SEARCH
     imported = _translation_bundle(model.model, files.source, files.target, files.template, asked, search)
     fingerprints = " ".join(tokenizer.fingerprint for tokenizer in imported.tokenizers.values())
@@ -255,17 +255,17 @@ def _imported_ctranslate2(
 def import_marian(
     path: str | Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> ImportedBundle:
-    """Import a Transformer of Marian: its weights, vocabularies and tokenizers.
+    """Import a Marian Transformer: its weights, vocabularies and tokenizers.
 
     Args:
-        path: A .npz file, or a folder that contains it. The vocabularies and, for OPUS-MT, source.spm and target.spm
+        path: An .npz file, or a folder that contains it. The vocabularies and, for OPUS-MT, source.spm and target.spm
             are in the same folder.
         source_language: Code of the source language.
-        target_language: Code of the target language, or of the default one if the model has several.
+        target_language: Code of the target language, or of the default target language if the model has several.
 
     Raises:
         BundleError: A file is missing or damaged, or Headway does not support an option of the model.
-        ConfigError: The model has several target languages, but not the given one.
+        ConfigError: The model has several target languages, but not the given language.
         MissingPackageError: A package that the import needs is not installed.
     """
     path = Path(path)
@@ -285,9 +285,10 @@ def _translation_bundle(
     asked: Mapping[LanguageSide, str | None],
     search: DecodingOptions = PAPER_OPTIONS,
 ) -> Bundle:
-    """Return the bundle of a model whose files do not say its languages, or list them in the vocabulary.
+    """Return the bundle of a model whose files do not name its languages, or list them only in the vocabulary.
 
-    The given languages become the defaults of the sides whose language is a token, and name those of the others.
+    A language in ``asked`` becomes the default of a side whose language is selected by a token, or the language of
+    another side.
     """
     for side, language in asked.items():
         if language is not None and side in template.language_sides:
@@ -303,19 +304,19 @@ def _translation_bundle(
 def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     """Import a Hugging Face `transformers` folder with a decoder-only language model and its tokenizer.
 
-    The special tokens that the family's tokenizer puts before a text are stored with the model, which puts them before
-    a prompt. Many families have none.
+    The special tokens that the family's tokenizer puts before a text are stored with the model, and are put before a
+    prompt. Many families have no such tokens.
 
     Raises:
         BundleError: The folder does not contain a language model, or Headway does not support its model or tokenizer.
     """
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
-    side = read_prompt_tokenizer(folder, checkpoint["model_type"])
+    side = read_language_model_tokenizer(folder, checkpoint["model_type"])
     imported = import_causal(folder, unknown_id=side.unknown_id)
     tokenizer, prefix = side.make_tokenizer(imported.vocabulary), imported.vocabulary.to_headway_ids(side.prefix)
-    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.ends)
-    task, generation = TaskConfig(kind="language_model"), generation_of_transformers(folder)
+    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.end_ids)
+    task, generation = TaskConfig(kind="language_model"), read_transformers_generation(folder)
     bundle = LanguageModelBundle(task, imported.model, tokenizer, template, generation=generation)
     card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)
@@ -354,10 +355,10 @@ def import_classifier(folder: str | Path) -> ImportedClassifierBundle:
 
 
 def check_supported(folder: Path) -> Checkpoint[ModelFamily]:
-    """Return the configuration in a folder of Hugging Face if its model can be imported, as far as config.json shows.
+    """Return the configuration in a Hugging Face folder, after checking that config.json describes a supported model.
 
     Raises:
-        BundleError: The model is not supported; the message says why.
+        BundleError: The model is not supported. The message contains the reason.
     """
     is_classifier = _is_classifier(folder)
     others = {**_TRANSLATION_FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
@@ -373,8 +374,8 @@ def _is_classifier(folder: Path) -> bool:
     if architectures and config.get("model_type") not in CLASSIFIER_FAMILIES:
         supported = ", ".join(family.architecture for family in CLASSIFIER_FAMILIES.values())
         raise BundleError(
-            f"{folder / 'config.json'}: architectures = {architectures} is not supported; "
-            f"sequence classifiers that are: {supported}"
+            f"{folder / 'config.json'}: architectures = {architectures} is not supported; supported sequence "
+            f"classifiers: {supported}"
         )
     return bool(architectures)
 
@@ -387,7 +388,7 @@ def import_huggingface(
     Args:
         folder: A folder with config.json, weights and tokenizer files.
         source_language: Code of the default source language. None means the language that the folder defines.
-        target_language: Code of the default target language. For an mBART model whose config.json does not define the
+        target_language: Code of the default target language. If the config.json of an mBART model does not define the
             first decoder token, this is the only target language.
 
     Raises:
@@ -395,7 +396,7 @@ def import_huggingface(
         ConfigError: The model does not have a given language; the message lists its languages.
     """
     folder = Path(folder)
-    # First, so that an unsupported model is reported before its tokenizer.
+    # Check the model first, so that an unsupported model is reported before an unsupported tokenizer.
     checkpoint = read_checkpoint_config(folder, _TRANSLATION_FAMILIES)
     sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
@@ -411,7 +412,7 @@ def import_huggingface(
     template = _template(folder, imported, sides, asked)
     source = sides.source.make_tokenizer(imported.source_vocabulary)
     target = source if sides.target is sides.source else sides.target.make_tokenizer(imported.target_vocabulary)
-    # MADLAD-400 reads each of its languages without a token that names it.
+    # MADLAD-400 translates from any of its languages without a source language token.
     sources = template.languages if checkpoint["model_type"] in T5_FAMILIES else template.source_languages
     task = TaskConfig(
         source_language=template.source_language or sides.source_language or _unnamed(tuple(sources)),
@@ -420,7 +421,7 @@ def import_huggingface(
         or sides.target_language
         or _unnamed(template.target_languages),
     )
-    bundle = Bundle(task, imported.model.eval(), source, target, template, search=search_of_transformers(folder))
+    bundle = Bundle(task, imported.model.eval(), source, target, template, search=read_transformers_search(folder))
     return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, imported.family, _license(folder)))
 
 
@@ -435,7 +436,7 @@ def _start(checkpoint: Checkpoint[ModelFamily], sides: ForeignVocabularies, targ
     if language is None:
         raise ConfigError(
             f"{checkpoint.path.parent}: decoding begins with the target language's code, which the folder does not "
-            f"define; give one of {', '.join(sides.target.languages)} (target_language=, on the command line "
+            f"define; specify one of {', '.join(sides.target.languages)} (target_language=, on the command line "
             "--target-language)"
         )
     _check_language(language, "target_language", sides.target.languages)
@@ -444,7 +445,7 @@ def _start(checkpoint: Checkpoint[ModelFamily], sides: ForeignVocabularies, targ
 
 def _check_language(language: str, side: LanguageSide, known: Mapping[str, int]) -> None:
     if language not in known:
-        names = f"known: {', '.join(known)}" if known else "it does not choose this language; leave it out"
+        names = f"known: {', '.join(known)}" if known else "this language cannot be chosen; leave it out"
         raise ConfigError(f"{side} {language!r}: not a language code of this model; {names}")
 
 
@@ -454,11 +455,11 @@ def _template(
     """Return the family's special-token template with the tokenizer's languages added.
 
     OPUS-MT models with several target languages and MADLAD-400 expect the code of the target language before the
-    source. Only their vocabulary shows this.
+    source. Only the vocabulary indicates this.
     """
     template, languages = imported.token_template, sides.source.languages
     if languages and imported.family in ("MarianMT", *(family.title for family in T5_FAMILIES.values())):
-        before = imported.source_vocabulary.to_headway_ids(sides.source.before_language)
+        before = imported.source_vocabulary.to_headway_ids(sides.source.language_code_prefix)
         prefix = (*before, "target_language", *template.source_prefix)
         template = template.model_copy(update={"source_prefix": prefix})
     for side, language in asked.items():
@@ -469,7 +470,7 @@ def _template(
     if not template.language_sides:
         return template
     if not languages:
-        raise BundleError(f"{folder}: the model reads its languages from tokens, but its tokenizer files list none")
+        raise BundleError(f"{folder}: tokens select the model's languages, but the tokenizer files list no languages")
     only = next(iter(languages)) if len(languages) == 1 else None
     folder_says = {"source_language": sides.source_language, "target_language": sides.target_language}
     update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in template.language_sides}
@@ -478,7 +479,7 @@ def _template(
 
 
 def _is_legacy_nllb(folder: Path) -> bool:
-    """Return whether the tokenizer puts the source language after the text, as NLLB's did before it was corrected."""
+    """Return whether the tokenizer puts the source language after the text, as NLLB's tokenizer originally did."""
     config = read_json(folder / "tokenizer_config.json") or {}
     is_nllb = str(config.get("tokenizer_class")).removesuffix("Fast") == "NllbTokenizer"
     return is_nllb and bool(config.get("legacy_behaviour"))

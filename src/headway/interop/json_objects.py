@@ -1,4 +1,4 @@
-"""Read the JSON objects of models that others have made."""
+"""Read the JSON files of models from other toolkits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.errors import BundleError
 
-_MAX_DEPTH = 100  # of nested JSON
+_MAX_DEPTH = 100  # maximum nesting depth of JSON
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -24,12 +24,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise BundleError(f"{path}: damaged (expected a JSON object); copy it again from its source")
     if _is_deep(content):
-        raise BundleError(f"{path}: nested more than {_MAX_DEPTH} deep; copy it again from its source")
+        raise BundleError(f"{path}: more than {_MAX_DEPTH} nested levels; copy it again from its source")
     return content
 
 
 def _is_deep(content: dict[str, Any]) -> bool:
-    """Return whether JSON is nested so deeply that functions which call themselves for each level would fail."""
+    """Return whether JSON is nested so deeply that recursive functions would fail."""
     level: list[dict[str, Any] | list[Any]] = [content]
     for _ in range(_MAX_DEPTH):
         children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))

@@ -1,7 +1,7 @@
-"""Import a Transformer as Marian trains it: a .npz of weights with its options, and vocabularies in .yml or .spm.
+"""Import a Transformer trained by Marian: an .npz file with weights and options, and .yml or .spm vocabularies.
 
-    model.npz              arrays; special:model.yml, a text, has the options
-    decoder.yml            optional: the names of model and vocabularies, and search settings
+    model.npz              arrays; special:model.yml contains the options as text
+    decoder.yml            optional: file names of the model and its vocabularies, and search settings
     *.yml                  a vocabulary: TOKEN: ID
     *.spm                  a SentencePiece model. It is a vocabulary itself, or source.spm and target.spm split texts
                            into the tokens of .yml vocabularies (OPUS-MT)
@@ -11,15 +11,15 @@ Marian computes (``src/models/transformer.h``)
     post-norm   x = norm(x + f(x))       transformer-preprocess ""    transformer-postprocess dan
     pre-norm    x = x + f(norm(x))       transformer-preprocess n     transformer-postprocess da, -postprocess-top n
 
-with sinusoids in halves and embeddings times sqrt(d_model). Decoding begins with a vector of zeros. Its matrices
-multiply from the right, so they are transposed. Its GELU, x * sigmoid(1.702 x), equals silu(1.702 x) / 1.702, so the
-weights before and after it are scaled.
+with sinusoids in halves and embeddings multiplied by sqrt(d_model). Decoding begins with a vector of zeros. Marian's
+matrices multiply from the right, so they are transposed. Its GELU, x * sigmoid(1.702 x), equals silu(1.702 x) / 1.702,
+so the weights before and after it are scaled.
 
-Departure: in a pre-norm layer, Marian normalizes only queries, not the keys and values of self-attention. This import
-normalizes all three, as CTranslate2's converter does, and warns.
+Departure: in a pre-norm layer, Marian normalizes only the queries of self-attention, not the keys and values. The
+imported model normalizes all three, as after CTranslate2's converter, and a warning is issued.
 
-Guided alignment has no weights and is ignored. Options that change what a model computes are applied or refused by
-name, and every array must be known. Nothing is unpickled.
+Guided alignment has no weights and is ignored. Options that affect the result are either applied or rejected with an
+error that names them, and every array must be known. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from torch import Tensor
 from headway.bundle import build_without_initialization
 from headway.decode.request import DecodingOptions
 from headway.errors import BundleError, MissingPackageError
-from headway.interop.huggingface.importing import NEVER
-from headway.interop.huggingface.tensor_maps import copy_table
-from headway.interop.search_settings import search_of_marian
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
+from headway.interop.huggingface.tensor_maps import copy_table_rows
+from headway.interop.search_settings import parse_marian_search
 from headway.interop.stored_vocabulary import StoredVocabulary, sentencepiece_tokenizers, whitespace_tokenizers
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -53,15 +53,15 @@ from headway.text.sentencepiece import sentencepiece_pieces
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.weights import named_weights, shapes_of
 
-NAME = "Marian"
+TOOLKIT_NAME = "Marian"
 _OPTIONS = "special:model.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
 _GELU_SIGMOID = 1.702
-_EPSILON = 1e-6  # of Marian's layer norms
-_MAX_OPTIONS = 2**20  # bytes of the options
+_EPSILON = 1e-6  # epsilon of Marian's layer norms
+_MAX_OPTIONS = 2**20  # maximum size of the options in bytes
 _LAYOUTS: dict[tuple[str, str, str], Literal["post", "pre"]] = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "silu"}
-_FIXED: dict[str, tuple[Any, ...]] = {  # options that change what a model computes: the supported values
+_FIXED: dict[str, tuple[Any, ...]] = {  # supported values of options that affect the result
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention",),
     "transformer-no-projection": (False,),
@@ -82,7 +82,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {  # options that change what a model compu
 }
 _FACTORS = ("lemma-dim-emb", "factors-dim-emb", "factors-combine", "lemma-dependency")
 _SIDES = ("source", "target")
-_MAX_COMPRESSION, _COMPRESSION_FREE = 200, 2**20  # how many times an array over this size may be compressed
+_MAX_COMPRESSION, _COMPRESSION_FREE = 200, 2**20  # maximum compression factor of arrays larger than this many bytes
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 
 
@@ -91,11 +91,11 @@ class MarianModel:
     """An imported model in evaluation mode, with its tokenizers and its special tokens.
 
     Attributes:
-        model: The model.
-        source: The source's tokenizer.
-        target: The target's tokenizer, the same object if both are shared.
-        template: The special tokens around a text, with languages if the vocabulary has language codes.
-        description: The files that were used.
+        model: The imported Transformer.
+        source: The source tokenizer.
+        target: The target tokenizer; the same object as ``source`` if it is shared.
+        template: The special tokens that surround a text, with languages if the vocabulary contains language codes.
+        description: Names the files that were used.
         search: The search settings in decoder.yml.
     """
 
@@ -108,18 +108,18 @@ class MarianModel:
 
 
 def is_marian(path: Path) -> bool:
-    """Return whether a path is a file of Marian's weights, or a folder that contains one."""
+    """Return whether a path is a file with Marian weights, or a folder that contains such a file."""
     return path.suffix == ".npz" if path.is_file() else path.is_dir() and next(path.glob("*.npz"), None) is not None
 
 
 def import_marian_model(path: Path) -> MarianModel:
-    """Import a model of Marian.
+    """Import a Marian model.
 
     Args:
         path: The .npz file, or a folder that contains it.
 
     Raises:
-        BundleError: A file is missing or damaged, or Headway does not support an option. The message names it.
+        BundleError: A file is missing or damaged, or Headway does not support an option, which the message names.
         MissingPackageError: A package that the import needs is not installed.
     """
     weights_path = path if path.is_file() else _weights_file(path)
@@ -133,18 +133,18 @@ def import_marian_model(path: Path) -> MarianModel:
         source = target
     model = _build(arrays, config, source, target, gelu=options.get("transformer-ffn-activation") == "gelu")
     first, second, description = _tokenizers(weights_path.parent, files, source, target)
-    search = search_of_marian(_decoder_settings(weights_path))
+    search = parse_marian_search(_decoder_settings(weights_path))
     return MarianModel(model, first, second, _template(source), f"{weights_path.name}, {description}", search)
 
 
 class StoredArrays:
-    """The arrays of a .npz file of Marian's. An array is read when it is accessed.
+    """The arrays in one of Marian's .npz files. An array is read when it is accessed.
 
     Args:
-        path: The file.
+        path: The path of the file.
 
     Attributes:
-        path: The file.
+        path: The path of the file.
         accessed: The names of the arrays that have been accessed.
 
     Raises:
@@ -183,12 +183,12 @@ class StoredArrays:
         return self._array(name).shape
 
     def __getitem__(self, name: str) -> Tensor:
-        values = np.frombuffer(self.data(name), dtype=self._array(name).dtype).reshape(self.shape(name))
+        values = np.frombuffer(self.read_bytes(name), dtype=self._array(name).dtype).reshape(self.shape(name))
         if values.dtype.kind != "f":
             raise BundleError(f"{self.path}: the array {name!r} contains {values.dtype}; expected real numbers")
         return torch.from_numpy(values.astype(np.float32))
 
-    def data(self, name: str) -> bytes:
+    def read_bytes(self, name: str) -> bytes:
         """Return the bytes of an array."""
         array = self._array(name)
         with self._errors(), zipfile.ZipFile(self.path) as archive, archive.open(array.entry) as file:
@@ -197,7 +197,7 @@ class StoredArrays:
 
     def _array(self, name: str) -> _StoredArray:
         if name not in self._arrays:
-            raise BundleError(f"{self.path}: the array {name!r} is missing, which models with these options have")
+            raise BundleError(f"{self.path}: the array {name!r} is missing, but models with these options need it")
         self.accessed.add(name)
         return self._arrays[name]
 
@@ -227,7 +227,7 @@ class StoredArrays:
 
 @dataclass(frozen=True)
 class _StoredArray:
-    """An array's name in the archive, its shape and type, and the byte of the file at which its values start."""
+    """The name of an array in the archive, its shape and type, and the file offset of its values."""
 
     entry: str
     shape: tuple[int, ...]
@@ -240,10 +240,12 @@ class _StoredArray:
 
 def _options(arrays: StoredArrays) -> dict[str, Any]:
     if _OPTIONS not in arrays:
-        raise BundleError(f"{arrays.path}: {_OPTIONS!r} is missing, the options of a model of {NAME}")
+        raise BundleError(
+            f"{arrays.path}: {_OPTIONS!r} is missing, which contains the options of a {TOOLKIT_NAME} model"
+        )
     if math.prod(arrays.shape(_OPTIONS)) > _MAX_OPTIONS:
         raise BundleError(f"{arrays.path}: damaged ({_OPTIONS} has more than {_MAX_OPTIONS:,} bytes); copy it again")
-    return _read_yaml(arrays.data(_OPTIONS).rstrip(b"\0"), f"{arrays.path}: {_OPTIONS}")
+    return _read_yaml(arrays.read_bytes(_OPTIONS).rstrip(b"\0"), f"{arrays.path}: {_OPTIONS}")
 
 
 def _read_yaml(data: bytes, origin: str) -> dict[str, Any]:
@@ -331,19 +333,19 @@ def _count(options: Mapping[str, Any], name: str, origin: str) -> int:
 
 
 def _weights_file(folder: Path) -> Path:
-    """Return the .npz file in a folder: the only one, or the one that decoder.yml names."""
+    """Return the .npz file in a folder: the only such file, or the file named by decoder.yml."""
     files = sorted(folder.glob("*.npz"))
     if len(files) > 1 and (folder / "decoder.yml").is_file():
         named = {Path(str(name)).name for name in _listed(_read_settings(folder / "decoder.yml"), "models")}
         files = [file for file in files if file.name in named]
     if len(files) != 1:
         listed = ", ".join(file.name for file in files[:5]) or "none"
-        raise BundleError(f"{folder}: expected one .npz file, got {listed}; give the path of the file")
+        raise BundleError(f"{folder}: expected one .npz file, got {listed}; specify the path of the file")
     return files[0]
 
 
 def _decoder_settings(weights: Path) -> dict[str, Any]:
-    """Return the settings of the decoder for a file of weights, or nothing if there is no file with them."""
+    """Return the decoder settings for a file with weights, or an empty dictionary if there is no settings file."""
     for name in (f"{weights.name}.decoder.yml", "decoder.yml"):
         path = weights.with_name(name)
         if path.is_file():
@@ -364,8 +366,8 @@ def _listed(settings: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _vocabulary_files(weights: Path, options: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Return the files of the source's and the target's vocabulary: those that decoder.yml or the options name, or the
-    only one in the folder.
+    """Return the files of the source and target vocabularies: the files named by decoder.yml or by the options, or the
+    only vocabulary file in the folder.
     """
     folder = weights.parent
     named = _listed(_decoder_settings(weights), "vocabs")
@@ -382,8 +384,8 @@ def _vocabulary_files(weights: Path, options: Mapping[str, Any]) -> tuple[Path, 
         return others[0], others[0]
     listed = ", ".join(map(str, named or options.get("vocabs") or [])) or "no names"
     raise BundleError(
-        f"{folder}: no vocabularies for {weights.name}; its options name {listed}; expected two of these names, or "
-        "one .yml or .spm file, in the folder"
+        f"{folder}: no vocabularies for {weights.name}; its options name {listed}; expected two files with these "
+        "names, or one .yml or .spm file, in the folder"
     )
 
 
@@ -401,10 +403,12 @@ def _vocabulary(path: Path, size: int) -> StoredVocabulary:
         what = "factors (.fsv)" if path.suffix == ".fsv" else f"vocabularies {path.suffix}"
         raise BundleError(f"{path}: {what} are not supported; supported: .yml and .spm")
     if len(tokens) > size:
-        raise BundleError(f"{path}: {len(tokens):,} tokens, but the weights have {size:,} rows; not this model's")
+        raise BundleError(
+            f"{path}: {len(tokens):,} tokens, but the weights have {size:,} rows; this is not the model's vocabulary"
+        )
     ids = {token: index for index, token in reversed([*enumerate(tokens)])}
     if _END not in ids:
-        raise BundleError(f"{path}: does not contain {_END}, with which every text of {NAME} ends")
+        raise BundleError(f"{path}: does not contain {_END}, the end symbol of {TOOLKIT_NAME}")
     order = VocabularyOrder.with_duplicates(size, pad=None, start=None, end=ids[_END], unknown=ids.get(_UNKNOWN))
     special = frozenset(ids[name] for name in (_END, _UNKNOWN, "<s>", "<pad>") if name in ids)
     return StoredVocabulary(tokens, order, special)
@@ -416,9 +420,9 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 
 
 def _yaml_tokens(data: bytes, path: Path, size: int) -> list[str]:
-    """Read the tokens of a vocabulary in YAML, with one token per line: TOKEN: ID, or "? TOKEN" and ": ID".
+    """Read the tokens of a YAML vocabulary with one token per line: TOKEN: ID, or "? TOKEN" and ": ID".
 
-    A general reader of YAML would take "null", "yes" or "1e3" for other things than text, and U+0085 for a line end.
+    A YAML parser would not interpret "null", "yes" or "1e3" as text, and it would treat U+0085 as the end of a line.
     """
     try:
         lines = data.decode("utf-8").split("\n")
@@ -451,7 +455,7 @@ def _yaml_tokens(data: bytes, path: Path, size: int) -> list[str]:
 
 
 def _unquoted(text: str, path: Path, number: int) -> str:
-    """Return the text of a scalar of YAML."""
+    """Return the text of a YAML scalar."""
     if len(text) >= 2 and text[0] == text[-1] == "'":
         return text[1:-1].replace("''", "'")
     if len(text) < 2 or not text[0] == text[-1] == '"':
@@ -472,7 +476,7 @@ def _unquoted(text: str, path: Path, number: int) -> str:
 def _tokenizers(
     folder: Path, files: tuple[Path, Path], source: StoredVocabulary, target: StoredVocabulary
 ) -> tuple[TextTokenizer, TextTokenizer, str]:
-    """Return the tokenizers of both sides, and the files that split texts."""
+    """Return the tokenizers of both sides, and a description of their files."""
     models = [
         file if file.suffix == ".spm" else folder / f"{side}.spm" for file, side in zip(files, _SIDES, strict=True)
     ]
@@ -482,7 +486,7 @@ def _tokenizers(
 
 
 def _template(source: StoredVocabulary) -> SpecialTokenTemplate:
-    """Return the special tokens around a text: the end symbol, and a language code before it if there are several."""
+    """Return the special tokens around a text: the end symbol and, if there are several, a target language code."""
     if not source.languages:
         return SpecialTokenTemplate(source_suffix=(EOS,))
     languages = source.headway_ids(source.languages)
@@ -529,8 +533,8 @@ def _build(
         raise _shape_error(arrays, bias, (1, rows))
     if unknown := sorted(set(arrays) - arrays.accessed):
         raise BundleError(
-            f"{arrays.path}: unknown array {unknown[0]!r} ({len(unknown)} in all), which models with these options do "
-            "not have"
+            f"{arrays.path}: unknown array {unknown[0]!r} ({len(unknown)} in total), which models with these options "
+            "do not have"
         )
     model = cast("Transformer", build_without_initialization(config, *sizes))
     weights = named_weights(model)
@@ -544,24 +548,26 @@ def _build(
         for ours, theirs, order in zip(names, tables, (source.order, target.order, target.order), strict=True):
             if ours in weights:
                 value = arrays[theirs].T if theirs.endswith("_W") else arrays[theirs]
-                copy_table(value.__getitem__, order.order, weights[ours])
+                copy_table_rows(value.__getitem__, order.order, weights[ours])
         output_bias = weights["projection.bias"].zero_()
         if bias in arrays:
             output_bias.copy_(arrays[bias].flatten()[list(target.order.order)])
-        output_bias[list(target.order.duplicates)] = NEVER  # a duplicated row must not count twice in the softmax
+        output_bias[list(target.order.duplicates)] = (
+            NEVER_GENERATED_BIAS  # the softmax must not include duplicated rows
+        )
         weights.get("target_embedding.weight", weights["source_embedding.weight"])[BOS] = 0
     return model.eval()
 
 
 def _gelu_factor(name: str) -> float:
-    """Return the factor of a weight that makes GELU's sigmoid form a silu."""
+    """Return the factor of a weight by which GELU's sigmoid approximation becomes silu."""
     if ".feed_forward.inner." in name:
         return _GELU_SIGMOID
     return 1 / _GELU_SIGMOID if name.endswith(".feed_forward.outer.weight") else 1.0
 
 
 def _names(arrays: StoredArrays, config: TransformerConfig) -> dict[str, str]:
-    """Map the names of weights to those of arrays, except embeddings, projection and its bias."""
+    """Map weight names to array names, except for the embeddings, the projection and its bias."""
     names: dict[str, str] = {}
 
     def norm(ours: str, theirs: str, *suffixes: str) -> None:
@@ -572,7 +578,7 @@ def _names(arrays: StoredArrays, config: TransformerConfig) -> dict[str, str]:
         names[f"{ours}.weight"], names[f"{ours}.bias"] = f"{theirs}_W{letter}", f"{theirs}_b{letter}"
 
     for side, ours in zip(("encoder", "decoder"), _SIDES, strict=True):
-        suffixes = ("_pre", "") if config.norm == "pre" else ("",)  # the first versions of Marian had no suffix
+        suffixes = ("_pre", "") if config.norm == "pre" else ("",)  # early versions of Marian had no suffix
         for layer in range(getattr(config, f"{side}_layers")):
             block, theirs = f"{side}.blocks.{layer}", f"{side}_l{layer + 1}"
             attentions = {"attention": f"{theirs}_self"}

@@ -24,10 +24,10 @@ def imported_card(
 ) -> str:
     """Return the card of a model folder that was imported from another toolkit.
 
-    ``kind`` is what the model was imported from, and ``weights`` how its weights changed.
+    ``kind`` describes what the model was imported from, and ``weights`` how its weights were converted.
     """
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
-    search = _settings(bundle.search) or "that of the paper"
+    search = _settings(bundle.search) or "as in the paper"
     sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
     return _imported_card(
         f"Translation from {bundle.task.source_language} to {bundle.task.target_language}",
@@ -46,7 +46,7 @@ def _settings(options: Config) -> str:
 def imported_language_model_card(
     bundle: LanguageModelBundle | MaskedLanguageModelBundle, name: str, family: str, license_name: str | None
 ) -> str:
-    """Return the card of a language model, masked or not, that was imported from another toolkit."""
+    """Return the card of a causal or masked language model that was imported from another toolkit."""
     title, command = f"Masked language model {name}", 'headway fill THIS_FOLDER "A text with a [MASK]."'
     about = (
         f"- Tokenizer: {bundle.tokenizer.kind}, {bundle.tokenizer.vocab_size:,} tokens. Unlike in the original, "
@@ -84,7 +84,7 @@ class _Origin:
 
 
 def _imported_card(title: str, command: str, origin: _Origin, conversion: str) -> str:
-    missing = "not given in the folder's model card; look it up where the model comes from"
+    missing = "not named in the folder's model card; see the source of the model"
     return f"""# {title}
 
 A {origin.family} model with {origin.num_weights:,} weights, imported into Headway from the {origin.kind} \
@@ -112,7 +112,7 @@ For data, training and scores, see the model card of the original model.
 
 
 def exported_card(bundle: AnyBundle, toolkit: str, usage: str) -> str:
-    """Return the card of a folder exported for ``toolkit``; ``usage`` is its section on how to use the model."""
+    """Return the card of a folder exported for ``toolkit``. ``usage`` is the card's section on how to use the model."""
     title, what = f"Translation from {bundle.task.source_language} to {bundle.task.target_language}", "A Transformer"
     if isinstance(bundle, LanguageModelBundle):
         title = "Language model"

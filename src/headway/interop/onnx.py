@@ -1,7 +1,7 @@
 """ONNX export: a model folder that also runs in onnxruntime, without PyTorch.
 
     config.json, tokenizer files      as in every model folder
-    model.safetensors                 the weights in float32, which the graphs refer to
+    model.safetensors                 the float32 weights, to which the graphs refer
     encoder.onnx, decoder_step.onnx   a Transformer (:mod:`headway.interop.onnx_models` documents inputs and outputs)
     classifier.onnx                   a classifier: ``source`` (B, S) -> ``logits`` (B, C)
     language_model.onnx               a decoder-only language model, with cached keys and values
@@ -9,8 +9,8 @@
     README.md                         how to use the folder
 
 Headway can still load the folder. For Transformers, :class:`OnnxModel` implements the search protocol, so every
-decoding method works with the two sessions. Headway runs the other models with PyTorch: their graphs are for programs
-that have only onnxruntime. Tensors are converted to NumPy arrays and back only at the inputs and outputs of the
+decoding method works with the two sessions. Headway runs the other models with PyTorch; their graphs are for programs
+that use only onnxruntime. Tensors are converted to and from NumPy arrays only at the inputs and outputs of the
 sessions.
 """
 
@@ -50,12 +50,12 @@ from headway.interop.onnx_models import (
 )
 from headway.interop.supported import (
     ANY,
-    COMMON,
-    GATES,
+    COMMON_OPTIONS,
+    GATE_ACTIVATIONS,
     ExportedModel,
     Supported,
-    exportable_model,
     refuse_unsupported,
+    require_exportable_model,
 )
 from headway.models.classifier import EncoderClassifier
 from headway.models.decoder_only import DecoderOnly
@@ -74,16 +74,16 @@ if TYPE_CHECKING:
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
 _LANGUAGE_MODEL, _MASKED = "language_model.onnx", "masked_language_model.onnx"
-STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
+DECODER_STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
 SUPPORTED: Supported = {  # options of all models with blocks
-    **COMMON,
+    **COMMON_OPTIONS,
     **dict.fromkeys(("d_key", "d_value", "num_kv_heads", "qk_norm", "bias", "norm_kind", "norm_epsilon"), ANY),
     **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling", "local_rotary_base"), ANY),
     **dict.fromkeys(("encoder_window", "decoder_window", "global_every", "num_segments", "parallel"), ANY),
     **dict.fromkeys(("max_length", "position_offset", "convolution"), ANY),
     **dict.fromkeys(("residual", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("masked", "pad_to_max_length"), ANY),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATES),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATE_ACTIVATIONS),
     "norm": ("post", "pre", "none"),
     "positions": ("sinusoidal", "learned", "rotary", "none"),
     "sinusoid_layout": ("interleaved", "halves"),
@@ -91,34 +91,34 @@ SUPPORTED: Supported = {  # options of all models with blocks
     "tie": ("all", "target", "none"),
     "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
 }
-SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, besides those of the language model
+SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, in addition to the language model's options
     **dict.fromkeys(("body", "word_dropout", "pooled_dropout", "dense_norm"), ANY),
     "pooling": SUPPORTED["pooling"],
     "dense": ("none", "tanh", "relu", "gelu"),
 }
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
-# difference of a logit relative to its size plus the median size; rounding errors in float32 are far smaller
+# maximum difference of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
 _TOLERANCE = 1e-3
 
 
 def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> None:
     """Export ``bundle`` to ONNX. The folder is written completely or not at all.
 
-    Before the folder appears, the graphs are run and their logits are compared with the model's.
+    Before the folder is created, the graphs are run and their logits are compared with the model's logits.
 
     Args:
         bundle: The model, on any device and in any precision. Its weights are written in float32.
-        folder: The folder to write; an existing one is replaced.
-        max_length: Maximum sequence length, in tokens, of a Transformer with sinusoidal or rotary positions: the graphs
-            contain a table of this length. Other models have their own limit.
+        folder: The folder to write; an existing folder is replaced.
+        max_length: Maximum sequence length, in tokens, of a Transformer with sinusoidal or rotary positions, whose
+            graphs contain a table of this length. Other models have their own limits.
 
     Raises:
         MissingPackageError: onnx or onnxruntime is not installed.
         ConfigError: The graphs do not support an option of the model.
-        BundleError: The logits of the graphs differ from the model's.
+        BundleError: The logits of the graphs differ from the model's logits.
     """
     folder = Path(folder)
-    model = exportable_model(bundle, "ONNX")
+    model = require_exportable_model(bundle, "ONNX")
     if isinstance(model, SequenceClassifier):
         refuse_unsupported(model.config.body, "ONNX", SUPPORTED, __name__)
         refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD, __name__)
@@ -142,14 +142,14 @@ def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> 
 
 
 def _limit(model: ExportedModel, max_length: int) -> int:
-    """Return the maximum length of a sequence in tokens. ``max_length`` applies to Transformers without a limit."""
+    """Return the maximum sequence length in tokens. ``max_length`` applies to Transformers without their own limit."""
     if isinstance(model, Transformer):
         return model.max_length or max_length
     return model.config.max_length
 
 
 def _graphs(model: ExportedModel, stored: Mapping[str, StoredTensor], limit: int) -> dict[str, onnx.ModelProto]:
-    """Return the graphs of a model by the names of their files."""
+    """Return the graphs of a model, keyed by file name."""
     match model:
         case EncoderClassifier():
             return {_CLASSIFIER: classifier_graph(model, stored)}
@@ -160,12 +160,15 @@ def _graphs(model: ExportedModel, stored: Mapping[str, StoredTensor], limit: int
         case DecoderOnly():
             return {_LANGUAGE_MODEL: language_model_graph(model, stored)}
         case Transformer():
-            return {_ENCODER: encoder_graph(model, stored, limit), STEP_FILE: decoder_step_graph(model, stored, limit)}
+            return {
+                _ENCODER: encoder_graph(model, stored, limit),
+                DECODER_STEP_FILE: decoder_step_graph(model, stored, limit),
+            }
 
 
 @dataclass
 class OnnxState:
-    """The state between decoding steps, for R rows of B sentences. Prefixes are right-aligned in the tensors.
+    """The decoding state between steps, for R rows of B sentences. Prefixes are right-aligned in the tensors.
 
     ``memory_kv`` and ``prefix_kv`` contain the keys of the first decoder block, its values, the keys of the second
     block, and so on. Their shapes are (B, H, S, .) and (R, H, T, .).
@@ -178,14 +181,14 @@ class OnnxState:
 
     @property
     def length(self) -> int:
-        """The length T of the prefixes, including the masked columns of shorter ones."""
+        """The length T of the prefixes, including the masked columns of shorter prefixes."""
         return self.prefix_kv[0].size(2)
 
 
 class OnnxModel:
-    """An exported model that runs in onnxruntime and can be searched like any other model.
+    """An exported model that runs in onnxruntime and supports searching like any other model.
 
-    It implements :class:`headway.decode.protocol.SearchModel`. ``max_length`` is the maximum sequence length, in tokens
+    It implements :class:`headway.decode.protocol.SearchModel`. ``max_length`` is the maximum sequence length in tokens,
     including the end symbol.
     """
 
@@ -209,18 +212,18 @@ class OnnxModel:
 
         Raises:
             MissingPackageError: onnxruntime is not installed.
-            BundleError: The folder is not an ONNX export, or one of its files is missing, damaged, from a newer Headway
-                or from a different export.
+            BundleError: The folder is not an ONNX export, or one of its files is missing, damaged, from a newer version
+                of Headway or from a different export.
         """
         _require("onnxruntime")
-        paths = folder / _ENCODER, folder / STEP_FILE
+        paths = folder / _ENCODER, folder / DECODER_STEP_FILE
         for path in paths:
             if not path.is_file():
                 raise BundleError(
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
-                    f"{STEP_FILE} and {_WEIGHTS}"
+                    f"{DECODER_STEP_FILE} and {_WEIGHTS}"
                 )
-        _, signature = _stored_tensors(folder / _WEIGHTS)  # checked first, because onnxruntime's message is less clear
+        _, signature = _stored_tensors(folder / _WEIGHTS)  # first, because onnxruntime's message is less clear
         encoder, step = map(open_session, paths)
         limits = (
             _checked_limit(path, session, signature) for path, session in zip(paths, (encoder, step), strict=True)
@@ -239,7 +242,7 @@ class OnnxModel:
         return OnnxState(mask, memory, positions, prefix)
 
     def admit(self, state: OnnxState, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
+        """Encode more sources and append them to ``state``, which keeps its number of rows per source."""
         new = self.start(sources, beams=len(state.positions) // max(1, len(state.memory_mask)))
         width = max(state.memory_mask.size(1), new.memory_mask.size(1))
         masks = [
@@ -264,7 +267,7 @@ class OnnxModel:
     def reorder_rows(
         self, state: OnnxState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None means all."""
         state.positions = state.positions[rows]
         unused = 0
         if sequences is not None:  # the longest rows may have been removed
@@ -289,7 +292,7 @@ class OnnxModel:
 def run_session(
     session: onnxruntime.InferenceSession, outputs: Sequence[str], input_names: Sequence[str], inputs: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Run a graph with ``inputs``, and return the outputs with the names ``outputs``."""
+    """Run a graph with ``inputs``, and return the outputs named in ``outputs``."""
     feed = {name: tensor.numpy() for name, tensor in zip(input_names, inputs, strict=True)}
     return [torch.from_numpy(array) for array in session.run(list(outputs), feed)]
 
@@ -317,7 +320,7 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # errors are raised, not logged
+    options.log_severity_level = 4  # do not log errors, because they are raised
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has no common error class
@@ -326,9 +329,9 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
 
 def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature: str) -> int:
-    """Return the maximum sequence length.
+    """Return the maximum sequence length of a graph.
 
-    Before that, check that this version of Headway can read the graph, and that it belongs to the folder's weights.
+    Also check that this version of Headway can read the graph, and that the graph belongs to the folder's weights.
     """
     facts = session.get_modelmeta().custom_metadata_map
     try:
@@ -336,7 +339,9 @@ def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature:
     except (KeyError, ValueError):
         raise BundleError(f"{path}: not a graph from Headway; expected a file that `headway export` wrote") from None
     if version > _FORMAT:
-        raise BundleError(f"{path}: format {version} is newer than this Headway's {_FORMAT}; update Headway")
+        raise BundleError(
+            f"{path}: format {version} is newer than format {_FORMAT} of this version of Headway; update Headway"
+        )
     if facts.get("headway.weights") != signature:
         raise BundleError(f"{path}: does not belong to the weights in {_WEIGHTS}; export the model again")
     return limit
@@ -345,7 +350,7 @@ def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature:
 def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
     """Return the location of each tensor in a safetensors file, and a hash of the file's header.
 
-    The file starts with the length of the header (8 bytes, little-endian), then the JSON header, then the data.
+    The file contains the length of the header (8 bytes, little-endian), the JSON header, and the data.
     """
     try:
         with path.open("rb") as file:
@@ -365,9 +370,9 @@ def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
 
 @torch.no_grad()
 def _compare(folder: Path, model: ExportedModel, length: int) -> None:
-    """Raise :class:`BundleError` if the graphs' logits differ from those of ``model``.
+    """Raise :class:`BundleError` if the graphs' logits differ from the logits of ``model``.
 
-    Causes are an option that the export does not support, or weights that are not finite.
+    Possible causes are an option that the export does not support, or weights that are not finite.
     """
     draws = torch.Generator().manual_seed(1)
     vocab_size = _source_embedding(model).weight.size(0)
@@ -393,7 +398,7 @@ def _compare(folder: Path, model: ExportedModel, length: int) -> None:
 
 
 def _logits_in_two_calls(path: Path, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-    """Return the logits of a language model's graph, which reads the second half of each row with a prefix."""
+    """Return the logits of a language model's graph, which processes the second half of each row with a prefix."""
     session = open_session(path)
     shapes = {given.name: given.shape for given in session.get_inputs() if given.name.startswith("prefix_")}
     caches = [torch.empty(len(tokens), heads, 0, width) for _, heads, _, width in shapes.values()]
@@ -436,9 +441,10 @@ Without Headway:
 
 - `{_ENCODER}` runs once per batch. Input: `source` (B, S), token ids that end with the end symbol (2), padded with 0.
   Outputs: `memory_mask` and, for each decoder block N, `memory_keys.N` and `memory_values.N`.
-- `{STEP_FILE}` runs once per token. Inputs: `tokens` (R), the newest token of each row (1 at first); `positions` (R),
-  the number of tokens before it; `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first; and the
-  encoder's outputs. Outputs: `logits` (R, V) of the next token; `keys.N` and `values.N`, the prefixes of the next step.
+- `{DECODER_STEP_FILE}` runs once per token. Inputs: `tokens` (R), the newest token of each row (1 at first);
+  `positions` (R), the number of tokens before it; `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at
+  first; and the encoder's outputs. Outputs: `logits` (R, V) of the next token; `keys.N` and `values.N`, the prefixes of
+  the next step.
   Each sentence has the same number of rows (its beams), which are adjacent. Prefixes are aligned at the end."""
 
 
@@ -465,7 +471,7 @@ def _language_model_usage(max_length: int, bundle: LanguageModelBundle) -> str:
     prefix = ", ".join(map(str, bundle.prompt_prefix)) or "nothing"
     ends = " or ".join(map(str, (EOS, *bundle.other_ends)))
     return f"""Keep the files together: the graph (opset {OPSET}, float32) reads its weights from `{_WEIGHTS}`.
-A text has at most {max_length} tokens. Before a prompt there is: {prefix}. A text ends with the id {ends}.
+A text has at most {max_length} tokens. Before a prompt comes: {prefix}. A text ends with the id {ends}.
 
 `{_LANGUAGE_MODEL}` runs once for a prompt and once for each token after it.
 
@@ -473,7 +479,7 @@ A text has at most {max_length} tokens. Before a prompt there is: {prefix}. A te
   `prefix_keys.N` and `prefix_values.N` (R, H, P, K) of each block N, empty (P = 0) at first.
 - Outputs: `logits` (R, T, V) of the token after each new token; `keys.N` and `values.N`, the prefixes of the next call.
 
-Pad prompts of different lengths in front, and set `positions` of the first call to minus the number of padding tokens.
+Left-pad prompts of different lengths, and set `positions` in the first call to minus the number of padding tokens.
 Headway can also load the folder:
 
     headway generate THIS_FOLDER "PROMPT"

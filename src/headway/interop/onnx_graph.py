@@ -1,8 +1,8 @@
-"""Build an ONNX graph node by node, with weights that stay in a safetensors file beside it.
+"""Build an ONNX graph node by node. Its weights stay in a safetensors file beside it.
 
-(PyTorch's exporter was tried. It takes half a minute to trace a toy model with two encoder and two decoder blocks, and
-the time grows with the number of blocks.) A graph contains no weights. Each weight is an external tensor in the
-``model.safetensors`` beside it, so the graphs of a model share one file and tied weights are stored once.
+(PyTorch's exporter takes half a minute to trace a toy model with two encoder and two decoder blocks, and the time grows
+with the number of blocks.) A graph contains no weights. Each weight is an external tensor in the ``model.safetensors``
+beside the graph, so the graphs of a model share a file and tied weights are stored once.
 :mod:`headway.interop.onnx_layers` adds the layers of a model, and :mod:`headway.interop.onnx_models` whole models.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import onnx
 
 
-OPSET = 20  # the first opset with Gelu
-_IR_VERSION = 9  # file format version of the same release (ONNX 1.15)
+OPSET = 20  # the first opset that supports Gelu
+_IR_VERSION = 9  # file format version of the release with this opset (ONNX 1.15)
 FLOAT, INT, BOOL = 1, 7, 9  # values of onnx.TensorProto
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Location of a float32 weight: ``num_bytes`` bytes from byte ``offset`` of a file beside the graph."""
+    """Location of a float32 weight: ``num_bytes`` bytes at byte ``offset`` of a file beside the graph."""
 
     shape: tuple[int, ...]
     location: str
@@ -42,9 +42,9 @@ class OnnxGraph:
     name.
 
     Args:
-        module: The model.
-        config: The options of its blocks.
-        locations: Where each of its weights is stored, by name.
+        module: The model whose graph is built.
+        config: The options of the model's blocks.
+        locations: The location of each of the model's weights, keyed by name.
     """
 
     def __init__(self, module: nn.Module, config: BlockConfig, locations: Mapping[str, StoredTensor]) -> None:
@@ -72,7 +72,7 @@ class OnnxGraph:
         """Declare ``value`` as the output ``name`` of the graph."""
         self._outputs[value] = self._onnx.helper.make_tensor_value_info(name, kind, shape)
 
-    def op(self, kind: str, *inputs: str, **attributes: int | float | str | list[int]) -> str:
+    def add_op(self, kind: str, *inputs: str, **attributes: int | float | str | list[int]) -> str:
         """Add a node for the ONNX operator ``kind`` with ``attributes``, and return the name of its output."""
         (value,) = self._node(kind, inputs, 1, attributes)
         return value
@@ -91,7 +91,7 @@ class OnnxGraph:
         return values
 
     def constant(self, content: int | float | list[int] | Tensor) -> str:
-        """Add a constant of 64-bit integers or float32 numbers unless the graph has it, and return its name."""
+        """Add a constant (int64 or float32) unless the graph already contains it, and return its name."""
         tensor = self._onnx.numpy_helper.from_array(torch.as_tensor(content).numpy())
         name = self._constants.setdefault(tensor.SerializeToString(), f"constant.{len(self._constants)}")
         if name not in self._tensors:
@@ -100,11 +100,11 @@ class OnnxGraph:
         return name
 
     def has_weight(self, name: str) -> bool:
-        """Return whether the model has a weight of this name."""
+        """Return whether the model has a weight with this name."""
         return name in self._names
 
     def weight(self, name: str) -> str:
-        """Add the model's weight of this name unless the graph has it, and return its name in the graph."""
+        """Add the model's weight ``name`` unless the graph already contains it, and return its name in the graph."""
         name = self._names[name]
         if name not in self._tensors:
             stored = self._stored[name]
@@ -116,7 +116,7 @@ class OnnxGraph:
             self._tensors[name] = tensor
         return name
 
-    def attention(self, path: str) -> MultiHeadAttention:
+    def attention_layer(self, path: str) -> MultiHeadAttention:
         """Return the model's attention layer at ``path``."""
         attention = self.module.get_submodule(path)
         assert isinstance(attention, MultiHeadAttention)

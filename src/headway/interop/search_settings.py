@@ -1,26 +1,26 @@
-"""The settings of search and generation that come with a pretrained model, as its defaults in Headway.
+"""Convert a pretrained model's search and generation settings to defaults in Headway.
 
 Translation models:
 
     num_beams, beam-size            beam_size
     length_penalty, normalize       length_penalty with normalization = "average": score / length^A in all toolkits here
     early_stopping                  stopping = "first"
-    max_length, min_length          the same, without the first decoder token, which `transformers` counts
+    max_length, min_length          the same, except that `transformers` includes the first decoder token
     no_repeat_ngram_size            no_repeat_ngram
     repetition_penalty              repetition_penalty
 
 Language models:
 
-    do_sample = true                        the temperature, 1 unless the folder has another one
+    do_sample = true                        the temperature; 1 unless the folder sets another
     do_sample = false, or several beams     temperature = 0, with beam_size = num_beams
-    top_k, top_p, min_p                     the same, if tokens are drawn; top_k is 50 unless the folder has another one
+    top_k, top_p, min_p                     the same, if tokens are sampled; top_k is 50 unless the folder sets another
     max_new_tokens, repetition_penalty      the same
 
-A setting with a value that Headway does not have, such as a negative length penalty, is left out. So are the settings
-of sampling of translation models, of groups of beams, and Marian's word penalty and factor on the length of the source.
-The lengths of a language model are left out, too, if they count the prompt. A CTranslate2 folder contains no settings.
+A setting with a value that Headway does not support, such as a negative length penalty, is ignored. Sampling settings
+of translation models, groups of beams, and Marian's word penalty and factor for the source length are also ignored. A
+language model's length limits are ignored if they include the prompt. A CTranslate2 folder contains no settings.
 
-:func:`settings_for_transformers` and :func:`generation_for_transformers` are the other direction.
+:func:`to_transformers_search` and :func:`to_transformers_generation` convert settings in the other direction.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from headway.interop.json_objects import read_json
 OptionsT = TypeVar("OptionsT", bound=Config)
 
 ARGOS_SEARCH = DecodingOptions(beam_size=4, normalization="average", length_penalty=0.2, stopping="first")
-"""The search of argostranslate 1.11, which packages cannot change."""
+"""The search options of argostranslate 1.11, which packages cannot change."""
 
 _SAME_NAMES = {"no_repeat_ngram_size": "no_repeat_ngram", "repetition_penalty": "repetition_penalty"}
 _WITH_START = ("max_length", "min_length")  # `transformers` counts the first decoder token
 _NEW_TOKENS = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 
 
-def search_of_transformers(folder: Path) -> DecodingOptions:
-    """Return the search settings in a folder of Hugging Face: those of generation_config.json, or of config.json.
+def read_transformers_search(folder: Path) -> DecodingOptions:
+    """Return the search settings in a Hugging Face folder, from generation_config.json or, without it, config.json.
 
-    The length penalty of a beam search is 1 unless the folder has another one, as in `transformers`. One beam is not
-    taken for a choice, because it is what `transformers` assumes if nothing is chosen.
+    As in `transformers`, the length penalty of a beam search is 1 unless the folder sets another. A beam size of 1 is
+    ignored, because it is the default of `transformers`.
     """
     stored = _stored(folder)
     settings: dict[str, Any] = {ours: stored.get(theirs) for theirs, ours in _SAME_NAMES.items()}
@@ -61,11 +61,12 @@ def search_of_transformers(folder: Path) -> DecodingOptions:
     return _accepted_search(settings)
 
 
-def settings_for_transformers(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
-    """Return the settings in generation_config.json that are closest to a search; see :func:`search_of_transformers`.
+def to_transformers_search(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
+    """Return the settings for generation_config.json that are closest to a search. Inverse of
+    :func:`read_transformers_search`.
 
-    Sequences have at most 512 tokens if the search has no maximum, and at most ``max_positions``. `transformers` has no
-    penalty like that of Wu et al. ("gnmt"), so its exponent is taken.
+    Sequences are limited to 512 tokens if the search has no maximum length, and to ``max_positions``. `transformers`
+    does not support the length penalty of Wu et al. ("gnmt"), so only its exponent is used.
     """
     longest = 512 if search.max_length is None else search.max_length + 1
     others = {theirs: getattr(search, ours) for theirs, ours in _SAME_NAMES.items() if ours in search.model_fields_set}
@@ -79,10 +80,11 @@ def settings_for_transformers(search: DecodingOptions, max_positions: int) -> di
     }
 
 
-def generation_of_transformers(folder: Path) -> GenerationOptions:
-    """Return a language model's settings in a folder of Hugging Face: in generation_config.json, or in config.json.
+def read_transformers_generation(folder: Path) -> GenerationOptions:
+    """Return a language model's settings in a Hugging Face folder, from generation_config.json or, without it,
+    config.json.
 
-    Without a choice between drawing and searching, `transformers` takes the best token, and Headway draws.
+    If a folder sets neither sampling nor search, `transformers` takes the best token, but Headway samples.
     """
     stored = _stored(folder)
     settings: dict[str, Any] = {name: stored.get(name) for name in ("repetition_penalty", "max_new_tokens")}
@@ -90,14 +92,14 @@ def generation_of_transformers(folder: Path) -> GenerationOptions:
     if stored.get("do_sample") is True:
         settings["temperature"] = stored.get("temperature", 1.0)
         settings |= {name: stored.get(name) for name in ("top_p", "min_p")}
-        settings["top_k"] = _whole(stored.get("top_k", _TOP_K)) or None  # 0: all tokens
+        settings["top_k"] = _whole(stored.get("top_k", _TOP_K)) or None  # 0 means all tokens
     elif stored.get("do_sample") is False or beams > 1:
         settings = {"temperature": 0.0, "beam_size": beams if beams > 1 else None, **settings}
     return _accepted(GenerationOptions, settings)
 
 
-def generation_for_transformers(generation: GenerationOptions) -> dict[str, Any]:
-    """Return the settings in generation_config.json that are those of a language model; none if it has none."""
+def to_transformers_generation(generation: GenerationOptions) -> dict[str, Any]:
+    """Return the settings for generation_config.json that are set for a language model, if any."""
     given = generation.explicit_options()
     shared, drawn = ("repetition_penalty", "max_new_tokens"), ("top_p", "min_p")
     settings: dict[str, Any] = {name: given[name] for name in shared if name in given}
@@ -109,15 +111,15 @@ def generation_for_transformers(generation: GenerationOptions) -> dict[str, Any]
     return settings
 
 
-_TOP_K = 50  # of `transformers`, if the folder has none
+_TOP_K = 50  # default of `transformers`
 
 
 def _stored(folder: Path) -> dict[str, Any]:
     return read_json(folder / "generation_config.json") or read_json(folder / "config.json") or {}
 
 
-def search_of_marian(settings: Mapping[str, Any]) -> DecodingOptions:
-    """Return the search settings in a decoder.yml of Marian, whose scores are not normalized unless it says so."""
+def parse_marian_search(settings: Mapping[str, Any]) -> DecodingOptions:
+    """Return the search settings in Marian's decoder.yml. Scores are not normalized unless it sets ``normalize``."""
     beams = _whole(settings.get("beam-size"))
     return _accepted_search({} if beams is None else _beam(beams, settings.get("normalize", 0.0)))
 
@@ -133,19 +135,19 @@ def _whole(value: object) -> int | None:
 
 
 def _accepted_search(settings: Mapping[str, Any]) -> DecodingOptions:
-    """Return the options with those of the settings that are valid, and that change something."""
+    """Return options with the valid ``settings``, except settings that have no effect."""
     zeros = ("no_repeat_ngram", "min_length")
     accepted = _accepted(
         DecodingOptions, {name: value or None if name in zeros else value for name, value in settings.items()}
     )
-    if "length_penalty" not in accepted.model_fields_set:  # the exponent of a normalization that is left out
+    if "length_penalty" not in accepted.model_fields_set:  # the normalization has no effect without its exponent
         given = accepted.model_dump(exclude_unset=True, exclude={"normalization"})
         return DecodingOptions.parse(given, "search")
     return accepted
 
 
 def _accepted(kind: type[OptionsT], settings: Mapping[str, Any]) -> OptionsT:
-    """Return the options with those of the settings that are valid. None means that a setting is not given."""
+    """Return options with the valid ``settings``. None means that a setting is not set."""
     chosen: dict[str, Any] = {}
     for name, value in settings.items():
         if value is None:

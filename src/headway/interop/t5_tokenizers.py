@@ -1,10 +1,10 @@
-"""What is special in the tokenizers of T5's relatives: the bytes of ByT5, and the language codes of MADLAD-400.
+"""Special features of the tokenizers of models related to T5: the bytes of ByT5, and the language codes of MADLAD-400.
 
-ByT5 (Xue et al. 2022, "ByT5: Towards a Token-Free Future with Pre-trained Byte-to-Byte Models") has the special tokens
-<pad>, </s> and <unk>, then the 256 bytes in their order, then 125 sentinels <extra_id_0> and so on, which occur only in
-pretraining. Its folders contain no vocabulary.
+ByT5 (Xue et al. 2022, "ByT5: Towards a Token-Free Future with Pre-trained Byte-to-Byte Models") has a vocabulary of the
+special tokens <pad>, </s> and <unk>, the 256 bytes in order, and 125 sentinels (<extra_id_0> and so on), which occur
+only in pretraining. Its folders contain no vocabulary.
 
-MADLAD-400 (Kudugunta et al. 2023) reads the target language from a token before the source, such as "<2de>". Its
+In MADLAD-400 (Kudugunta et al. 2023), a token before the source, such as "<2de>", selects the target language. The
 tokenizer puts the piece for the beginning of a word before this token.
 """
 
@@ -25,21 +25,21 @@ _SENTINEL = re.compile(r"<extra_id_\d+>")
 
 
 def is_byt5(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether a folder's tokenizer is ByT5's, as tokenizer_config.json (``config``) or config.json say."""
+    """Return whether tokenizer_config.json (``config``) or config.json names ByT5's tokenizer."""
     named = config.get("tokenizer_class") or (read_json(folder / "config.json") or {}).get("tokenizer_class")
     return named == "ByT5Tokenizer"
 
 
-def byt5_library(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ByT5's tokenizer in the form of ``tokenizer.json``: byte-level BPE without merges.
+def byt5_tokenizer_json(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ByT5's tokenizer as the content of a ``tokenizer.json``: byte-level BPE without merges.
 
     Raises:
-        BundleError: The folder adds other tokens to it.
+        BundleError: The folder adds other tokens to the tokenizer.
     """
     listed = [str(token.get("content")) for token in (config.get("added_tokens_decoder") or {}).values()]
     listed += (read_json(folder / "added_tokens.json") or {}).keys()
     if other := [token for token in listed if token not in _SPECIAL and not _SENTINEL.fullmatch(token)]:
-        raise BundleError(f"{folder}: the added token {other[0]!r} ({len(other)} in all) is not supported for ByT5")
+        raise BundleError(f"{folder}: the added token {other[0]!r} ({len(other)} in total) is not supported for ByT5")
     sentinels = (f"<extra_id_{number}>" for number in range(_SENTINELS))
     vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *byte_symbols(), *sentinels))}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -55,18 +55,18 @@ def byt5_library(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def before_language(
+def language_code_prefix(
     encode: Callable[[list[str]], list[list[int]]], languages: Mapping[str, int], origin: Path
 ) -> tuple[int, ...]:
-    """Return the ids before that of a language code at the beginning of a text.
+    """Return the ids that precede the id of a language code at the beginning of a text.
 
     Args:
         encode: Function that returns the ids of each text.
-        languages: The id of each language code, whose token is "<2de>" for "de".
-        origin: The tokenizer's file.
+        languages: The id of each language code. The token for "de" is "<2de>".
+        origin: The path of the tokenizer file.
 
     Raises:
-        BundleError: The ids of the text after a code are not those of the text alone.
+        BundleError: A language code changes the ids of the text after it.
     """
     text, before = "a b", set[tuple[int, ...]]()
     alone, *rows = encode([text, *(f"<2{language}> {text}" for language in languages)])

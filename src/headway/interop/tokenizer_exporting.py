@@ -1,10 +1,10 @@
-"""Export tokenizers as files of Hugging Face `transformers`. They convert text to the same ids as in Headway.
+"""Export tokenizers as Hugging Face `transformers` files, which convert text to the same ids as in Headway.
 
 Headway's own and imported fast tokenizers become a fast tokenizer (``tokenizer.json``) that ``AutoTokenizer`` loads.
-Its template contains the special tokens around a sentence, for one choice of languages. ``split_special_tokens`` in
-``tokenizer_config.json`` prevents special tokens from being found inside text. A pair of SentencePiece models is
-written as the files of ``MarianTokenizer``, as in OPUS-MT folders. A pair of Moses tokenizers is written as the files
-of ``FSMTTokenizer``.
+Its template contains the special tokens that surround a sentence, for one choice of languages. ``split_special_tokens``
+in ``tokenizer_config.json`` prevents special tokens from being recognized in text. A pair of SentencePiece models is
+exported as the files of ``MarianTokenizer``, as in OPUS-MT folders, and a pair of Moses tokenizers as the files of
+``FSMTTokenizer``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.text.tokenizer import Tokenizer
 def tokenizer_files(
     source: TextTokenizer, target: TextTokenizer, special: SpecialTokens, task_languages: tuple[str, str]
 ) -> dict[str, bytes]:
-    """Return the content of each file by its path in the folder.
+    """Return the content of each file, keyed by its path in the folder.
 
     If each side has its own vocabulary, the target's fast tokenizer is in the folder ``target``. ``AutoTokenizer``
     loads it with ``subfolder="target"``.
@@ -46,13 +46,13 @@ def tokenizer_files(
     return files
 
 
-def prompt_tokenizer_files(
+def language_model_tokenizer_files(
     tokenizer: TextTokenizer, prefix: Sequence[int], exported_ids: Sequence[int], max_length: int
 ) -> dict[str, bytes]:
-    """Return the files of a language model's fast tokenizer, which puts ``prefix`` before a text.
+    """Return the files of a language model's fast tokenizer, which prepends ``prefix`` to a text.
 
-    ``exported_ids`` are the ids of the exported vocabulary, in its order. An id of the first four that is not exported
-    is replaced by EOS.
+    ``exported_ids`` contains the ids to export, in the order of the exported vocabulary. Special ids (the first four)
+    that are not exported are replaced by EOS.
     """
     if isinstance(tokenizer, SentencePieceTokenizer | MosesTokenizer):
         raise ConfigError(f"a language model with a {tokenizer.kind} tokenizer cannot be exported to `transformers`")
@@ -83,21 +83,22 @@ def prompt_tokenizer_files(
 def masked_tokenizer_files(
     tokenizer: TextTokenizer, max_length: int, *, pairs: bool, finds_mask: bool
 ) -> dict[str, bytes]:
-    """Return the files of a masked language model's fast tokenizer, which puts BOS before a text and EOS after it.
+    """Return the files of a masked language model's fast tokenizer, which adds BOS before a text and EOS after it.
 
     Args:
-        tokenizer: The tokenizer.
-        max_length: Maximum length of a text in tokens, with BOS and EOS.
+        tokenizer: The tokenizer to export.
+        max_length: Maximum length of a text in tokens, including BOS and EOS.
         pairs: Whether the tokenizer marks the second text of a pair with the segment 1.
-        finds_mask: Whether the name of the mask token in a text stands for a hidden word, as in `headway fill`. It then
-            also stands for the space before it, which belongs to the hidden word unless tokens are characters. The
-            names of the other special tokens are then found, too: `transformers` finds all of them or none.
+        finds_mask: Whether the name of the mask token in a text is recognized as a hidden word, as in `headway fill`.
+            It then includes the space before it, which belongs to the hidden word unless tokens are characters. The
+            names of the other special tokens are then also recognized, because `transformers` recognizes all of them or
+            none.
     """
     if isinstance(tokenizer, SentencePieceTokenizer | MosesTokenizer):
         raise ConfigError(f"a model with a {tokenizer.kind} tokenizer cannot be exported to `transformers`")
     files = _fast(tokenizer, SpecialTokens((BOS,), (EOS,), ()))
     library, config = (json.loads(files[name]) for name in ("tokenizer.json", "tokenizer_config.json"))
-    template, names = library["post_processor"], token_names(tokenizer)
+    template, names = library["post_processor"], unique_token_names(tokenizer)
     end = {"SpecialToken": {"id": names[EOS], "type_id": int(pairs)}}
     second = {"Sequence": {"id": "B", "type_id": int(pairs)}}
     template["pair"] = [*template["single"], second, end]
@@ -112,16 +113,16 @@ def masked_tokenizer_files(
     return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(config)}
 
 
-def token_names(tokenizer: TextTokenizer) -> list[str]:
+def unique_token_names(tokenizer: TextTokenizer) -> list[str]:
     """Return a unique name for each id, for tools that identify tokens by name.
 
-    The name is the token as its library spells it. The names of special tokens are enclosed in angle brackets until
+    The name is the spelling of the token in its library. Names of special tokens are enclosed in angle brackets until
     they differ from all other names.
     """
     if isinstance(tokenizer, Tokenizer):
         spelled = dict(zip(tokenizer.vocabulary.values(), tokenizer.vocabulary, strict=True))
         names = [*SPECIALS, *tokenizer.tags]
-        if tokenizer.kind == "whitespace":  # tokens contain no spaces, so these names cannot equal one
+        if tokenizer.kind == "whitespace":  # tokens contain no spaces, so they cannot equal these names
             names = [f" {name} " for name in names]
     else:
         assert isinstance(tokenizer, ImportedTokenizer)
@@ -130,7 +131,7 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
     result = [spelled.get(index, "") for index in range(tokenizer.vocab_size)]
     taken = set(spelled.values())
     unspelled = [index for index in range(tokenizer.vocab_size) if index not in spelled]
-    # Ids that may duplicate another token come last, and the other token keeps the name.
+    # Ids that may duplicate another token come last, so that the other token keeps the name.
     for index in sorted(unspelled, key=lambda index: index == BOS or (index != EOS and names[index] == names[EOS])):
         name = names[index]
         while name in taken:
@@ -141,7 +142,7 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
 
 
 def _fast(tokenizer: TextTokenizer, special: SpecialTokens) -> dict[str, bytes]:
-    names = token_names(tokenizer)
+    names = unique_token_names(tokenizer)
     if isinstance(tokenizer, Tokenizer):
         library, ids = _own_library(tokenizer, names), [*range(NUM_SPECIAL + len(tokenizer.tags))]
     else:
@@ -181,7 +182,7 @@ def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
             decoder: dict[str, Any] | None = {"type": "Fuse"}
         case "whitespace":
             cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
-            decoder = None  # without a decoder, the library joins tokens by spaces
+            decoder = None  # without a decoder, the library joins tokens with spaces
         case "words":
             raise ConfigError(
                 "tokenizer.kind = 'words' cannot be exported to `transformers`, whose tokenizers drop the space before "
@@ -192,10 +193,10 @@ def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _reordered(tokenizer: FastTokenizer, names: Sequence[str]) -> dict[str, Any]:
-    """Return the content of ``tokenizer.json`` with Headway's order of ids.
+    """Return the content of ``tokenizer.json``, with ids in Headway's order.
 
-    A Unigram model finds each piece of its vocabulary in text, so its special tokens keep names that cannot occur in
-    text.
+    A Unigram model recognizes each piece of its vocabulary in text, so its special tokens keep names that cannot occur
+    in text.
     """
     library = copy.deepcopy(tokenizer.library_json)
     model = library["model"]
@@ -216,7 +217,7 @@ def _added(index: int, name: str) -> dict[str, Any]:
 
 
 def _template(special: SpecialTokens, names: Sequence[str]) -> dict[str, Any]:
-    """Return the template that puts special tokens around a text, or around the concatenation of two texts."""
+    """Return the template that adds special tokens around a text, or around the concatenation of two texts."""
     sides = special.source_prefix, special.source_suffix
     before, after = ([{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids] for ids in sides)
     one, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
@@ -234,7 +235,7 @@ def _marian(
 ) -> dict[str, bytes]:
     """Return the files of MarianTokenizer, or only the two SentencePiece models if it cannot add the special tokens.
 
-    MarianTokenizer reads the code of the target language from the text itself (">>ron<< TEXT").
+    MarianTokenizer expects the code of the target language in the text itself (">>ron<< TEXT").
     """
     if added := [*source.added_tokens, *target.added_tokens]:
         raise ConfigError(f"the added token {added[0].content!r} cannot be exported to `transformers`")
@@ -260,15 +261,15 @@ def _marian(
 def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
     if source.rules != "fairseq":
         raise ConfigError(
-            f"a Moses tokenizer with the rules of {source.rules} cannot be exported to `transformers`, whose "
-            "FSMTTokenizer has those of fairseq"
+            f"a Moses tokenizer with {source.rules}'s rules cannot be exported to `transformers`, whose FSMTTokenizer "
+            "uses fairseq's rules"
         )
     if (source.merges, source.lower_case) != (target.merges, target.lower_case):
         raise ConfigError(
             "the Moses tokenizers of source and target differ in merges or lower-casing, but FSMTTokenizer uses the "
             "same for both; they cannot be exported to `transformers`"
         )
-    names = token_names(source), token_names(target)
+    names = unique_token_names(source), unique_token_names(target)
     merges = "".join(f"{left} {right}\n" for left, right in source.merges)
     config = {
         "langs": [source.language, target.language],
@@ -288,7 +289,7 @@ def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
 
 
 def _numbered(tokenizer: SentencePieceTokenizer) -> Mapping[str, int]:
-    """Return the id of each piece. If BOS duplicates another token, the piece has that token's id."""
+    """Return the id of each piece. If BOS duplicates another token, the piece gets the other token's id."""
     numbered = {piece: index for index, piece in enumerate(tokenizer.pieces) if index != BOS}
     return numbered | {SPECIALS[PAD]: PAD, "</s>": EOS, SPECIALS[UNK]: UNK}
 

@@ -1,6 +1,6 @@
 """Read the tokenizers of Hugging Face model folders.
 
-The families differ in their files and in the ids of pieces:
+The model families differ in their files and in the ids of pieces:
 
     OPUS-MT (Marian)   source.spm, target.spm, vocab.json (pieces of both sides -> ids), sometimes target_vocab.json
     M2M-100            sentencepiece.bpe.model, vocab.json; the languages' ids follow the pieces' ids
@@ -8,7 +8,7 @@ The families differ in their files and in the ids of pieces:
                        model's pieces from the fourth on, the languages, <mask>
     BART               tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     T5, mT5            tokenizer.json; or spiece.model of SentencePiece, with its own ids
-    ByT5               none: its tokens are bytes
+    ByT5               none, because its tokens are bytes
     FSMT               vocab-src.json, vocab-tgt.json, merges.txt; Moses tokenization before the merges
     GPT-2              tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     Llama, Mistral     tokenizer.json; or tokenizer.model of SentencePiece
@@ -16,7 +16,7 @@ The families differ in their files and in the ids of pieces:
     RoBERTa            tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     any family         tokenizer.json
 
-A :class:`ForeignVocabulary` contains the ids of the folder. The tokenizer that it creates uses Headway's ids.
+A :class:`ForeignVocabulary` contains the ids in the folder. The tokenizer that it creates uses Headway's ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.json_objects import read_json
-from headway.interop.t5_tokenizers import before_language, byt5_library, is_byt5
+from headway.interop.t5_tokenizers import byt5_tokenizer_json, is_byt5, language_code_prefix
 from headway.interop.tokenizer_overrides import apply_overrides, bert_normalizer
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.added_tokens import AddedToken
@@ -39,7 +39,7 @@ from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_ids, sentencepiece_pieces
 
 _SPM = "sentencepiece.bpe.model"
-_FILES = {  # files of each family's own tokenizer; for Marian and FSMT they take precedence over tokenizer.json
+_FILES = {  # files of each family's own tokenizer; for Marian and FSMT, they take precedence over tokenizer.json
     "marian": ("source.spm", "target.spm", "vocab.json"),
     "fsmt": ("vocab-src.json", "vocab-tgt.json", "merges.txt"),
     "m2m_100": (_SPM, "vocab.json"),
@@ -49,7 +49,7 @@ _FILES = {  # files of each family's own tokenizer; for Marian and FSMT they tak
     "mt5": ("spiece.model",),
 }
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
-# The languages of M2M-100's vocabularies in the order of their ids, because its tokenizer files do not list them. The
+# The languages of M2M-100's vocabularies in the order of their ids. Its tokenizer files do not list them. The
 # id of the first language follows the id of the last piece in ``vocab.json``. The lists are from fairseq's ``m2m_100``
 # examples (Fan et al., "Beyond English-Centric Multilingual Machine Translation", 2020) and its WMT 2021 models.
 # ``language_codes`` in ``tokenizer_config.json`` selects one of the lists.
@@ -72,19 +72,19 @@ _CODES = {
 
 @dataclass(frozen=True)
 class ForeignVocabulary:
-    """The vocabulary of one side, with the ids of the folder that it was read from.
+    """The vocabulary of one side, with the ids in the folder that it was read from.
 
     Attributes:
         unknown_id: The id of the unknown token.
         languages: The id of each language code.
         make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
-        before_language: In families whose texts begin with a language code: the ids before that of the code.
+        language_code_prefix: For families whose texts begin with a language code: the ids before the code's id.
     """
 
     unknown_id: int
     languages: Mapping[str, int]
     make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
-    before_language: tuple[int, ...] = ()
+    language_code_prefix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ForeignVocabularies:
 
 
 def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
-    """Read the tokenizers of a Hugging Face folder whose ``model_type`` is ``family``.
+    """Read the tokenizers in a Hugging Face folder whose ``model_type`` is ``family``.
 
     Raises:
         BundleError: A file is missing or damaged. The message lists the files that the family can have.
@@ -114,11 +114,11 @@ def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
 
 
 @dataclass(frozen=True)
-class PromptVocabulary:
-    """The vocabulary of a language model, with the ids of the folder that it was read from.
+class LanguageModelVocabulary:
+    """The vocabulary of a language model, with the ids in the folder that it was read from.
 
     Attributes:
-        unknown_id: The id of the unknown token. None if no text needs one.
+        unknown_id: The id of the unknown token. None if no text needs an unknown token.
         prefix: The ids that the family's tokenizer puts before a text.
         make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
     """
@@ -128,14 +128,14 @@ class PromptVocabulary:
     make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
 
 
-def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
-    """Read the tokenizer of a language model's folder whose ``model_type`` is ``family``.
+def read_language_model_tokenizer(folder: Path, family: str) -> LanguageModelVocabulary:
+    """Read the tokenizer in a language model's folder whose ``model_type`` is ``family``.
 
     Raises:
         BundleError: A file is missing, damaged or not supported.
     """
     config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
-    if family == "qwen2":  # the class that transformers uses, whatever the folder names
+    if family == "qwen2":  # transformers uses this class, whatever class the folder names
         config["tokenizer_class"] = "Qwen2Tokenizer"
     library = read_json(path)
     if library is not None:
@@ -151,21 +151,21 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
         alternatives = {"gpt2": ", or vocab.json and merges.txt"}.get(family, "")
         alternatives = ", or tokenizer.model" if family in ("llama", "mistral") else alternatives
         raise BundleError(
-            f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{alternatives}"
+            f"{folder}: no tokenizer that Headway supports; expected for {family}: tokenizer.json{alternatives}"
         )
     vocabulary = {piece: index for index, piece in enumerate(sentencepiece_pieces(_bytes(path), str(path)))}
     _refuse_added_tokens(folder, config)
     prefix = _configured_prefix(folder, config, vocabulary, "<s>", by_default=True)
     side = _pieces(path, vocabulary, {}, path)
-    return PromptVocabulary(side.unknown_id, prefix, side.make_tokenizer)
+    return LanguageModelVocabulary(side.unknown_id, prefix, side.make_tokenizer)
 
 
 def _configured_prefix(
     folder: Path, config: dict[str, Any], ids: Mapping[str, int], begin: str, *, by_default: bool
 ) -> tuple[int, ...]:
-    """Return the ids before a text as tokenizer_config.json defines them, for folders without a ``tokenizer.json``.
+    """Return the ids before a text, as defined by tokenizer_config.json, for folders without a ``tokenizer.json``.
 
-    If there is a ``tokenizer.json``, only its template counts, as in `transformers` 5: ``add_bos_token`` and
+    If there is a ``tokenizer.json``, only its template is used, as in `transformers` 5: ``add_bos_token`` and
     ``add_eos_token`` have no effect.
     """
     if config.get("add_eos_token"):
@@ -178,7 +178,7 @@ def _configured_prefix(
 
 def _prompt_library(
     library: dict[str, Any], config: dict[str, Any], origin: Path, prefix: tuple[int, ...]
-) -> PromptVocabulary:
+) -> LanguageModelVocabulary:
     """Return the vocabulary of a ``tokenizer.json``."""
     tokens = tokens_by_id(library, str(origin))
     ids = {token: index for index, token in tokens.items()}
@@ -195,11 +195,11 @@ def _prompt_library(
     if unknown is None and library["model"].get("unk_id") is not None:
         unknown = tokens[library["model"]["unk_id"]]
     unknown = unknown or _content(config.get("unk_token"))
-    return PromptVocabulary(ids.get(unknown or ""), prefix, tokenizer)
+    return LanguageModelVocabulary(ids.get(unknown or ""), prefix, tokenizer)
 
 
 def _template_prefix(processor: dict[str, Any] | None, origin: Path) -> tuple[int, ...]:
-    """Return the ids that a post-processor of `tokenizers` puts before a text. It must put none after it."""
+    """Return the ids that a post-processor of `tokenizers` puts before a text. It must not put any ids after it."""
     kind = "ByteLevel" if processor is None else processor.get("type")
     if processor is None or kind == "ByteLevel":  # ByteLevel changes only offsets
         return ()
@@ -218,7 +218,7 @@ def _template_prefix(processor: dict[str, Any] | None, origin: Path) -> tuple[in
 
 @dataclass(frozen=True)
 class MaskedVocabulary:
-    """The vocabulary of a masked language model, with the ids of the folder that it was read from.
+    """The vocabulary of a masked language model, with the ids in the folder that it was read from.
 
     Attributes:
         special_ids: The ids of the "pad", "start" (before a text), "end" (after it) and "unknown" tokens.
@@ -234,10 +234,10 @@ _ROBERTA_NAMES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "unk": "<unk>", "
 
 
 def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
-    """Read the tokenizer of a masked language model's folder whose ``model_type`` is ``family``.
+    """Read the tokenizer in a masked language model's folder whose ``model_type`` is ``family``.
 
     Raises:
-        BundleError: A file is missing or damaged, or has no token for hidden words.
+        BundleError: A file is missing or damaged, or does not define a mask token.
     """
     config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
     defaults = _ROBERTA_NAMES if family == "roberta" else _MASKED_NAMES
@@ -255,7 +255,7 @@ def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
     if library is None:
         alternatives = {"roberta": ", or vocab.json and merges.txt", "modernbert": ""}.get(family, ", or vocab.txt")
         raise BundleError(
-            f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{alternatives}"
+            f"{folder}: no tokenizer that Headway supports; expected for {family}: tokenizer.json{alternatives}"
         )
     ids = {token: index for index, token in tokens_by_id(library, str(path)).items()}
     if missing := [name for name in names.values() if name not in ids]:
@@ -264,7 +264,7 @@ def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
         *(token for token in library.get("added_tokens") or [] if token["content"] not in names.values()),
         *({**_SPECIAL_TOKEN, "id": ids[name], "content": name} for name in names.values()),
     ]
-    # The library numbers tokens that are not in the vocabulary in the order of the list.
+    # The library assigns ids to tokens that are not in the vocabulary in the order of the list.
     library["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
 
     def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
@@ -278,7 +278,7 @@ _SPECIAL_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "norma
 
 
 def _word_piece(path: Path, config: dict[str, Any], unknown: str) -> dict[str, Any]:
-    """Return BERT's ``vocab.txt``, one token per line in the order of ids, in the form of ``tokenizer.json``."""
+    """Convert BERT's ``vocab.txt``, with one token per line in order of ids, to the content of ``tokenizer.json``."""
     tokens = _bytes(path).decode("utf-8", errors="replace").removesuffix("\n").split("\n")
     model = {
         "type": "WordPiece",
@@ -307,7 +307,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
     if complete and family == "fsmt":
         return _moses(folder, config)
     if family == "t5" and is_byt5(folder, config):
-        side = _fast(byt5_library(folder, config), family, config, folder / "tokenizer_config.json")
+        side = _fast(byt5_tokenizer_json(folder, config), family, config, folder / "tokenizer_config.json")
         return side, side
     if (library := read_json(folder / "tokenizer.json")) is not None:
         _add_tokens(library, folder, config)
@@ -318,7 +318,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
     elif not complete:
         listed = " and ".join(filter(None, (", ".join(files[:-1]), *files[-1:])))
         known = f"tokenizer.json, or {listed}" if files else "tokenizer.json"
-        raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: {known}")
+        raise BundleError(f"{folder}: no tokenizer that Headway supports; expected for {family}: {known}")
     elif family == "m2m_100":
         side = _m2m(folder, config)
     elif family == "mbart":
@@ -409,7 +409,7 @@ def _t5_pieces(folder: Path, config: dict[str, Any], family: str) -> ForeignVoca
     def encode(texts: list[str]) -> list[list[int]]:
         return sentencepiece_ids(_bytes(model), str(model), texts)
 
-    return replace(side, before_language=before_language(encode, languages, model))
+    return replace(side, language_code_prefix=language_code_prefix(encode, languages, model))
 
 
 def _pieces(
@@ -419,9 +419,9 @@ def _pieces(
     origin: Path,
     added: Sequence[Mapping[str, Any]] = (),
 ) -> ForeignVocabulary:
-    """Return the vocabulary of a side that has a SentencePiece model; ``vocabulary`` maps its pieces to ids.
+    """Return the vocabulary of a side that has a SentencePiece model. ``vocabulary`` maps its pieces to ids.
 
-    ``added`` are the tokens that are found in text before the model reads it.
+    ``added`` contains the tokens that are recognized in text before the model tokenizes it.
     """
     content = _bytes(model)
     flags = ("content", "single_word", "lstrip", "rstrip")
@@ -434,7 +434,7 @@ def _pieces(
             )
 
     def tokenizer(ids: VocabularyOrder) -> TextTokenizer:
-        ids.to_headway_ids(token["id"] for token in added)  # raises an error for ids without a row in the weights
+        ids.to_headway_ids(token["id"] for token in added)  # raise an error for ids without a row in the weights
         numbered = {**vocabulary, **{token["content"]: token["id"] for token in added}}
         pieces, reserved = _numbered(ids, numbered, languages.values())
         return SentencePieceTokenizer(content, pieces, reserved, str(model), tokens)
@@ -451,7 +451,7 @@ def _unknown(vocabulary: Mapping[str, int], origin: Path) -> int:
 def _numbered(
     ids: VocabularyOrder, vocabulary: Mapping[str, int], languages: Iterable[int]
 ) -> tuple[list[str], list[int]]:
-    """Return the piece of each Headway id, and the ids that encoding a text never returns."""
+    """Return the piece of each Headway id, and the ids that encoding a text never yields."""
     names = {index: piece for piece, index in vocabulary.items()}
     special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages)
     pieces = [names.get(old, f"<unused {new}>") for new, old in enumerate(ids.order)]
@@ -473,12 +473,12 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
 
     before: tuple[int, ...] = ()
     if languages and family in ("t5", "mt5"):
-        before = before_language(lambda texts: library_ids(library, texts, str(origin)), languages, origin)
+        before = language_code_prefix(lambda texts: library_ids(library, texts, str(origin)), languages, origin)
     return ForeignVocabulary(ids[unknown], languages, tokenizer, before)
 
 
 def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Return GPT-2's byte-level BPE files in the form of ``tokenizer.json``."""
+    """Convert GPT-2's byte-level BPE files to the content of ``tokenizer.json``."""
     space = bool(config.get("add_prefix_space", False))
     alphabet = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "vocab": _vocabulary(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
@@ -491,10 +491,10 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def _added_tokens(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens of a folder in the form of ``tokenizer.json``, in the order of their ids.
+    """Return the added tokens of a folder as in ``tokenizer.json``, in the order of their ids.
 
-    They are in ``added_tokens_decoder`` of tokenizer_config.json, or in older folders in added_tokens.json, where a
-    token is special if another file says so.
+    They are listed under ``added_tokens_decoder`` in tokenizer_config.json. Older folders list them in
+    added_tokens.json, and other files define which of them are special.
     """
     path, decoder = folder / "tokenizer_config.json", config.get("added_tokens_decoder")
     tokens: list[dict[str, Any]] = []
@@ -518,7 +518,7 @@ def _added_tokens(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _special_names(settings: Mapping[str, Any]) -> set[str]:
-    """Return the texts of the special tokens that tokenizer_config.json or special_tokens_map.json names."""
+    """Return the texts of the special tokens in tokenizer_config.json or special_tokens_map.json."""
     named = [value for key, value in settings.items() if key.endswith("_token")]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = settings.get(key) or []
@@ -527,7 +527,7 @@ def _special_names(settings: Mapping[str, Any]) -> set[str]:
 
 
 def _add_tokens(library: dict[str, Any], folder: Path, config: dict[str, Any]) -> None:
-    """Add a folder's added tokens to the content of a ``tokenizer.json``, which may have some of them already.
+    """Add a folder's added tokens to the content of a ``tokenizer.json``, which may already contain some of them.
 
     As in `transformers`, a token that is not in the vocabulary gets the next id, and the flags of a token in
     ``added_tokens_decoder`` replace those in ``tokenizer.json``.
@@ -549,8 +549,8 @@ def _add_tokens(library: dict[str, Any], folder: Path, config: dict[str, Any]) -
         index = ids.get(content, first)
         if index != token["id"]:
             raise BundleError(
-                f"{folder}: the added token {content!r} has the id {token['id']}, but transformers gives it "
-                f"the id {index}; save the tokenizer again with transformers, which writes tokenizer.json"
+                f"{folder}: the added token {content!r} has the id {token['id']}, but transformers assigns it the id "
+                f"{index}; save the tokenizer again with transformers, which writes tokenizer.json"
             )
         added[content] = dict(token)
         first = max(first, index + 1)
@@ -558,9 +558,10 @@ def _add_tokens(library: dict[str, Any], folder: Path, config: dict[str, Any]) -
 
 
 def _check_list_is_complete(config: dict[str, Any], contents: Iterable[str], folder: Path) -> None:
-    """Refuse an ``added_tokens_decoder`` without some of the added tokens of ``tokenizer.json``.
+    """Reject an ``added_tokens_decoder`` that lacks some of the added tokens in ``tokenizer.json``.
 
-    Classes of `transformers` other than the generic one build the tokenizer without them, and number them differently.
+    `transformers` classes other than the generic class build the tokenizer without these tokens, and assign them
+    different ids.
     """
     decoder, kind = config.get("added_tokens_decoder"), str(config.get("tokenizer_class")).removesuffix("Fast")
     if not isinstance(decoder, dict) or kind in ("None", "PreTrainedTokenizer", "TokenizersBackend"):
@@ -569,12 +570,12 @@ def _check_list_is_complete(config: dict[str, Any], contents: Iterable[str], fol
     if missing := [content for content in contents if content not in named]:
         raise BundleError(
             f"{folder / 'tokenizer_config.json'}: the added token {missing[0]!r} of tokenizer.json is not in "
-            f"added_tokens_decoder, without which {kind} of transformers numbers it differently; add it"
+            f"added_tokens_decoder, without which transformers' {kind} assigns it a different id; add it"
         )
 
 
 def _found_in_text(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens of a folder that a tokenizer in Python finds in text, without special ones."""
+    """Return the added tokens, except special tokens, that a tokenizer implemented in Python recognizes in text."""
     if config.get("split_special_tokens"):
         return []
     return [token for token in _added_tokens(folder, config) if not token["special"] and token["content"]]
@@ -583,13 +584,13 @@ def _found_in_text(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]
 def _refuse_added_tokens(folder: Path, config: dict[str, Any]) -> None:
     if found := _found_in_text(folder, config):
         raise BundleError(
-            f"{folder}: the added token {found[0]['content']!r} ({len(found)} in all) is not supported without a "
+            f"{folder}: the added token {found[0]['content']!r} ({len(found)} in total) is not supported without a "
             "tokenizer.json for this family; save the tokenizer again with transformers, which writes one"
         )
 
 
 def _merges(path: Path) -> list[tuple[str, str]]:
-    """Read the pairs of a ``merges.txt``. Its first line may be a version, and its lines may end with a count."""
+    """Read the pairs in a ``merges.txt``. The first line may be a version, and lines may end with a count."""
     try:
         lines = _bytes(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -605,7 +606,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
 
 
 def language_codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
-    """Return the id of each language whose code is among a family's tokens, in the order of ids."""
+    """Return the id of each language code among a family's tokens, in the order of ids."""
     pattern = _CODES.get(family)
     matches = ((pattern.fullmatch(token), index) for token, index in ids.items()) if pattern else ()
     codes = {next(filter(None, match.groups())): index for match, index in matches if match}
@@ -613,7 +614,7 @@ def language_codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def _language(config: dict[str, Any], keys: tuple[str, ...], known: Mapping[str, int]) -> str | None:
-    """Return the configured language of a side, or None if it is not one of the model's languages."""
+    """Return the configured language of a side, or None if the model does not have this language."""
     named = next((str(config[key]) for key in keys if config.get(key)), None)
     return named if named is None or not known or named in known else None
 

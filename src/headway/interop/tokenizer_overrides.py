@@ -1,14 +1,14 @@
 """Apply the settings of ``tokenizer_config.json`` that override ``tokenizer.json`` in `transformers` 5.
 
-Most tokenizer classes of `transformers` keep the vocabulary of ``tokenizer.json``, but build the normalizer and the
-pre-tokenizer themselves, from settings in ``tokenizer_config.json`` or their defaults:
+Most `transformers` tokenizer classes keep the vocabulary in ``tokenizer.json`` but build the normalizer and the
+pre-tokenizer themselves, from settings in ``tokenizer_config.json`` or from default values:
 
     BertTokenizer, DistilBertTokenizer                do_lower_case, strip_accents, tokenize_chinese_chars
     RobertaTokenizer, BartTokenizer, GPT2Tokenizer,
     GPTNeoXTokenizer, Qwen2Tokenizer, LlamaTokenizer  add_prefix_space
 
 ``PreTrainedTokenizerFast`` uses ``tokenizer.json`` as it is. Settings that a ``tokenizer.json`` cannot express are
-refused.
+rejected.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headway.errors import BundleError
 from headway.interop.json_objects import read_json
 
 _GENERIC = "PreTrainedTokenizerFast"
-# The class that `transformers` uses for a family if the folder names none. For families that are not listed, such as
-# Mistral and ModernBERT, it always uses the generic class.
+# The class that `transformers` uses for a family if the folder does not name a class. For families that are not listed,
+# such as Mistral and ModernBERT, it always uses the generic class.
 _DEFAULT_CLASSES = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
@@ -40,7 +40,7 @@ _BYTE_LEVEL = ("RobertaTokenizer", "BartTokenizer", "GPT2Tokenizer", "GPTNeoXTok
 
 
 def apply_overrides(library: dict[str, Any], config: Mapping[str, Any], family: str, origin: Path) -> None:
-    """Change ``library`` as the folder's tokenizer class does.
+    """Change ``library`` in the same way as the folder's tokenizer class does.
 
     Args:
         library: The content of ``tokenizer.json``.
@@ -70,13 +70,15 @@ def apply_overrides(library: dict[str, Any], config: Mapping[str, Any], family: 
         for step in steps:
             step["add_prefix_space"] = adds_space
         if name == "GPTNeoXTokenizer":
-            library["post_processor"] = None  # it also drops the template, and so the tokens around a text
+            library["post_processor"] = (
+                None  # this class also drops the template, and therefore the tokens around a text
+            )
     elif name == "LlamaTokenizer":
         _check_llama_prefix_space(library, config, origin)
 
 
 def _tokenizer_class(config: Mapping[str, Any], family: str, folder: Path) -> str:
-    """Return the tokenizer class that `transformers` uses for a folder, without the ending "Fast" of older versions."""
+    """Return the tokenizer class that `transformers` uses for a folder, without the suffix "Fast" of older versions."""
     if family not in _DEFAULT_CLASSES:
         return _GENERIC
     named = config.get("tokenizer_class") or (read_json(folder / "config.json") or {}).get("tokenizer_class")
@@ -86,7 +88,7 @@ def _tokenizer_class(config: Mapping[str, Any], family: str, folder: Path) -> st
 
 
 def bert_normalizer(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return BERT's normalizer in the form of ``tokenizer.json``."""
+    """Return BERT's normalizer as in ``tokenizer.json``."""
     return {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -98,7 +100,7 @@ def bert_normalizer(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_llama_prefix_space(library: dict[str, Any], config: Mapping[str, Any], origin: Path) -> None:
     if any(step.get("type") == "ByteLevel" for part in ("pre_tokenizer", "decoder") for step in _steps(library, part)):
-        return  # Llama 3: `transformers` uses the generic class instead
+        return  # Llama 3, for which `transformers` uses the generic class
     setting = config.get("add_prefix_space")
     adds_space = any(
         step.get("type") == "Prepend" or (step.get("type") == "Metaspace" and _metaspace_adds_space(step))
@@ -119,7 +121,7 @@ def _metaspace_adds_space(step: Mapping[str, Any]) -> bool:
 
 
 def _steps(library: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
-    """Return the steps of a part of ``tokenizer.json``, such as "normalizer", without the sequences around them."""
+    """Return the steps of a part of ``tokenizer.json``, such as "normalizer", as a flat list."""
     pending, steps = [library.get(part)], list[dict[str, Any]]()
     while pending:
         step = pending.pop(0)

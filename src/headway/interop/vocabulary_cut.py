@@ -1,15 +1,15 @@
-"""Cut the vocabulary of a model to the tokens that some texts or languages need.
+"""Reduce the vocabulary of a model to the tokens that some texts or languages need.
 
-Multilingual models have vocabularies of up to 256,000 tokens, of which two languages use a tenth. The rows of the
-others take memory and time in embeddings and in the output projection. A smaller vocabulary has
+Multilingual models have vocabularies of up to 256,000 tokens, of which two languages use a tenth. The rows of the other
+tokens cost memory and time in the embeddings and the output projection. A smaller vocabulary contains
 
-- the tokens into which the given texts are segmented, and those with only letters of the given languages;
-- a margin for other texts: the most frequent of the remaining tokens whose characters the kept tokens have;
-- special tokens, languages, and tokens of bytes;
-- the tokens without which these could not be made, such as the results of earlier merges.
+- the tokens into which the given texts are segmented, and tokens that contain only letters of the given languages;
+- a margin for other texts: the most frequent remaining tokens whose characters also occur in the kept tokens;
+- special tokens, language codes, and byte tokens;
+- the tokens from which these tokens are built, such as the results of earlier merges.
 
 Texts whose tokens are all kept are segmented as before (:meth:`headway.text.base.TextTokenizer.restricted`), and the
-logits of the kept tokens do not change. In other texts, a token that is missing is divided into smaller ones.
+logits of the kept tokens do not change. In other texts, a missing token is split into smaller tokens.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from headway.weights import load_weights, named_weights
 
 BundleT = TypeVar("BundleT", bound=AnyBundle)
 
-MARGIN = 0.1
-"""Tokens that are kept for other texts, as a share of those that the given texts and languages need."""
+DEFAULT_MARGIN = 0.1
+"""Tokens to keep for other texts, as a fraction of the number of tokens that the given texts and languages need."""
 
-_BATCH = 2048  # texts that are encoded together
-_SHOWN = 20  # unknown characters that are listed
-# The weights with a row for each token, by architecture and side.
+_BATCH = 2048  # number of texts to encode together
+_SHOWN = 20  # number of unknown characters to list
+# The names of weights with a row for each token, by architecture and side.
 _ROWS: dict[str, dict[str, tuple[str, ...]]] = {
     "transformer": {
         "source": ("source_embedding.weight",),
@@ -52,43 +52,48 @@ _ROWS: dict[str, dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class VocabularyCut:
-    """What a model keeps of its vocabulary.
+    """The tokens of a model's vocabulary to keep.
 
     Attributes:
-        kept: The kept ids of each side, "source" and "target", in ascending order. A kept id's position in the list is
-            its new id.
-        unknown: The characters of the texts that the vocabulary does not contain, the most frequent first.
+        kept_ids: The ids to keep on each side, "source" and "target", in ascending order. The new id of a token is the
+            position of its old id in the list.
+        unknown_characters: The characters of the texts that the vocabulary does not contain, the most frequent first.
     """
 
-    kept: dict[str, list[int]]
-    unknown: tuple[str, ...]
+    kept_ids: dict[str, list[int]]
+    unknown_characters: tuple[str, ...]
 
     def describe(self, bundle: AnyBundle) -> list[str]:
-        """Return what is kept of the vocabulary of ``bundle``, and what could not be, as sentences."""
+        """Describe how many tokens of the vocabulary of ``bundle`` are kept, and which characters could not be kept."""
         lines = []
         for side, tokenizer in bundle.tokenizers.items():
-            kept, size = len(self.kept[side]), tokenizer.vocab_size
+            kept, size = len(self.kept_ids[side]), tokenizer.vocab_size
             lines.append(f"{side} vocabulary: {kept:,} of {size:,} tokens ({100 * kept / size:.1f} %)")
-        if self.unknown:
-            shown, more = " ".join(self.unknown[:_SHOWN]), len(self.unknown) - _SHOWN
+        if self.unknown_characters:
+            shown, more = " ".join(self.unknown_characters[:_SHOWN]), len(self.unknown_characters) - _SHOWN
             others = f" and {more:,} more" if more > 0 else ""
             lines.append(f"could not be kept, because the model has no tokens for them: {shown}{others}")
         return lines
 
 
 def choose_tokens(
-    bundle: AnyBundle, *, texts: Iterable[str] | None = None, languages: Sequence[str] = (), margin: float = MARGIN
+    bundle: AnyBundle,
+    *,
+    texts: Iterable[str] | None = None,
+    languages: Sequence[str] = (),
+    margin: float = DEFAULT_MARGIN,
 ) -> VocabularyCut:
     """Choose the tokens that texts or languages need.
 
     Args:
-        bundle: The model.
-        texts: Texts in all languages that the model will read or write. None: only ``languages`` count.
-        languages: Languages with whose letters tokens are kept.
-        margin: Tokens that are kept for other texts, as a share of those that the texts and languages need.
+        bundle: The model whose vocabulary is to be reduced.
+        texts: Texts in all languages that the model will translate from or generate. None means that only ``languages``
+            are used.
+        languages: Languages of the letters whose tokens are kept.
+        margin: Tokens to keep for other texts, as a fraction of the number of tokens that the texts and languages need.
 
     Raises:
-        ConfigError: The vocabulary of the model cannot be cut, or the letters of a language are unknown.
+        ConfigError: The vocabulary of the model cannot be reduced, or the letters of a language are unknown.
         DataError: The texts are empty.
     """
     config, tokenizers = bundle.model.config, bundle.tokenizers
@@ -103,7 +108,7 @@ def choose_tokens(
             ids.update(*rows)
             unknown += _unknown_characters(tokenizer, batch, rows)
     if texts is not None and not any(used):
-        raise DataError("the texts to keep are empty; give texts in the languages of the model")
+        raise DataError("the texts to keep are empty; pass texts in the languages of the model")
     if languages:
         belongs = letters_of(languages)
         for tokenizer, ids in zip(distinct, used, strict=True):
@@ -124,21 +129,21 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _unknown_characters(tokenizer: TextTokenizer, texts: Sequence[str], rows: Sequence[Sequence[int]]) -> Counter[str]:
-    """Return how many texts contain each character that the vocabulary lacks."""
+    """Return the number of texts that contain each character for which the vocabulary has no token."""
     lines = Counter(character for text, row in zip(texts, rows, strict=True) if UNK in row for character in set(text))
     encoded = tokenizer.encode_batch(list(lines))
     return Counter({one: lines[one] for one, ids in zip(lines, encoded, strict=True) if UNK in ids})
 
 
 def _named(tokenizer: TextTokenizer) -> Iterator[tuple[int, str]]:
-    """Yield the tokens of texts with their names, without those of single bytes and of parts of characters."""
+    """Yield the id and name of each token that may occur in text, except byte tokens and parts of characters."""
     reserved = tokenizer.always_kept()
     ids = [index for index in range(tokenizer.vocab_size) if index not in reserved]
     return ((index, name) for index, name in zip(ids, tokenizer.display(ids), strict=True) if "<0x" not in name)
 
 
 def _completed(bundle: AnyBundle, tokenizers: Sequence[TextTokenizer], used: set[int], margin: float) -> list[int]:
-    """Return ``used`` with the margin, and with all ids that a vocabulary shared by ``tokenizers`` needs."""
+    """Return ``used``, the margin, and all ids that a vocabulary shared by ``tokenizers`` needs."""
     size = tokenizers[0].vocab_size
     characters = {character for index, name in _named(tokenizers[0]) if index in used for character in name}
     missing = (index for index, name in _named(tokenizers[0]) if index not in used and characters.issuperset(name))
@@ -160,8 +165,8 @@ def _completed(bundle: AnyBundle, tokenizers: Sequence[TextTokenizer], used: set
 
 
 def cut_vocabulary(bundle: BundleT, cut: VocabularyCut) -> BundleT:
-    """Return a bundle with the smaller vocabulary. The given one does not change."""
-    kept, tokenizers = cut.kept, bundle.tokenizers
+    """Return a copy of the bundle with the smaller vocabulary."""
+    kept, tokenizers = cut.kept_ids, bundle.tokenizers
     source, target = kept["source"], kept.get("target", kept["source"])
     rows = {name: torch.tensor(kept[side]) for side, names in _ROWS[bundle.model.config.kind].items() for name in names}
     weights = {
@@ -180,7 +185,7 @@ def cut_vocabulary(bundle: BundleT, cut: VocabularyCut) -> BundleT:
 
 
 def _renumbered(template: SpecialTokenTemplate, source: Sequence[int], target: Sequence[int]) -> SpecialTokenTemplate:
-    """Return a template with the new ids."""
+    """Return the template with the new ids."""
     new_source, new_target = ({old: new for new, old in enumerate(kept)} for kept in (source, target))
 
     def renumbered(items: tuple[TemplateItem, ...], ids: dict[int, int]) -> tuple[TemplateItem, ...]:
@@ -197,8 +202,8 @@ def _renumbered(template: SpecialTokenTemplate, source: Sequence[int], target: S
 
 
 def cut_shortlist(shortlist: Shortlist, cut: VocabularyCut, fingerprints: str) -> Shortlist:
-    """Return the shortlist of the smaller vocabulary, whose tokenizers have these ``fingerprints``."""
-    source, target = np.array(cut.kept["source"]), np.array(cut.kept["target"], dtype=np.int32)
+    """Return the shortlist for the smaller vocabulary, whose tokenizers have these ``fingerprints``."""
+    source, target = np.array(cut.kept_ids["source"]), np.array(cut.kept_ids["target"], dtype=np.int32)
     new_ids = np.zeros(max(target.max(), shortlist.translations.max(initial=0)) + 1, dtype=np.int32)
     new_ids[target] = np.arange(len(target), dtype=np.int32)
     always = new_ids[np.intersect1d(shortlist.always_allowed, target)]

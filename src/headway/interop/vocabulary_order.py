@@ -1,14 +1,14 @@
-"""Reorder the vocabulary of another toolkit so that its special tokens have Headway's ids.
+"""Reorder another toolkit's vocabulary so that its special tokens have Headway's ids.
 
-Every Headway model has the same special ids: 0 padding, 1 begin, 2 end, 3 unknown. In other vocabularies, the special
-tokens have other ids, so vocabularies are reordered on import:
+Every Headway model has the same special ids: 0 padding, 1 begin, 2 end, 3 unknown. In other toolkits, special tokens
+have different ids, so vocabularies are reordered on import:
 
     Headway id            0     1      2    3        4...
     foreign token         pad   start  end  unknown  all others, in their original order
 
 In many families, decoding starts from the padding token (Marian) or from the end symbol (families trained with
-fairseq). The row of this token is then duplicated, because Headway's begin symbol has a separate id, and because it can
-be attended to, unlike padding.
+fairseq). The row of this token is then duplicated, because Headway's begin symbol has its own id and, unlike padding,
+can be attended to.
 """
 
 from __future__ import annotations
@@ -46,20 +46,21 @@ class VocabularyOrder:
         for first, second in (("pad", "end"), ("pad", "unknown"), ("end", "unknown"), ("start", "unknown")):
             if special[first] == special[second]:
                 raise BundleError(
-                    f"the {first} and the {second} token are the same (id {special[first]}); Headway needs two: "
-                    "padding is never attended to, the end symbol ends a sentence, and neither means unknown text"
+                    f"the {first} and {second} tokens are the same (id {special[first]}), but Headway needs two: "
+                    "padding is masked out of attention, the end symbol ends a sentence, and neither may represent "
+                    "unknown text"
                 )
         rest = (old for old in range(size) if old not in special.values())
         return cls((pad, start, end, unknown, *rest))
 
     @classmethod
-    def of_language_model(
+    def for_language_model(
         cls, size: int, *, pad: int | None, start: int | None, end: int, unknown: int | None
     ) -> VocabularyOrder:
-        """Return the order for a language model, which may lack a padding, begin and unknown token.
+        """Return the order for a language model, which may have no padding, begin or unknown token.
 
-        A token that is missing or serves two purposes is replaced by a duplicate of the row of ``end``, whose id occurs
-        in no text (:attr:`duplicates`).
+        A token that is missing or serves two purposes is replaced by a duplicate of the row of ``end``. The duplicate's
+        id never occurs in text (:attr:`duplicates`).
 
         Raises:
             BundleError: An id is not in the vocabulary.
@@ -77,9 +78,9 @@ class VocabularyOrder:
     def with_duplicates(
         cls, size: int, *, pad: int | None, start: int | None, end: int | None, unknown: int | None
     ) -> VocabularyOrder:
-        """Return the order for a vocabulary in which any of the special tokens may be missing or equal to another one.
+        """Return the order for a vocabulary in which any special token may be missing or equal to another.
 
-        The row of a missing token duplicates the row of ``end``, or of a token of text (:attr:`duplicates`).
+        The row of a missing token duplicates the row of ``end`` or of a text token (:attr:`duplicates`).
 
         Raises:
             BundleError: An id is not in the vocabulary, or the vocabulary is empty.
@@ -96,7 +97,7 @@ class VocabularyOrder:
 
     @property
     def duplicates(self) -> tuple[int, ...]:
-        """The special ids whose rows duplicate the row of another id."""
+        """The special ids whose rows are duplicates of another id's row."""
         return tuple(new for new in range(NUM_SPECIAL) if self.headway_ids[self.order[new]] != new)
 
     def __len__(self) -> int:
@@ -104,14 +105,14 @@ class VocabularyOrder:
 
     @cached_property
     def headway_ids(self) -> dict[int, int]:
-        """Headway's id of each foreign id. Of several ids with one row, a token of text comes first, then the end
-        symbol, the unknown token, padding, and the begin symbol last.
+        """The Headway id of each foreign id. If several Headway ids have the same row, a text token is preferred, then
+        the end symbol, the unknown token, padding, and the begin symbol.
         """
         ascending_precedence = (BOS, PAD, UNK, EOS, *range(NUM_SPECIAL, len(self.order)))
         return {self.order[new]: new for new in ascending_precedence}
 
     def to_headway_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """Convert foreign ids to Headway's ids. Raise :class:`BundleError` if one is not in the vocabulary."""
+        """Convert foreign ids to Headway's ids. Raise :class:`BundleError` if an id is not in the vocabulary."""
         try:
             return tuple(self.headway_ids[old] for old in ids)
         except KeyError as error:

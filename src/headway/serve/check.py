@@ -50,11 +50,11 @@ def _check_model(spec: ModelSpec) -> None:
     from headway.bundle import load_outline
     from headway.engine import search_precision
     from headway.engine.int8_check import read_int8_check
-    from headway.interop.onnx import STEP_FILE
+    from headway.interop.onnx import DECODER_STEP_FILE
 
     folder = Path(spec.folder)
     bundle, precision = load_outline(folder), spec.settings["precision"]
-    is_onnx = (folder / STEP_FILE).is_file()
+    is_onnx = (folder / DECODER_STEP_FILE).is_file()
     if is_onnx:
         importlib.import_module("onnxruntime")
     if bundle.capability not in DECODES:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.config import Config, read_toml
 from headway.errors import ConfigError
-from headway.interop.hub.names import HubName, parse_model
+from headway.interop.hub.names import HubName, parse_model_source
 from headway.serve.hub_models import folder_to_serve
 from headway.serve.model_info import ModelSpec
 
@@ -243,7 +243,7 @@ def model_name(model: ModelConfig) -> str:
     """Return the name of a model in the APIs: RUN for runs/RUN/best, otherwise the name of its folder."""
     if model.name is not None:
         return model.name
-    path = parse_model(model.path)
+    path = parse_model_source(model.path)
     if isinstance(path, HubName):
         return path.title
     path = path.absolute()
@@ -268,7 +268,7 @@ def read_config(
     if path is not None and isinstance(data.get("models"), list):
         for model in data["models"]:
             if isinstance(model, dict) and isinstance(model.get("path"), str):
-                model["path"] = str(parse_model(model["path"], base=path.parent))
+                model["path"] = str(parse_model_source(model["path"], base=path.parent))
     for name, value in environment.items():
         *sections, key = name.removeprefix(_PREFIX).lower().split("__")
         owner: Any = ServeConfig if not sections else {"limits": LimitsConfig}.get(sections[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.errors import HubError
 from headway.interop.hub.converted import find_converted
-from headway.interop.hub.names import parse_model
+from headway.interop.hub.names import parse_model_source
 
 
 def folder_to_serve(source: str) -> Path:
@@ -19,7 +19,7 @@ def folder_to_serve(source: str) -> Path:
     Raises:
         HubError: The model cannot be downloaded or converted.
     """
-    model = parse_model(source)
+    model = parse_model_source(source)
     if isinstance(model, Path):
         return model
     if (known := find_converted(model)) is None:
@@ -36,5 +36,5 @@ def folder_to_serve(source: str) -> Path:
 
 def is_missing(source: str) -> bool:
     """Return whether a model is a name on the Hub that is not converted yet."""
-    model = parse_model(source)
+    model = parse_model_source(source)
     return not isinstance(model, Path) and find_converted(model) is None

@@ -12,10 +12,10 @@ from typing import Any
 
 from headway.decode import DecodingOptions
 from headway.errors import LengthError
-from headway.inspection.diagram import diagram, outline_of
+from headway.inspection.diagram import build_outline, diagram
 from headway.inspection.forced_word import force_word
 from headway.inspection.inspect_translator import inspect_translation
-from headway.inspection.page_data import MAX_DRAWN_TOKENS, SMALL_WEIGHT, page_data, step_data
+from headway.inspection.page_data import MAX_DRAWN_TOKENS, REPLY_MAX_WEIGHT, page_data, predicted_token_data
 from headway.inspection.results import Inspection
 from headway.predict import Translator
 
@@ -23,7 +23,9 @@ from headway.predict import Translator
 def inspect_sentence(translator: Translator, text: str, translation: str | None, name: str, **languages: Any) -> bytes:
     """Return the attention and the predictions of a translation, as :func:`page_data` does."""
     _check_length(translator, text, translation)
-    return _json(page_data(inspect_translation(translator, text, translation, name=name, **languages), SMALL_WEIGHT))
+    return _json(
+        page_data(inspect_translation(translator, text, translation, name=name, **languages), REPLY_MAX_WEIGHT)
+    )
 
 
 def search_tree(translator: Translator, text: str, options: DecodingOptions, **languages: Any) -> bytes:
@@ -43,11 +45,11 @@ def force_word_in_translation(
 
 def draw_architecture(model: Any) -> bytes:
     """Return the drawing of a model's architecture, an SVG file."""
-    return diagram(outline_of(model.bundle)).svg.encode()
+    return diagram(build_outline(model.bundle)).svg.encode()
 
 
 def _target(inspection: Inspection) -> dict[str, Any]:
-    steps = [step_data(step) for step in inspection.steps]
+    steps = [predicted_token_data(step) for step in inspection.steps]
     return {"text": inspection.target, "log_probability": inspection.log_probability, "steps": steps}
 
 

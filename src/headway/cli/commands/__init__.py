@@ -6,6 +6,6 @@ command: ``learn_bpe``.) A package is a group of commands: ``corpus/join.py`` is
 describe a command:
 
 - ``GROUP``: the :class:`~headway.cli.command_groups.CommandGroup` under which the help lists the
-  command. A group has one for all of its commands.
+  command. A group of commands has a single ``GROUP`` for all of its commands.
 - ``COMMAND_CLASS``, optional: a class of :mod:`headway.cli.decoding` that adds generated options.
 """

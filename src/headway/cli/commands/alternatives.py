@@ -12,7 +12,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import only_text, output_file
+from headway.cli.line_io import output_file, read_text_or_stdin
 from headway.cli.loading import load_ensemble
 from headway.text.visible_tokens import make_visible
 
@@ -20,7 +20,7 @@ GROUP = CommandGroup.RUN
 
 
 def alternatives(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     source: Annotated[str | None, typer.Argument(help="The text to translate. Default: standard input.")] = None,
     prefix: Annotated[str, typer.Argument(help="The beginning of the translation. Default: none.")] = "",
     count: Annotated[int, typer.Option("-n", "--count", help="Number of tokens to list.", min=1)] = 10,
@@ -35,14 +35,17 @@ def alternatives(
 ) -> None:
     """List the most probable next tokens after the beginning of a translation.
 
-    To find out why a word was not chosen, give the text before it. If the first token of the word is not in the list,
-    it is less probable than all listed tokens. "<eos>" is the end of the translation. A space is shown as ␣.
+    To find out why a word was not chosen, pass the translation up to that word as PREFIX. If the first token of the
+    word is not in the list, it is less probable than all listed tokens. "<eos>" is the end of the translation. A space
+    is shown as ␣.
     """
     from headway.predict import load_translator
 
     first = partial(load_translator, model, device=device, precision="float32")
     translator = load_ensemble(first, other_models, device, "float32")
-    tokens = translator.alternatives(only_text(source), prefix, count=count, target_language=to, source_language=from_)
+    tokens = translator.alternatives(
+        read_text_or_stdin(source), prefix, count=count, target_language=to, source_language=from_
+    )
     with output_file(None) as file:
         for alternative in tokens:
             if format_ == "json":

@@ -11,7 +11,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_text_batches
 from headway.corpus.labels import format_label_line
 from headway.corpus.lines import LineReader
 from headway.errors import HeadwayError
@@ -23,7 +23,7 @@ GROUP = CommandGroup.RUN
 
 
 def classify(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: options.TextArgument = None,
     source: options.TextInputOption = None,
     output: options.OutputOption = None,
@@ -35,8 +35,8 @@ def classify(
         bool,
         typer.Option(
             "--explain",
-            help="Also show how much each word supports (+) or opposes (-) the label: by how much the label's "
-            "probability would be lower without it. Text shows the 5 strongest words, json all. Slower.",
+            help="Also show how much each word supports (+) or opposes (-) the label: the decrease in the label's "
+            "probability without the word. Text output shows the 5 strongest words, json all. Slower.",
         ),
     ] = False,
     device: options.DeviceOption = "auto",
@@ -50,7 +50,7 @@ def classify(
     from headway.predict import load_classifier
     from headway.predict.classification.occlusion import occlude
 
-    name, batches = text_batches(text, source)
+    name, batches = read_text_batches(text, source)
     classifier = load_classifier(model, device=device)
 
     def write(_: int, line: Source | HeadwayError, result: Classification | HeadwayError) -> str:

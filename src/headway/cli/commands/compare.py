@@ -14,8 +14,8 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.loading import device_for_workers, language_of_file, open_language_model
+from headway.cli.line_io import convert_all, output_file, read_input_lines
+from headway.cli.loading import device_for_workers, language_from_extension, open_language_model
 from headway.cli.model_folders import MODEL
 from headway.cli.text_documents import read_text_documents
 from headway.cli.translations import translate_file
@@ -36,7 +36,7 @@ def compare(
         list[Path],
         typer.Argument(
             metavar="SYSTEM SYSTEM...",
-            help="Model folders, or files with one translation (or label) per line. The first is the baseline.",
+            help="Model folders, or files with one translation (or label) per line. The first system is the baseline.",
         ),
         MODEL,
     ],
@@ -52,7 +52,7 @@ def compare(
     trials: Annotated[int, typer.Option(min=100, help="Number of trials of approximate randomization.")] = 10_000,
     test_seed: Annotated[int, typer.Option(help="Random seed of both tests.")] = 12345,
     differences: Annotated[
-        int, typer.Option(min=0, help="Number of sentences to show, those with the largest differences.")
+        int, typer.Option(min=0, help="Number of sentences to show: the sentences with the largest differences.")
     ] = 5,
     documents: options.DocumentsOption = None,
     stride: options.StrideOption = None,
@@ -66,11 +66,11 @@ def compare(
     """Compare systems on one test set, and test whether the differences are significant.
 
     Translations are scored against --reference (BLEU, chrF and TER unless --metric is given) and compared by paired
-    bootstrap and approximate randomization. BLEU and TER are tokenized for the target language: --to, or that of the
-    first model, or the ending of the file of --reference (ref.zh). Predicted labels are scored against the labels in
-    --data (accuracy) and compared by paired bootstrap and McNemar's test. Language models are compared by bits per byte
-    on the text in --data, by paired bootstrap and approximate randomization over documents. Each system is compared
-    with the first.
+    bootstrap and approximate randomization. BLEU and TER are tokenized for the target language, which is given by --to,
+    the first model, or the extension of the --reference file (ref.zh). Predicted labels are scored against the labels
+    in --data (accuracy) and compared by paired bootstrap and McNemar's test. Language models are compared by bits per
+    byte on the text in --data, by paired bootstrap and approximate randomization over documents. Each system is
+    compared with the first.
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
@@ -78,7 +78,7 @@ def compare(
 
     if (reference is None) == (data is None):
         raise ConfigError(
-            "give references with --reference F or, for classifiers and language models, texts with --data F"
+            "pass references with --reference F or, for classifiers and language models, texts with --data F"
         )
     names = [str(system) for system in systems]
     if len(set(names)) < max(len(names), 2):
@@ -97,7 +97,7 @@ def compare(
         if others := [system for system in systems if capabilities.get(system) != "continues"]:
             raise ConfigError(f"{others[0]}: not a language model; language models are compared only with each other")
         if data is None:
-            raise ConfigError("language models are compared on text; give it with --data F")
+            raise ConfigError("language models are compared on text; pass a text with --data F")
         of_translations = [*["--to"] * (to is not None), *["--metric"] * bool(metric)]
         if wrong := [*(name for name in given if name != "--precision"), *of_translations]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with language models")
@@ -116,7 +116,7 @@ def compare(
         if given and not models:
             raise ConfigError(f"{given[0]} is for model folders, but every system is a file; leave it out")
         if models and source is None:
-            raise ConfigError(f"{models[0]} is a model folder, which needs the source text; give it with --source F")
+            raise ConfigError(f"{models[0]} is a model folder, which needs the source text; pass it with --source F")
         assert reference is not None
         tests["trials"] = trials
         table = _compare_translations(
@@ -148,13 +148,13 @@ def _compare_translations(
 ) -> ComparisonTable:
     """Compare files of translations, and model folders, which translate ``source``."""
     from headway.bundle import read_config
-    from headway.calls.measurements import compare_outputs, unsuitable_tokenization
+    from headway.calls.measurements import compare_outputs, find_unsuitable_tokenization
     from headway.predict import load_translator
 
     models = [system for system in systems if system.is_dir()]
-    references = list(input_lines(reference))
-    read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
-    for name, lines in read.items():  # check before translating, which may take long
+    references = list(read_input_lines(reference))
+    read = {str(path): list(read_input_lines(path)) for path in [*systems, source] if path and path not in models}
+    for name, lines in read.items():  # check before translating, which may take a long time
         if len(lines) != len(references):
             raise DataError(
                 f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
@@ -168,13 +168,13 @@ def _compare_translations(
         translations, _ = translate_file(load, read[str(source)], source, workers, languages, job)
         read[str(system)] = [translation.text for translation in translations]
     language = languages["target_language"]
-    language = language or (read_config(models[0]).target_language if models else language_of_file(reference))
+    language = language or (read_config(models[0]).target_language if models else language_from_extension(reference))
     outputs = {str(system): read[str(system)] for system in systems}
     table = compare_outputs(outputs, references, language, metrics=metrics, **tests)
-    if "bleu" in metrics and (tokenization := unsuitable_tokenization(references, language)):
+    if "bleu" in metrics and (tokenization := find_unsuitable_tokenization(references, language)):
         typer.echo(
-            f"hardly any line of {reference} has the four tokens in a row that BLEU counts (tokenization "
-            f"{tokenization}). If spaces do not separate the words of its language, name it with --to (--to zh)",
+            f"hardly any line of {reference} has four or more tokens, which BLEU needs (tokenization {tokenization}). "
+            "If its language is written without spaces between words, specify it with --to (--to zh)",
             err=True,
         )
     return table
@@ -190,7 +190,7 @@ def _compare_language_models(
     precision: options.Precision,
     tests: dict[str, int],
 ) -> ComparisonTable:
-    from headway.calls.measurements import compare_on_texts
+    from headway.calls.measurements import compare_bits_per_byte
 
     texts = list(read_text_documents(data, fields, documents))
     loaders = {str(system): partial(open_language_model, system, device, precision) for system in systems}
@@ -198,21 +198,21 @@ def _compare_language_models(
     def convert(name: str) -> Convert:
         return partial(convert_all, job=f"scoring with {name}", source=data, unit="document")
 
-    return compare_on_texts(loaders, texts, stride=stride, convert=convert, **tests)
+    return compare_bits_per_byte(loaders, texts, stride=stride, convert=convert, **tests)
 
 
 def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:
-    """Return the labels in a file (the first column of each line), or the labels that a model predicts."""
-    from headway.calls.measurements import predicted_labels, read_labels
+    """Return the labels in a file (the first column of each line), or the predictions of a model folder's model."""
+    from headway.calls.measurements import predict_labels, read_labels
     from headway.predict import load_classifier
 
     if not system.is_dir():
-        labels = read_labels(input_lines(system))
+        labels = read_labels(read_input_lines(system))
         if len(labels) != len(texts):
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
     convert = partial(convert_all, job=f"classifying with {system}", source=data, unit="example")
-    return predicted_labels(load_classifier(system, device=device), texts, convert)
+    return predict_labels(load_classifier(system, device=device), texts, convert)
 
 
 def _as_text(table: ComparisonTable) -> str:

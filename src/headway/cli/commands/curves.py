@@ -20,7 +20,7 @@ def curves(
     ),
     x: Annotated[
         Literal["step", "minutes", "tokens"],
-        typer.Option("--x", help="Unit of the horizontal axis. minutes: training time only."),
+        typer.Option("--x", help="Unit of the horizontal axis. minutes: training time without validation."),
     ] = "step",
 ) -> None:
     """Draw the learning curves of one or more runs: loss, BLEU, learning rate and speed."""

@@ -16,25 +16,31 @@ GROUP = CommandGroup.UNDERSTAND
 
 def diagram(
     what: Annotated[
-        str, typer.Argument(help="A model folder, a recipe (.toml), or a preset with its kind (transformer:base).")
+        str,
+        typer.Argument(help="A model folder, a recipe (.toml), or a preset, preceded by its kind (transformer:base)."),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Output file, whose name ends in .svg. - prints the SVG.")
+        Path,
+        typer.Option(
+            "-o", "--output", help="Output file, whose name ends in .svg. - prints the SVG to standard output."
+        ),
     ] = Path("diagram.svg"),
     level: Annotated[
         Literal["model", "block", "cell", "attention"],
         typer.Option(
-            help="model: blocks, as in the paper's figure 1. block: each step of a block. cell: the equations of a "
-            "recurrent layer. attention: its steps and heads, as in figure 2, with inputs and masks."
+            help="model: the blocks, as in figure 1 of the paper. block: each step of a block. cell: the equations of "
+            "a recurrent layer. attention: the steps and heads of attention, as in figure 2, with inputs and masks."
         ),
     ] = "model",
     shapes: Annotated[
-        bool, typer.Option("--shapes", help="Write shapes beside arrows and numbers of weights in boxes.")
+        bool,
+        typer.Option("--shapes", help="Write tensor shapes beside the arrows, and numbers of weights into the boxes."),
     ] = False,
     text: Annotated[
         str | None,
         typer.Option(
-            help="A text for the model of a folder: its tokens, or with --level attention the numbers of a head."
+            help="For a model folder: draw the model over the tokens of this text, or with --level attention a head's "
+            "numbers."
         ),
     ] = None,
 ) -> None:

@@ -14,7 +14,7 @@ from headway.cli.training_runs import (
     print_next_command,
     resume_command,
     use_huge_pages,
-    with_device,
+    with_device_assignment,
 )
 
 GROUP = CommandGroup.TRAIN
@@ -23,20 +23,22 @@ GROUP = CommandGroup.TRAIN
 def distill(
     teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder, or hf:NAME."), MODEL],
     recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
-    assignments: options.RecipeOverrides = None,
+    assignments: options.RecipeOverridesOption = None,
     device: options.TrainingDeviceOption = None,
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE-distilled.")] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="The teacher's beam size; 1 is greedy search.")] = 4,
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Also train on the original pairs.")] = False,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Train from scratch. An earlier run is renamed, and its translations are reused."),
+        typer.Option(
+            "--fresh", help="Start from scratch. An earlier run is moved aside, and its translations are reused."
+        ),
     ] = False,
 ) -> None:
     """Train a student on a teacher's translations: sequence-level knowledge distillation.
 
     The teacher translates the source side of the recipe's training corpora into RUN/distilled. Then the student is
-    trained on these translations. If either part is interrupted, running the same command again resumes.
+    trained on these translations. If either part is interrupted, run the same command again to resume.
     """
     use_huge_pages()
     from headway.calls.progress import ProgressListener
@@ -44,7 +46,7 @@ def distill(
     from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe
 
-    loaded = load_recipe(recipe, with_device(assignments, device))
+    loaded = load_recipe(recipe, with_device_assignment(assignments, device))
     keep_freed_memory()
     with ProgressListener() as listener:
         try:
@@ -58,6 +60,6 @@ def distill(
                 listener=listener,
             )
         except KeyboardInterrupt:
-            listener.say(f"stopped; finished translations are kept, resume with: {resume_command()}")
+            listener.say(f"stopped; finished translations are kept; resume with: {resume_command()}")
             raise typer.Exit(130) from None
     print_next_command(result)

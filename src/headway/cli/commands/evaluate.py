@@ -14,10 +14,10 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
-from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, output_file, show_progress
+from headway.cli.line_io import LineReport, convert_all, input_name, output_file, read_input_lines, show_progress
 from headway.cli.loading import device_for_workers, load_ensemble, open_language_model
 from headway.cli.text_documents import read_text_documents
-from headway.cli.translations import count_terms, num_met, terms_summary, translate_file
+from headway.cli.translations import count_met_terms, count_terms, summarize_terms, translate_file
 from headway.corpus.labels import format_label_line, read_labeled_file
 from headway.corpus.lines import one_line
 from headway.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ COMMAND_CLASS = DecodingCommand
 
 
 def evaluate(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     source: Annotated[Path | None, typer.Option(help="For translation: source text, one sentence per line.")] = None,
     reference: options.ReferenceOption = None,
     data: options.LabeledDataOption = None,
@@ -53,8 +53,8 @@ def evaluate(
     glossary: Annotated[
         Path | None,
         typer.Option(
-            help="For translation: translate with this glossary (TSV or CSV, see headway translate), and report how "
-            "many entries are met, and how many translations are forced by entries that hardly fit."
+            help="For translation: use this glossary (TSV or CSV, see headway translate), and report how many of its "
+            "entries are satisfied and how many translations are flagged as forced because an entry fits badly."
         ),
     ] = None,
     device: options.DeviceOption = "auto",
@@ -64,21 +64,22 @@ def evaluate(
     pairs: Annotated[
         Path | None,
         typer.Option(
-            help="For models that score texts: minimal pairs, .tsv, .csv or .jsonl, of which the model should find the "
-            "good text more probable than the bad one."
+            help="For models that score texts: minimal pairs, .tsv, .csv or .jsonl. The model should assign the good "
+            "text of each pair a higher probability than the bad one."
         ),
     ] = None,
     choices: Annotated[
         Path | None,
         typer.Option(
             help="For language models: multiple-choice questions, .jsonl with question, choices (a list of texts) and "
-            "answer (its text, or its index from 0), of which the model should find the right one most probable."
+            "answer (its text, or its index from 0). The model should assign the answer the highest probability."
         ),
     ] = None,
     examples: Annotated[
         int,
         typer.Option(
-            min=0, help="With --choices: other questions of the file that are read before each, with their answers."
+            min=0,
+            help="With --choices: number of other questions, with answers, that precede each question in the prompt.",
         ),
     ] = 0,
     documents: options.DocumentsOption = None,
@@ -87,16 +88,16 @@ def evaluate(
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
 
-    A translation model is scored on --source and --reference; BLEU and TER are tokenized for its target language or
-    that of --to. A classifier is scored on --data: accuracy, macro F1, calibration error, a table of the classes and
-    the confusion matrix.
+    A translation model is scored on --source and --reference; BLEU and TER are tokenized for its target language or the
+    language of --to. A classifier is scored on --data: accuracy, macro F1, calibration error, a table of the classes
+    and the confusion matrix.
 
     A language model is scored on the text in --data: loss, perplexity per token and per word, and bits per byte. Only
     bits per byte can be compared between models with different tokenizers, and only with the same context and stride.
-    On --pairs, it is scored by accuracy in each group: the share of pairs in which the sum of the log-probabilities of
-    the good text's tokens is greater. On --choices, it is scored by two accuracies, beside chance: the share of
-    questions in which the sum of the log-probabilities of the right answer's tokens is greatest, and the share in which
-    their mean is.
+    On --pairs, it is scored by its accuracy in each group: the share of pairs in which the good text has the greater
+    sum of token log-probabilities. On --choices, two accuracies are reported along with chance: the share of questions
+    for which the right answer has the greatest sum of token log-probabilities, and the share for which it has the
+    greatest mean.
     """
     from headway.bundle import read_config
     from headway.calls.evaluation import score_translations
@@ -129,13 +130,13 @@ def evaluate(
             )
         return
     if source is None or reference is None:
-        raise ConfigError(f"{model} is a model that translates; give a test set with {wants}")
+        raise ConfigError(f"{model} is a model that translates; pass a test set with {wants}")
     terms = None if glossary is None else Glossary.load(glossary)
     device = device_for_workers(device, workers)
     first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
     open_translator = partial(load_ensemble, first, other_models, device, precision)
     languages: TranslateKeywords = {"target_language": to, "source_language": from_}
-    sources, references = list(input_lines(source)), list(input_lines(reference))
+    sources, references = list(read_input_lines(source)), list(read_input_lines(reference))
     if len(sources) != len(references):
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
@@ -156,7 +157,7 @@ def evaluate(
 def _refuse_wrong_options(
     model: Path, capability: Capability, given: Mapping[str, object], precision: options.Precision
 ) -> str:
-    """Refuse options that do not fit the model or each other. Return the options that select its test set."""
+    """Reject options that do not fit the model or each other. Return the options that select the model's test set."""
     from headway.decode.request import DecodingOptions
 
     of_text = {"--data", "--fields", "--pairs", "--documents", "--stride", "--choices", "--examples"}
@@ -185,7 +186,7 @@ def _refuse_wrong_options(
 
 
 def _print_translation_scores(evaluation: Evaluation, seconds: float, format_: str, *, with_terms: bool) -> None:
-    """Print the scores, and with a glossary how many of its entries are met."""
+    """Print the scores and, with a glossary, the number of entries that are satisfied."""
     translations = evaluation.translations
     used = count_terms(term for translation in translations for term in translation.glossary or ())
     forced = sum("forced" in translation.flags for translation in translations)
@@ -193,12 +194,12 @@ def _print_translation_scores(evaluation: Evaluation, seconds: float, format_: s
         scores = [asdict(score) for score in evaluation.scores]
         whole: dict[str, object] = {"sentences": len(translations), "seconds": seconds, "scores": scores}
         if with_terms:
-            whole["glossary"] = {"terms": used.total(), "met": num_met(used), "forced_translations": forced}
+            whole["glossary"] = {"terms": used.total(), "met": count_met_terms(used), "forced_translations": forced}
         print(json.dumps(whole))
         return
     print(*evaluation.scores, sep="\n")
     if with_terms:
-        print(f"{terms_summary(used)}\ntranslations flagged forced: {forced:,} of {len(translations):,}")
+        print(f"{summarize_terms(used)}\ntranslations flagged forced: {forced:,} of {len(translations):,}")
     typer.echo(f"{len(translations):,} sentences translated in {seconds:.1f} s", err=True)
 
 
@@ -218,7 +219,7 @@ def _evaluate_classifier(
     if confusion is not None:
         from headway.inspection.picture_files import picture_format
 
-        picture_format(confusion)  # refuse an unknown format before classifying
+        picture_format(confusion)  # reject an unknown format before classifying
     classifier = load_classifier(model, device=device)
     texts, truth = read_labeled_file(data, fields, classifier.labels)
     begin = time.perf_counter()
@@ -235,14 +236,14 @@ def _evaluate_classifier(
         print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
         cut = f"; {truncated:,} were truncated to the model's maximum length" if truncated else ""
         typer.echo(f"{len(results):,} texts classified in {seconds:.1f} s{cut}", err=True)
-    if output is not None:  # files are written last, so that the scores are printed even if a file cannot be written
+    if output is not None:  # write files last, so that the scores are printed even if a file cannot be written
         with output_file(output) as file:
             file.writelines(map(format_label_line, results))
     if confusion is not None:
-        from headway.inspection.confusion_matrix import figure
+        from headway.inspection.confusion_matrix import plot_confusion_matrix
         from headway.inspection.picture_files import save_picture
 
-        save_picture(figure(report), confusion)
+        save_picture(plot_confusion_matrix(report), confusion)
 
 
 def _evaluate_language_model(
@@ -257,8 +258,8 @@ def _evaluate_language_model(
     print(f"bits per byte {result.bits_per_byte:.4f} (comparable between tokenizers)")
     if result.num_unknown:
         typer.echo(
-            f"{result.num_unknown:,} tokens are unknown to the model's vocabulary; no bits are counted for what they "
-            "stand for, so the numbers are too low",
+            f"{result.num_unknown:,} tokens are unknown to the model. No bits are counted for the text that they "
+            "replace, so the reported numbers are too low",
             err=True,
         )
     print(result.signature)
@@ -282,12 +283,12 @@ def _evaluate_pairs(model: Any, pairs: Path, fields: str | None, format_: str) -
 
 
 def _evaluate_choices(model: LanguageModel, path: Path, fields: str | None, num_examples: int, format_: str) -> None:
-    from headway.calls.measurements import answer_questions
+    from headway.calls.measurements import evaluate_multiple_choice
     from headway.data.multiple_choice import DEFAULT_FIELDS, read_questions
 
     questions = read_questions(path, fields.split(",") if fields else DEFAULT_FIELDS)
     with show_progress("answering", path) as count_lines:
-        report = answer_questions(
+        report = evaluate_multiple_choice(
             model, questions, num_examples, origin=str(path), count=lambda number: count_lines(number, 0)
         )
     if format_ == "json":

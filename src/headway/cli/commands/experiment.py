@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 GROUP = CommandGroup.UNDERSTAND
 _NAME_HELP = (
-    f"One of: {', '.join(EXPERIMENT_NAMES)}; or all; or pool, which trains the models that choices "
-    "compares, or without --data lists them; or report, which judges and draws what is in the output folder."
+    f"One of: {', '.join(EXPERIMENT_NAMES)}; or all; or pool, which trains the models that the experiment choices "
+    "compares or, without --data, lists them; or report, which judges and draws the results in the output folder."
 )
 
 
@@ -32,7 +32,9 @@ def experiment(
     output: Annotated[Path, typer.Option("-o", "--output", help="Output folder for the report, figures and numbers.")],
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Use small synthetic data, without --data. All experiments take a few minutes."),
+        typer.Option(
+            "--quick", help="Use small synthetic data instead of --data. All experiments together take a few minutes."
+        ),
     ] = False,
     data: Annotated[
         Path | None, typer.Option(help="Without --quick: a folder that contains corpora such as multi30k.")
@@ -51,7 +53,7 @@ def experiment(
     import traceback
 
     if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch then finds no GPU; it reads this when it first looks for one
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch, which reads this when it first looks for a GPU, finds none
     elif device == "cuda":
         from headway.hardware import choose_device
 
@@ -109,7 +111,7 @@ def experiment(
 
 
 def _work_on_pool(output: Path, data: Path | None) -> None:
-    """Train the models of the pool, or list them if there is no data."""
+    """Train the models of the pool, or list them if ``data`` is None."""
     from headway.experiments.experiment import Settings
     from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool
 
@@ -128,7 +130,7 @@ def _work_on_pool(output: Path, data: Path | None) -> None:
 
 
 def _report(output: Path, data: Path | None) -> None:
-    """Judge and draw the experiments whose numbers are in the output folder, without measuring anything."""
+    """Judge and draw the experiments whose results are in the output folder, without measuring anything."""
     from headway.experiments.experiment import publish
     from headway.experiments.report import write_report
 
@@ -136,7 +138,7 @@ def _report(output: Path, data: Path | None) -> None:
         raise ConfigError("--data has no effect on report, which measures nothing; leave it out")
     stored = [name for name in EXPERIMENT_NAMES if (output / f"{name}.json").is_file()]
     if not stored:
-        raise ConfigError(f"{output}: no numbers of experiments; run headway experiment all -o {output} first")
+        raise ConfigError(f"{output}: contains no experiment results; run headway experiment all -o {output} first")
     records = publish([load_experiment(name) for name in stored], output)
     _print_verdicts(records)
     write_report(records, output, output / "report.html")

@@ -10,7 +10,7 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
-from headway.cli.smaller_folders import SmallerFolder, write_smaller_folder
+from headway.cli.smaller_folders import SmallerFolderSpec, write_smaller_folder
 from headway.errors import ConfigError
 
 GROUP = CommandGroup.DEPLOY
@@ -18,11 +18,12 @@ _OWN_FORMAT = "headway"
 
 
 def export(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     to: Annotated[
         str,
         typer.Option(
-            "--to", help="Format to convert to: huggingface, ctranslate2 or onnx; headway for a smaller model folder."
+            "--to",
+            help="Format to convert to: huggingface, ctranslate2 or onnx; or headway, for a smaller model folder.",
         ),
     ],
     output: Annotated[
@@ -33,15 +34,18 @@ def export(
         typer.Option(help="Data type of the weights, such as int8: for headway and CTranslate2. Default: float32."),
     ] = None,
     quantize_embeddings: Annotated[
-        bool, typer.Option("--quantize-embeddings", help="For headway: store embeddings in int8, too.")
+        bool, typer.Option("--quantize-embeddings", help="For headway: also store embeddings in int8.")
     ] = False,
     keep_text: Annotated[
         list[Path] | None,
-        typer.Option(help="For headway: cut the vocabulary to the tokens of this file's lines. Can be repeated."),
+        typer.Option(help="For headway: reduce the vocabulary to the tokens of this file's lines; may be repeated."),
     ] = None,
     keep_languages: Annotated[
         str | None,
-        typer.Option(help="For headway: cut the vocabulary to tokens with the letters of these languages: de,en."),
+        typer.Option(
+            help="For headway: reduce the vocabulary to tokens spelled with the letters of these languages, such as "
+            "de,en."
+        ),
     ] = None,
     source_language: Annotated[
         str | None, typer.Option(help="Source language that the exported tokenizer selects, if the model has several.")
@@ -63,8 +67,8 @@ def export(
     }
     if to == _OWN_FORMAT:
         if source_language or target_language:
-            raise ConfigError("--to headway keeps all languages; leave --source-language and --target-language out")
-        request = SmallerFolder(
+            raise ConfigError("--to headway keeps all languages; leave out --source-language and --target-language")
+        request = SmallerFolderSpec(
             quantization,
             quantize_embeddings,
             tuple(keep_text or ()),

@@ -12,7 +12,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_text_batches
 from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
@@ -23,7 +23,7 @@ GROUP = CommandGroup.RUN
 
 
 def fill(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: Annotated[
         str | None, typer.Argument(help="A text with [MASK] in place of words. Default: the lines of --input.")
     ] = None,
@@ -35,7 +35,7 @@ def fill(
             "--format", help="text: probability, words and text, separated by tabs; json: one object per text."
         ),
     ] = "text",
-    top: Annotated[int, typer.Option(min=1, help="Number of ways to fill in each text.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of fillings to show for each text.")] = 5,
     candidates: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,13 +44,13 @@ def fill(
     ] = None,
     device: options.DeviceOption = "auto",
 ) -> None:
-    """Fill in the [MASK]s of a text with a masked language model: the best fillings and their probabilities.
+    """Fill in the [MASK]s of a text with a masked language model, and show the best fillings and their probabilities.
 
     Without --candidate, each [MASK] is one token. With --input, a blank line follows the fillings of each line.
     """
     from headway.predict import load_masked_language_model
 
-    name, batches = text_batches(text, source, batch_lines=1)  # the model fills one text at a time
+    name, batches = read_text_batches(text, source, batch_lines=1)  # the model fills one text at a time
     loaded = load_masked_language_model(model, device=device)
     end = "\n" if format_ == "text" and text is None else ""
 

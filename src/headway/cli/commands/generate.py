@@ -18,13 +18,13 @@ from headway.cli.decoding import GenerationCommand, generation_options
 from headway.cli.line_io import (
     LineReport,
     input_name,
+    is_terminal_input,
     output_file,
     process_lines,
-    reads_terminal,
-    text_batches,
+    read_text_batches,
 )
 from headway.cli.loading import open_language_model
-from headway.cli.traces import TraceOption, trace_lines, trace_record
+from headway.cli.traces import TraceOption, format_traces, traces_as_json
 from headway.corpus.lines import LineReader, one_line
 from headway.errors import HeadwayError
 
@@ -37,7 +37,7 @@ _PROMPTS_AT_ONCE = 64
 
 
 def generate(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     prompt: Annotated[
         str | None, typer.Argument(help="The beginning of the text. Default: the lines of --input.")
     ] = None,
@@ -46,7 +46,7 @@ def generate(
         typer.Option(
             "-i",
             "--input",
-            help="Input file, one prompt per line. Default: standard input; nothing if it is a terminal or empty.",
+            help="Input file, one prompt per line. Default: standard input, or no prompt if it is a terminal or empty.",
         ),
     ] = None,
     output: options.OutputOption = None,
@@ -60,14 +60,14 @@ def generate(
 ) -> None:
     """Continue a text with a language model.
 
-    One continuation of one prompt is printed as it is generated. Otherwise each line of the input is a prompt, and the
-    line breaks of its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
+    A single continuation of a single prompt is printed while it is generated. Otherwise each line of the input is a
+    prompt, and line breaks in its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
     """
     chosen = generation_options(model)
-    _, batches = text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
+    _, batches = read_text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
     language_model = open_language_model(model, device, precision)
     if prompt is None and source is None:
-        first = [] if reads_terminal(None) else next(iter(batches), [])
+        first = [] if is_terminal_input(None) else next(iter(batches), [])
         prompt, batches = (None, chain([first], batches)) if first else ("", [])
     if prompt is None:
         _continue_lines(language_model, batches, source, output, format_, chosen, trace=trace)
@@ -83,7 +83,7 @@ def generate(
         complete = language_model.generation_options(**chosen)
         if format_ == "text" and complete.n == complete.beam_size == 1:
             parts = language_model.stream(prompt, **chosen)
-            begin = next(parts, "")  # an invalid request fails here, before anything is written
+            begin = next(parts, "")  # raises the error of an invalid request, before anything is written
             for part in chain([prompt, begin], parts):
                 file.write(part)
                 file.flush()
@@ -142,12 +142,12 @@ def _format(prompt: str, continuations: Sequence[Continuation], format_: options
 
 
 def _format_trace(prompt: str, traced: TracedContinuations, format_: options.OutputFormat) -> str:
-    """Return the output for a prompt with its searches."""
+    """Return the output for a prompt, including the search traces."""
     if format_ == "json":
         record = {"prompt": prompt, "continuations": [asdict(one) for one in traced.continuations]}
-        return json.dumps({**record, "trace": trace_record(traced.searches)}, ensure_ascii=False) + "\n"
+        return json.dumps({**record, "trace": traces_as_json(traced.searches)}, ensure_ascii=False) + "\n"
     several = len(traced.continuations) > 1
     names = (f"Text {number}" if several else "Text" for number in range(1, len(traced.continuations) + 1))
-    return trace_lines(
+    return format_traces(
         traced.searches, {name: prompt + one.text for name, one in zip(names, traced.continuations, strict=True)}
     )

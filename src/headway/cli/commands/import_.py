@@ -12,7 +12,7 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
 from headway.cli.model_folders import folder_of_model, prepare_client
 from headway.errors import ConfigError
-from headway.interop.hub.names import SCHEMES, HubName, parse_model
+from headway.interop.hub.names import SCHEMES, HubName, parse_model_source
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
@@ -24,8 +24,8 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="hf:NAME, a model of the Hugging Face Hub; a folder of Hugging Face or CTranslate2, an .argosmodel "
-            "file, or Marian's .npz file or its folder. A prefix of a path selects its format: huggingface: (or "
+            help="hf:NAME, a model on the Hugging Face Hub; a Hugging Face or CTranslate2 folder, an .argosmodel "
+            "file, or Marian's .npz file or its folder. A prefix of the path selects the format: huggingface: (or "
             "hf:), ctranslate2:, argos: or marian:."
         ),
     ],
@@ -34,8 +34,8 @@ def import_(
         typer.Option(
             "-o",
             "--output",
-            help="The model folder to write. Default: SOURCE-headway; or for a name, a folder beside the cache of the "
-            "Hub's client, in which all commands find the model by its name.",
+            help="The model folder to write. Default: SOURCE-headway or, for a name, a folder beside the Hub client's "
+            "cache, in which all commands find the model by its name.",
         ),
     ] = None,
     source_language: Annotated[
@@ -49,24 +49,24 @@ def import_(
 
     Hugging Face: OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus, T5, mT5, MADLAD-400, ByT5 for translation;
     GPT-2, GPT-NeoX/Pythia, Llama, Mistral, Qwen2, Qwen3 as language models; BERT, RoBERTa, DistilBERT, ModernBERT as
-    masked language models and sequence classifiers. CTranslate2, packages of Argos Translate, and Marian:
-    encoder-decoder Transformers.
+    masked language models and sequence classifiers. CTranslate2, Argos Translate packages, and Marian: encoder-decoder
+    Transformers.
     """
     from headway.diagrams.model_card import add_drawing
     from headway.engine.shortlist_file import write_shortlist
-    from headway.interop.importing import ImportedBundle, import_from, located_source
+    from headway.interop.importing import ImportedBundle, import_from, locate_source
 
     opened: AbstractContextManager[str]
     form: str = SCHEMES[1]
     origin: Path | HubName
     if source.partition(":")[0] in SCHEMES:
-        origin = parse_model(source)
+        origin = parse_model_source(source)
     else:
-        form, origin = located_source(source)
+        form, origin = locate_source(source)
     if isinstance(origin, HubName):
         if output is None:
             if source_language is not None or target_language is not None:
-                raise ConfigError(f"{origin}: languages are set in a folder; give one with -o")
+                raise ConfigError(f"{origin}: languages are set in a folder; specify one with -o")
             print(f"{folder_of_model(Path(source))}: {origin}, which all commands now find by this name")
             return
         from headway.interop.hub.conversion import downloaded_source
@@ -91,7 +91,7 @@ def import_(
 
 
 def _check_int8(bundle: LanguageModelBundle, folder: Path) -> None:
-    """Compare the int8 form of a language model with float32, say the result, and store it."""
+    """Compare a language model in int8 with float32, print the result, and store it."""
     from headway.engine.int8_check import write_int8_check
     from headway.predict import LanguageModel
 

@@ -11,7 +11,7 @@ from headway.errors import escape_unprintable
 GROUP = CommandGroup.UNDERSTAND
 
 
-def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
+def info(model: options.ModelArgument, format_: options.FormatOption = "text") -> None:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
     from headway.calls.description import model_facts
 

@@ -10,13 +10,13 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import only_text, output_file
+from headway.cli.line_io import output_file, read_text_or_stdin
 
 GROUP = CommandGroup.UNDERSTAND
 
 
 def inspect(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -36,7 +36,7 @@ def inspect(
             "-o",
             "--output",
             help="Output file: .html (a page), .png, .svg, .pdf (a picture), .txt (the decoding step by step) or "
-            ".json. - prints JSON.",
+            ".json. - prints JSON to standard output.",
         ),
     ] = Path("inspection.html"),
     kind: Annotated[
@@ -44,7 +44,9 @@ def inspect(
         typer.Option(help="Kind of attention to show first in a page, draw in a picture, or write as JSON."),
     ] = None,
     layer: Annotated[int | None, typer.Option(help="Layer to show: 1 is the first, -1 the last.")] = None,
-    head: Annotated[int | None, typer.Option(help="Head to show. Default: the mean of all; JSON: all.")] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Head to show. Default: the mean of all heads or, in JSON, all heads.")
+    ] = None,
     alternatives: Annotated[
         int | None, typer.Option(min=0, help="Number of most probable tokens to list at each position. Default: 5.")
     ] = None,
@@ -52,8 +54,8 @@ def inspect(
         int | None,
         typer.Option(
             min=0,
-            help="For a language model: maximum length of its own continuation, which takes the most probable token at "
-            "each step; 0 inspects the prompt alone. Default: 20.",
+            help="For a language model: maximum length of its own continuation, in which it takes the most probable "
+            "token at each step; 0 inspects only the prompt. Default: 20.",
         ),
     ] = None,
     to: options.TargetLanguageOption = None,
@@ -63,8 +65,8 @@ def inspect(
     """Show a model's attention in all layers and heads, the alignment and the probabilities for a text.
 
     A page is a single file that needs no network. A picture shows all heads of one kind of attention or, with --layer
-    or --head, one of them enlarged. The model may be a translation model of any architecture, a classifier, a language
-    model, for which a page also shows where the model was unsure, or a masked language model.
+    or --head, a single map enlarged. The model may be a translation model of any architecture, a classifier, a language
+    model or a masked language model. For a language model, a page also shows where the model was unsure.
     """
     from headway.inspection.inspect_text import check_output_format, write_inspection
     from headway.inspection.inspect_text import inspect as inspect_text
@@ -75,7 +77,7 @@ def inspect(
         check_output_format(output)
     seen = inspect_text(
         load(model, device=device),
-        only_text(source),
+        read_text_or_stdin(source),
         target,
         name=str(model),
         alternatives=alternatives,

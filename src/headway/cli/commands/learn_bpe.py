@@ -1,4 +1,4 @@
-"""``headway learn-bpe``: byte-pair encoding being learned, merge by merge."""
+"""``headway learn-bpe``: show how byte-pair encoding is learned, merge by merge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import input_lines, input_name, output_file
+from headway.cli.line_io import input_name, output_file, read_input_lines
 from headway.errors import DataError
 from headway.text.visible_tokens import make_visible
 
@@ -43,15 +43,15 @@ def learn_bpe(
         options.OutputFormat, typer.Option("--format", help="text: a table; json: one object per merge.")
     ] = "text",
 ) -> None:
-    """Show how byte-pair encoding learns from a text: each merge, and how often its pair occurs.
+    """Show how byte-pair encoding learns from a text: print each merge, and how often its pair occurs.
 
     The first symbols are the bytes of the words. In each step, the most frequent pair of neighboring symbols is merged
-    into a new symbol, everywhere in the text. Training learns the same merges.
+    into a new symbol everywhere in the text. Training learns the same merges.
     """
     from headway.text.bpe_learning import count_words, first_symbols, learn_merges
     from headway.text.tokenizer import readable_piece
 
-    counts = count_words(input_lines(corpus), split_digits=split_digits)
+    counts = count_words(read_input_lines(corpus), split_digits=split_digits)
     if not any(readable_piece(word).strip() for word in counts):
         raise DataError(f"{input_name(corpus)}: no text to learn from; expected at least one line that is not blank")
     learned = learn_merges(counts, min_frequency=min_frequency, examples=words or (), split_digits=split_digits)
@@ -76,5 +76,5 @@ def _merge_line(merge: LearnedMerge) -> str:
 
 
 def _line(number: str, pair: str, count: str, examples: Iterable[Iterable[str]]) -> str:
-    """Return a line of the table, whose columns are separated by tabs: a merge, its count, and each example."""
+    """Return a line of the table: a merge, its count, and each example, separated by tabs."""
     return "\t".join([number, pair, count, *("|".join(map(make_visible, symbols)) for symbols in examples)]) + "\n"

@@ -18,7 +18,7 @@ GROUP = CommandGroup.DEPLOY
 
 def models(
     update: Annotated[
-        bool, typer.Option("--update", help="Ask the Hub for newer versions, and download and convert them.")
+        bool, typer.Option("--update", help="Check the Hub for newer versions, and download and convert them.")
     ] = False,
     remove: Annotated[
         list[str] | None,
@@ -26,17 +26,17 @@ def models(
     ] = None,
     format_: options.FormatOption = "text",
 ) -> None:
-    """List the models of the Hugging Face Hub that are converted, with their sizes, or update or remove them.
+    """List the models of the Hugging Face Hub that have been converted, with their sizes, or update or remove them.
 
-    Each is a model folder. Commands and Python convert a name such as hf:gpt2 once, and then load it without asking the
-    Hub. --update asks the Hub for newer versions. A commit (hf:NAME@COMMIT) never changes. Removing a model does not
-    remove the downloaded files in the cache of the Hub's client.
+    Each of them is a model folder. Commands and Python functions download and convert a model such as hf:gpt2 once, and
+    later load it without contacting the Hub. --update checks the Hub for newer versions. A commit (hf:NAME@COMMIT)
+    never changes. Removing a model does not remove the downloaded files in the Hub client's cache.
     """
     from headway.interop.hub.converted import converted_models, remove_converted
     from headway.interop.hub.names import HubName
 
     if update and remove:
-        raise ConfigError("--update and --remove cannot be combined; give one of them")
+        raise ConfigError("--update and --remove cannot be combined; use one of them")
     if remove:
         for word in remove:
             print(f"removed: {remove_converted(HubName.parse(word)).folder}")
@@ -58,17 +58,17 @@ def models(
 
 
 def _update() -> None:
-    """Update each model whose revision may change. The last error ends the command; earlier ones are printed."""
-    from headway.interop.hub.conversion import update
+    """Update each model whose revision may change. Errors are printed, except the last one, which ends the command."""
+    from headway.interop.hub.conversion import update_converted
     from headway.interop.hub.converted import converted_models
 
     prepare_client()
     failed: HeadwayError | None = None
     for model in converted_models():
-        if model.name.is_fixed:
+        if model.name.is_commit:
             continue
         try:
-            newest = update(model.name)
+            newest = update_converted(model.name)
         except HeadwayError as error:
             if failed is not None:
                 print(f"headway: {failed}", file=sys.stderr)

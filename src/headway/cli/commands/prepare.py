@@ -16,9 +16,9 @@ GROUP = CommandGroup.TRAIN
 
 
 def prepare(
-    recipe: options.RecipeFile,
-    assignments: options.RecipeOverrides = None,
-    run: options.RunFolder = None,
+    recipe: options.RecipeArgument,
+    assignments: options.RecipeOverridesOption = None,
+    run: options.RunFolderOption = None,
     shard: Annotated[
         str,
         typer.Option(
@@ -28,11 +28,11 @@ def prepare(
         ),
     ] = "1/1",
 ) -> None:
-    """Train the tokenizer and tokenize the corpora ahead of training, on all cores.
+    """Train the tokenizer and tokenize the corpora before training, on all cores.
 
-    Training then starts without delay, because a trial training step has also compiled the kernels that this machine
-    needs. Running the same command again resumes after an interruption. With --shard, several machines that share the
-    run folder prepare one part each. The machine that finishes last joins the parts; otherwise training joins them.
+    Training then starts without delay, because a trial training step also compiles the kernels that this machine needs.
+    After an interruption, run the same command again to resume. With --shard, several machines that share the run
+    folder prepare one part each. The machine that finishes last joins the parts; otherwise training joins them.
     """
     from headway.calls.progress import ProgressListener
     from headway.calls.recipes import prepare_recipe
@@ -45,7 +45,7 @@ def prepare(
         prepared = prepare_recipe(loaded, folder, shard=part, listener=listener)
     seconds = time.perf_counter() - begin
     if prepared is None:
-        print(f"part {part.number} of {part.total} is done, other parts are missing ({seconds:.1f} s)", file=sys.stderr)
+        print(f"part {part.number} of {part.total} is done; other parts are missing ({seconds:.1f} s)", file=sys.stderr)
         return
     tokens = prepared.train.num_tokens("source") + prepared.train.num_tokens("target")
     print(

@@ -1,4 +1,4 @@
-"""``headway quickstart``: train and score a model, without any data of your own and without a network."""
+"""``headway quickstart``: train and score a model without your own data and without a network connection."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def quickstart(
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations.
 
-    With --language-model: train on a long poem, print text that the model writes, and compare its bits per byte with
-    compressors.
+    With --language-model: train on a long poem, print text that the model generates, and compare its bits per byte with
+    text compressors.
     """
     from headway.calls.progress import ProgressListener
     from headway.cli.training_runs import command_name, use_huge_pages

@@ -15,7 +15,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import input_lines, output_file
+from headway.cli.line_io import output_file, read_input_lines
 from headway.cli.model_folders import MODEL
 from headway.errors import ConfigError, DataError
 
@@ -38,23 +38,24 @@ def rerank(
     ] = None,
     output: options.OutputOption = None,
     weight: Annotated[
-        list[float] | None, typer.Option(help="Weight of a model; give one per model, in order. Default: 1.")
+        list[float] | None,
+        typer.Option(help="Weight of a model; may be repeated, once for each model, in order. Default: 1."),
     ] = None,
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Exponent of the length penalty; 0 ranks by probability. Default: 0.6.")
     ] = None,
     mbr: Annotated[
-        bool, typer.Option("--mbr", help="Rank by agreement with the other candidates (chrF), not by models.")
+        bool, typer.Option("--mbr", help="Rank by agreement with the other candidates (chrF) instead of models.")
     ] = False,
     best: Annotated[
         bool, typer.Option("--best", help="Write only the best candidate of each line, without number and score.")
     ] = False,
     language_model: Annotated[
         Path | None,
-        typer.Option(help="Language model of the target language, trained on documents of one line."),
+        typer.Option(help="Language model of the target language, trained on one-line documents."),
         MODEL,
     ] = None,
-    channel: Annotated[Path | None, typer.Option(help="Translation model of the reverse direction."), MODEL] = None,
+    channel: Annotated[Path | None, typer.Option(help="Translation model for the reverse direction."), MODEL] = None,
     language_model_weight: Annotated[
         float | None, typer.Option(help="Weight of the language model's log-probability.")
     ] = None,
@@ -76,15 +77,16 @@ def rerank(
         options.OutputFormat, typer.Option("--format", help="text: like the input; json: one object per line.")
     ] = "text",
 ) -> None:
-    """Reorder candidate translations, best first, by one or more models or by their agreement with each other.
+    """Sort candidate translations, best first, by the scores of one or more models or by their agreement with each
+    other.
 
     With models, the score is the weighted sum of their log-probabilities, each divided by the length penalty. With
-    --language-model or --channel, it is log p(y|x) of one model, plus the weighted log-probabilities log p(y) and
+    --language-model or --channel, it is log p(y|x) of a single model, plus the weighted log-probabilities log p(y) and
     log p(x|y) and the weighted number of tokens. With --mbr (minimum Bayes risk), the score is the mean chrF against
     all candidates, weighted by exp(score).
     """
     if mbr == bool(models):
-        raise ConfigError("give either one or more model folders, or --mbr")
+        raise ConfigError("pass either one or more model folders, or --mbr")
     noisy = {"--language-model": language_model, "--channel": channel}
     weights = {
         "--language-model-weight": language_model_weight, "--channel-weight": channel_weight,
@@ -105,9 +107,9 @@ def rerank(
             )
         ranked = [rank_by_agreement(texts, scores) for _, scores, texts in lists]
     elif source is None:
-        raise ConfigError("models need the source text; give its file with --source")
+        raise ConfigError("models need the source text; pass its file with --source")
     else:
-        sources, folders = list(input_lines(source)), models or []
+        sources, folders = list(read_input_lines(source)), models or []
         for number, _, _ in lists:
             if not 1 <= number <= len(sources):
                 raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
@@ -160,7 +162,7 @@ def _rank_by_noisy_channel(
     device: options.Device,
     languages: dict[str, str | None],
 ) -> list[list[RankedText]]:
-    """Rank with the models of ``noisy`` and their ``weights``, which are tuned if references are given."""
+    """Rank with the models of ``noisy`` and their ``weights``, which are tuned if ``tune`` names references."""
     from headway.bundle import read_config
     from headway.predict import NoisyChannelWeights, load_translator, noisy_channel_features, rank_by_noisy_channel
     from headway.tasks import load
@@ -191,7 +193,7 @@ def _check_noisy_channel(
     tune: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """Refuse options that do not fit together."""
+    """Reject options that cannot be combined."""
     from headway.bundle import read_config
 
     given = [name for name, value in {**noisy, **weights, "--tune": tune}.items() if value is not None]
@@ -200,17 +202,19 @@ def _check_noisy_channel(
             raise ConfigError(f"{given[0]} needs --language-model or --channel")
         return
     if len(models) != 1:
-        raise ConfigError(f"{given[0]} needs exactly one MODEL, of the direction of the translation; got {len(models)}")
+        raise ConfigError(
+            f"{given[0]} needs exactly one MODEL, which translates in the forward direction; got {len(models)}"
+        )
     if wrong := [name for name, value in others.items() if value is not None]:
-        raise ConfigError(f"{wrong[0]} does not apply with {given[0]}, which has weights of its own; leave it out")
+        raise ConfigError(f"{wrong[0]} does not apply with {given[0]}, which has its own weights; leave it out")
     for name, folder in noisy.items():
         option = f"{name}-weight"
         if folder is None and weights[option] is not None:
             raise ConfigError(f"{option} needs {name}")
         if folder is not None and (weights[option] is None) == (tune is None):
-            raise ConfigError(f"{name}: give either its weight ({option}) or references for tuning it (--tune F)")
+            raise ConfigError(f"{name}: pass either its weight ({option}) or references for tuning it (--tune F)")
     if tune is not None and weights["--length-weight"] is not None:
-        raise ConfigError("--length-weight: --tune finds this weight; leave it out")
+        raise ConfigError("--length-weight: --tune determines this weight; leave it out")
     folder = noisy["--language-model"]
     if folder is not None and read_config(folder).capability in ("translates", "labels"):
         raise ConfigError(f"--language-model: {folder} is not a language model")
@@ -227,7 +231,7 @@ def _tune(
     """Tune the weights on the odd lines, and report BLEU on both halves. The baseline is the first candidate."""
     from headway.calls.reranking import tune_on_odd_lines
 
-    truth = list(input_lines(references))
+    truth = list(read_input_lines(references))
     if wrong := [number for number in numbers if number > len(truth)]:
         raise DataError(f"a candidate is for line {wrong[0]}, but {references} has {len(truth):,} lines")
     if len({number % 2 for number in numbers}) < 2:
@@ -236,8 +240,11 @@ def _tune(
     tuned = tune_on_odd_lines(numbers, candidates, features, expected, target_language)
     values = tuned.weights.model_dump().values()
     print("weights:", *(f"{name} {value:g}" for name, value in zip(names, values, strict=True)), file=sys.stderr)
-    for name, half in {"tuned on odd lines": tuned.odd, "held-out even lines": tuned.even}.items():
-        print(f"{name}: BLEU {half.before:.2f} -> {half.after:.2f}; difference {half.difference}", file=sys.stderr)
+    for name, half in {"tuned on odd lines": tuned.odd_lines, "held-out even lines": tuned.even_lines}.items():
+        print(
+            f"{name}: BLEU {half.bleu_before:.2f} -> {half.bleu_after:.2f}; difference {half.difference}",
+            file=sys.stderr,
+        )
     return tuned.weights
 
 
@@ -249,7 +256,9 @@ def _lists(path: Path, *, every_line: bool) -> Iterator[CandidateList]:
     before: int | None = None
     for expected, (number, rows) in enumerate(groupby(_rows(path), key=itemgetter(0)), start=1):
         if before is not None and number < before:
-            raise DataError(f"{path}: candidates for line {number} follow those for line {before}; sort -n -s -k 1,1")
+            raise DataError(
+                f"{path}: candidates for line {number} follow candidates for line {before}; sort with sort -n -s -k 1,1"
+            )
         if every_line and number != expected:
             raise DataError(
                 f"{path}: expected candidates for line {expected}, got candidates for line {number}; --best writes one "
@@ -261,7 +270,7 @@ def _lists(path: Path, *, every_line: bool) -> Iterator[CandidateList]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
-    for place, line in enumerate(input_lines(path), start=1):
+    for place, line in enumerate(read_input_lines(path), start=1):
         cells = line.split("\t")
         try:
             number, score, text = int(cells[0]), float(cells[1] or "-inf"), cells[2]

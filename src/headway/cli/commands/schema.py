@@ -1,4 +1,4 @@
-"""``headway schema``: JSON Schemas of the file formats that people and programs write."""
+"""``headway schema``: print JSON Schemas of the file formats that people and programs write."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def schema(
     name: Annotated[
         Literal["recipe", "bundle", "glossary", "serve", "clean"],
         typer.Argument(
-            help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: its rows; serve: serve.toml; "
-            "clean: clean.toml, the configuration of headway corpus clean."
+            help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: a glossary's rows; serve: "
+            "serve.toml; clean: clean.toml, the configuration of headway corpus clean."
         ),
     ],
 ) -> None:
     """Print the JSON Schema of a file format, for editors and for programs that write such files.
 
     Recipes refer to their schema in a comment, so that editors with a TOML language server (taplo) can complete and
-    check keys.
+    check their keys.
     """
     makers: dict[str, Callable[[], JsonSchema]] = {
         "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema, "serve": serve_schema,
@@ -40,7 +40,7 @@ def schema(
 
 
 def recipe_schema() -> JsonSchema:
-    """Return the JSON Schema of a recipe. It omits rules between keys, such as "num_heads divides d_model"."""
+    """Return the JSON Schema of a recipe. It omits constraints between keys, such as "num_heads divides d_model"."""
     from headway.tasks import TASKS
     from headway.training.recipe import Recipe
 
@@ -56,7 +56,7 @@ def recipe_schema() -> JsonSchema:
 
 
 def _add_keys(node: JsonSchema, extra: JsonSchema, definitions: Mapping[str, JsonSchema]) -> None:
-    """Add the keys that only one task has: keys of ``extra`` that ``node`` lacks, including keys of nested tables."""
+    """Add a task's additional keys: keys of ``extra`` that ``node`` does not have, including keys of nested tables."""
     node, extra = (
         definitions[schema_node["$ref"].removeprefix("#/$defs/")] if "$ref" in schema_node else schema_node
         for schema_node in (node, extra)
@@ -94,7 +94,7 @@ def bundle_schema() -> JsonSchema:
 
     whole = _schema_of(ConfigFile, "Headway model folder: config.json", nullable=True)
     for name in ("labels", "framing"):
-        del whole["properties"][name]["default"]  # if the key is missing in a file, there is no default
+        del whole["properties"][name]["default"]  # the keys have no default: a file without them is invalid
     return whole
 
 
@@ -130,10 +130,10 @@ def clean_schema() -> JsonSchema:
 
 
 def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSchema:
-    """Return the schema of ``config``, in which the key ``model`` contains the options of any one architecture.
+    """Return the schema of ``config``, whose key ``model`` contains the options of any single architecture.
 
     ``kind`` may be omitted for an architecture that is the default of a task. As in the parser, ``preset`` may replace
-    the options of the model's size.
+    the options for the model's size.
     """
     from pydantic.json_schema import models_json_schema
 
@@ -158,7 +158,7 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSc
 
 
 def _cleaned(node: Any, *, nullable: bool) -> Any:
-    """Return the schema without generated titles and, unless ``nullable``, without null, which TOML does not have."""
+    """Return the schema without generated titles and, unless ``nullable``, without null, which TOML lacks."""
     if isinstance(node, list):
         return [_cleaned(child, nullable=nullable) for child in node]
     if not isinstance(node, dict):

@@ -17,7 +17,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReport, process_lines, read_line_batches, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_line_batches, read_text_batches
 from headway.cli.loading import load_ensemble, open_language_model
 from headway.corpus.lines import LineReader
 from headway.errors import ConfigError, DataError, HeadwayError
@@ -31,7 +31,7 @@ _STANDARD = Path("-")
 
 
 def score(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: Annotated[
         str | None, typer.Argument(help="For a language model: a text. Default: the lines of --input.")
     ] = None,
@@ -59,11 +59,12 @@ def score(
         typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
 ) -> None:
-    """Score given translations, log P(target | source), or texts, log P(text), in nats: one line for each.
+    """Score given translations, log P(target | source), or texts, log P(text), in nats. Prints one line for each of
+    them.
 
-    Long texts are not split. A language model reads texts that are longer than its context in overlapping windows. The
-    probability of the EOS token is included; --tokens shows EOS last. A masked language model hides each token in turn,
-    and does not predict EOS: the sum over the tokens is the pseudo-log-likelihood of the text.
+    Long texts are not split. A language model scores texts that are longer than its context in overlapping windows. The
+    probability of the EOS token is included; --tokens shows EOS last. A masked language model hides each token in turn
+    and does not predict EOS; the sum over the tokens is the text's pseudo-log-likelihood.
     """
     from headway.bundle import read_config
     from headway.tasks import load
@@ -79,12 +80,12 @@ def score(
         raise ConfigError(f"{wrong[0]} does not apply to {model}; score with {wants}")
     if translates:
         if source is None or target is None:
-            raise ConfigError(f"{model} is a translation model; give what it should score with {wants}")
+            raise ConfigError(f"{model} is a translation model; pass the sentences to score with {wants}")
         batches: Iterable[Sequence[Any]] = _pair_batches(source, target)
         name, parse = f"{source} and {target}", cast("_Parse", partial(_pairs, source, target))
         scorer, used = _pair_scorer(model, other_models, device, precision, to, from_)
     else:
-        name, batches = text_batches(text, input_)
+        name, batches = read_text_batches(text, input_)
         parse = LineReader(name, "text").parse
         if capability == "continues":
             opened = open_language_model(model, device, precision)
@@ -92,7 +93,7 @@ def score(
         elif precision in ("auto", "float32"):
             used, scorer = "float32", partial(_score_texts, load(model, device=device).score)
         else:
-            raise ConfigError(f"{model} has only one form, in float32; leave out --precision {precision}")
+            raise ConfigError(f"{model} can only score in float32; leave out --precision {precision}")
     counted, total = 0, 0.0
 
     def write(_: int, __: object, record: Mapping[str, Any]) -> str:
@@ -175,10 +176,10 @@ def _pair_batches(source: Path, target: Path) -> Iterator[list[tuple[bytes, byte
 
     Raises:
         ConfigError: Both are standard input.
-        DataError: The files do not have equally many lines.
+        DataError: The files have different numbers of lines.
     """
     if source == target == _STANDARD:
-        raise ConfigError("--source and --target cannot both be standard input; give a file for one of them")
+        raise ConfigError("--source and --target cannot both be standard input; pass a file for one of them")
     leading, following = (target, source) if target == _STANDARD else (source, target)
     others, number = chain.from_iterable(read_line_batches(following)), 1
     for batch in read_line_batches(leading):
@@ -198,7 +199,7 @@ def _unequal(longer: Path, shorter: Path, number: int) -> DataError:
 def _pairs(
     source: Path, target: Path, lines: Sequence[tuple[bytes, bytes]], first_line_number: int
 ) -> list[tuple[str, str]]:
-    """Decode pairs of lines. An error names the file."""
+    """Decode pairs of lines. The error for an invalid line names its file."""
     from headway.data.readers import decode_lines
 
     return [

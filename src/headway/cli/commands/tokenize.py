@@ -11,7 +11,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReport, process_lines, text_batches
+from headway.cli.line_io import LineReport, process_lines, read_text_batches
 from headway.corpus.lines import LineReader
 from headway.errors import HeadwayError
 from headway.text.visible_tokens import make_visible
@@ -24,11 +24,11 @@ GROUP = CommandGroup.UNDERSTAND
 
 
 def tokenize(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of standard input.")] = None,
     side: Annotated[Literal["source", "target"], typer.Option(help="The vocabulary to use.")] = "source",
     merges: Annotated[
-        bool, typer.Option("--merges", help="Show the merges in the order in which they are applied.")
+        bool, typer.Option("--merges", help="Also show the merges, in the order in which they are applied.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the token ids.")] = False,
 ) -> None:
@@ -36,17 +36,17 @@ def tokenize(
 
     Tokens are separated by bars. A space that belongs to a token is shown as ␣, a newline as ↵, and a control character
     as its code point. Byte-pair encoding starts from the bytes of each word. Every byte is a token, so no text is out
-    of vocabulary. Neighboring tokens are then merged, always the pair that was learned first.
+    of vocabulary. Neighboring tokens are then merged; in each step, the pair that was learned first is merged.
     """
     from headway.bundle import load_bundle
-    from headway.calls.looking import tokenized
+    from headway.calls.looking import tokenize_side
 
     bundle = load_bundle(model)
-    tokenized(bundle, "", side, str(model))  # raises an error if the model does not have this side
+    tokenize_side(bundle, "", side, str(model))  # raises an error if the model does not have this side
 
     def shown(line: str) -> Iterator[str]:
         """Yield the lines of the output for a line of the input."""
-        result = tokenized(bundle, line, side, str(model))
+        result = tokenize_side(bundle, line, side, str(model))
         if merges:
             for _, steps in groupby(result.merges, key=lambda step: step.word_index):
                 yield from _merge_lines(list(steps))
@@ -58,7 +58,7 @@ def tokenize(
         assert not isinstance(line, HeadwayError)  # the line report raises errors before this is called
         return "".join(f"{row}\n" for row in shown(line.text))
 
-    name, batches = text_batches(text, None)
+    name, batches = read_text_batches(text, None)
     report, reader = LineReport(name, "stop", lambda _: ()), LineReader(name, "text")
     lines = process_lines(batches, reader.parse, report, write, job="tokenizing", source=None, output=None)
     with closing(lines):
@@ -67,7 +67,7 @@ def tokenize(
 
 
 def _merge_lines(steps: list[MergeStep]) -> Iterator[str]:
-    """Yield the bytes of a word, then its merges."""
+    """Yield a line with the bytes of a word, then a line for each of its merges."""
     first = steps[0]
     start = [
         part

@@ -17,10 +17,10 @@ from headway.cli import translation_options as shared
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
-from headway.cli.line_io import LineReport, process_lines, text_batches
-from headway.cli.loading import device_for_workers, say_in_main_process
-from headway.cli.long_files import LONG_FILE_LINES, batches_of_shard, is_long, translate_in_job
-from headway.cli.traces import TraceOption, refuse_with_trace
+from headway.cli.line_io import LineReport, process_lines, read_text_batches
+from headway.cli.loading import device_for_workers, print_in_main_process
+from headway.cli.long_files import LONG_FILE_LINES, batches_of_shard, is_long_translation, translate_in_job
+from headway.cli.traces import TraceOption, refuse_options_with_trace
 from headway.cli.translations import count_terms, report_terms
 from headway.errors import ConfigError, HeadwayError
 
@@ -37,7 +37,7 @@ _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", r"C:\Windows\System32\nvcuda.dll",
 
 
 def translate(
-    model: options.ModelFolder,
+    model: options.ModelArgument,
     text: options.TextArgument = None,
     source: options.TextInputOption = None,
     output: options.OutputOption = None,
@@ -68,20 +68,22 @@ def translate(
         str,
         typer.Option(
             help="lines: translate each line of the input. html, md, srt, vtt, po, xliff, json, docx, odt, pptx, txt: "
-            "a document of this format. auto: by the extension of the input; .txt has lines."
+            "translate a document of this format. auto: choose by the extension of the input; .txt means lines."
         ),
     ] = "auto",
     encoding: Annotated[
         str | None,
         typer.Option(
             metavar="<name>",
-            help="Encoding of a document that does not declare it, such as windows-1252; it is kept. Default: UTF-8.",
+            help="Encoding of a document that does not declare its own, such as windows-1252. The output has the same "
+            "encoding. Default: UTF-8.",
         ),
     ] = None,
     text_syntax: Annotated[
         Literal["plain", "html"] | None,
         typer.Option(
-            help="XLIFF: whether its texts are HTML as text (&lt;b&gt;). Default: what the datatype of the file says."
+            help="XLIFF: whether its texts are escaped HTML (&lt;b&gt;). Default: determined by the file's datatype "
+            "attribute."
         ),
     ] = None,
     format_: shared.TranslationFormatOption = "text",
@@ -97,15 +99,15 @@ def translate(
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="Start over, without what an interrupted command for the same output has translated."
+            "--fresh", help="Start over. Translations of an interrupted command for the same output are discarded."
         ),
     ] = False,
 ) -> None:
     """Translate a text, a document, or a file line by line: one line in, one line out.
 
-    A document such as report.docx keeps its formatting, and needs --output. A file of lines is read about two thousand
-    lines at a time, so that sentences of similar length are translated together. Lines from a pipe are translated as
-    they arrive. If a file of more than 50,000 lines is interrupted, the same command resumes.
+    A document such as report.docx keeps its formatting; it requires --output. A file of lines is read about two
+    thousand lines at a time, so that sentences of similar length are translated together. Lines from a pipe are
+    translated as they arrive. If a file of more than 50,000 lines is interrupted, the same command resumes.
     """
     search = decoding_options()
     is_marked = markup is not None or input_format != "text"
@@ -123,7 +125,7 @@ def translate(
     )
     if trace:
         given = {"--pivot": pivot is not None, "--workers": workers > 1, "--mbr": mbr, "--alignment": alignment}
-        refuse_with_trace({"a document": found_format is not None, **given})
+        refuse_options_with_trace({"a document": found_format is not None, **given})
     from headway.corpus.translation import TranslationSettings
 
     settings = TranslationSettings(
@@ -152,7 +154,7 @@ def translate(
         format=format_,
         search=search,
     )
-    if text is None and found_format is None and shard is None and not trace and is_long(source, output):
+    if text is None and found_format is None and shard is None and not trace and is_long_translation(source, output):
         assert source is not None
         assert output is not None
         device_for_workers(device, workers)
@@ -164,14 +166,14 @@ def translate(
         from headway.kernels import start_compiling
 
         if precision in ("auto", "int8") and workers == 1 and not _may_use_gpu(device, precision):
-            start_compiling()  # in the background, while PyTorch is imported
+            start_compiling()  # runs in the background while PyTorch is imported
         from headway.hardware import keep_freed_memory
         from headway.predict import Glossary, TranslatorPool
         from headway.predict.translation.quality import translation_flags
 
     if shard is not None and text is not None:
         raise ConfigError("--shard applies to the lines of --input; leave it out")
-    name, batches = text_batches(text, None if found_format else source, workers=workers)
+    name, batches = read_text_batches(text, None if found_format else source, workers=workers)
     first_line = 1
     if shard is not None:
         batches, first_line = batches_of_shard(source, shard, workers)
@@ -179,7 +181,7 @@ def translate(
     terms = None if glossary is None else Glossary.load(glossary)
     settings = settings.model_copy(update={"device": device_for_workers(device, workers)})
     keep_freed_memory()
-    load = partial(settings.load, say_in_main_process)
+    load = partial(settings.load, print_in_main_process)
     report = LineReport(name, on_error, translation_flags, first_line=first_line)
     languages: TranslateKeywords = {"target_language": to, "source_language": from_}
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
@@ -209,7 +211,7 @@ def _checked_format(
     line_options: Mapping[str, bool],
     document_options: Mapping[str, bool],
 ) -> str | None:
-    """Return the format of a document, or None for lines. Refuse the options of the other one that are given."""
+    """Return the format of a document, or None for lines. Reject options that apply only to the other kind of input."""
     found_format = document_format_name(chosen, source, output)
     if found_format is not None:
         refuse_line_options(found_format, line_options)
@@ -232,7 +234,7 @@ def _translate_lines(
     source: Path | None,
     output: Path | None,
 ) -> None:
-    """Translate lines, write the results, and report which glossary terms are met. ``name`` is that of the input."""
+    """Translate lines, write the results, and report which glossary terms were met. ``name`` is the input's name."""
     from headway.corpus.translation import TranslationWriter
 
     how, writer = settings.options(), TranslationWriter(translator, settings)
@@ -267,8 +269,8 @@ def without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection while the block imports modules.
 
     After the first such block, all existing objects are frozen, so that later collections skip them. Imports create
-    hundreds of thousands of objects that are never freed. Searching them for garbage would take a fifth of the time of
-    translating one sentence.
+    hundreds of thousands of objects that are never freed. Searching these objects for garbage would take a fifth of the
+    time that it takes to translate one sentence.
     """
     is_first = gc.get_freeze_count() == 0
     gc.disable()
@@ -281,7 +283,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def _may_use_gpu(device: options.Device, precision: options.Precision) -> bool:
-    """Return whether the model may compute on a GPU, as far as it is known before PyTorch is imported."""
+    """Return whether the model may run on a GPU, without importing PyTorch."""
     if device == "auto" and precision != "int8":
         return any(Path(path).exists() for path in _GPU_DRIVERS)
     return device == "cuda"

@@ -1,10 +1,10 @@
-"""Names of models on the Hugging Face Hub, which commands and Python take in place of a model folder.
+"""Names of models on the Hugging Face Hub, which commands and Python functions accept instead of a model folder.
 
-    hf:Helsinki-NLP/opus-mt-de-en           the model, in the revision "main"
+    hf:Helsinki-NLP/opus-mt-de-en           the model at the revision "main"
     hf:Helsinki-NLP/opus-mt-de-en@REVISION  a branch, a tag or a commit of it
     huggingface:...                         a synonym
 
-A local folder of the same name takes precedence, with or without ``hf:``.
+A local folder with the same name takes precedence, with or without ``hf:``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headway.errors import ConfigError
 SCHEMES = ("hf", "huggingface")
 DEFAULT_REVISION = "main"
 
-# The rules of the Hub's own client, so that a name is also safe as the name of a folder.
+# The rules of the Hub's own client. They also ensure that a name is safe as a folder name.
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?!.*(?:--|\.\.))(?:{_PART}/)?{_PART}(?<!\.git)")
-_MAX_LENGTH = 96  # characters of a name
+_MAX_LENGTH = 96  # maximum number of characters in a name
 _REVISION = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9][A-Za-z0-9_./+-]{0,99}(?<!/)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class HubName:
-    """The name of a model on the Hub, and its revision.
+    """The name and the revision of a model on the Hub.
 
     Attributes:
         name: NAME or ORGANIZATION/NAME.
@@ -54,7 +54,7 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str, revision: str | None = None) -> HubName:
-        """Return the name in a text, with or without ``hf:`` before it and ``@REVISION`` after it.
+        """Parse a name with or without the prefix ``hf:`` and the suffix ``@REVISION``.
 
         Raises:
             ConfigError: The text is not a valid name, or contradicts ``revision``.
@@ -75,21 +75,21 @@ class HubName:
         return self.name.rpartition("/")[2]
 
     @property
-    def is_fixed(self) -> bool:
+    def is_commit(self) -> bool:
         """Whether the revision is a commit, whose content never changes."""
         return bool(_COMMIT.fullmatch(self.revision))
 
 
-def parse_model(source: str | Path, *, revision: str | None = None, base: Path | None = None) -> Path | HubName:
-    """Return what ``source`` stands for: the path of a local folder, or the name of a model on the Hub.
+def parse_model_source(source: str | Path, *, revision: str | None = None, base: Path | None = None) -> Path | HubName:
+    """Parse ``source`` as the path of a local folder or the name of a model on the Hub.
 
     Args:
         source: A path, or a name that begins with ``hf:`` or ``huggingface:``.
-        revision: The revision of a name that has none.
-        base: The folder at which relative paths begin. None means the working directory.
+        revision: The revision, for a name without ``@REVISION``.
+        base: The folder that relative paths refer to. None means the working directory.
 
     Raises:
-        ConfigError: The name or its revision is not valid, or a revision is given for a local folder.
+        ConfigError: The name or its revision is not valid, or a revision is passed for a local folder.
     """
     text = source if isinstance(source, str) else source.as_posix()
     scheme, colon, name = text.partition(":")

@@ -1,7 +1,7 @@
-"""Which files of a repository on the Hub an import reads: the weights once, and one tokenizer.
+"""Select the files of a repository on the Hub that an import needs: one copy of the weights, and one tokenizer.
 
-A repository often has the same weights in several formats, and the same tokenizer in several forms. The order of
-preference is that in which :mod:`headway.interop.importing` looks for files in a folder.
+A repository often contains the same weights in several formats, and the same tokenizer in several forms. They are
+preferred in the order in which :mod:`headway.interop.importing` searches a folder for files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ABOUT = (
     *(CONFIG_FILE, "generation_config.json", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "README.md"),
 )
-WEIGHTS = (
+WEIGHT_FILES = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
@@ -55,16 +55,16 @@ _NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # a file in the repository's main f
 
 
 def is_model_folder(config: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is that of a model folder of Headway, which needs no conversion."""
+    """Return whether a config.json belongs to a Headway model folder, which needs no conversion."""
     return "format" in config and "task" in config
 
 
 def repository_format(names: Collection[str], config: Mapping[str, Any]) -> RepositoryFormat | None:
-    """Return the format of a model by the files of its repository, or None if there is no model that can be imported.
+    """Return the format of the model in a repository, or None if the repository contains no model that can be imported.
 
     Args:
         names: All files of the repository.
-        config: The content of config.json. Empty if there is none.
+        config: The content of config.json; empty if there is no such file.
     """
     if is_model_folder(config):
         return "headway"
@@ -77,18 +77,18 @@ def repository_format(names: Collection[str], config: Mapping[str, Any]) -> Repo
     return "marian" if _with_ending(names, ".npz") else None
 
 
-def needed_files(form: RepositoryFormat, names: Collection[str]) -> list[str]:
-    """Return the files that an import needs, without those that an index of weights lists.
+def needed_files(model_format: RepositoryFormat, names: Collection[str]) -> list[str]:
+    """Return the files that an import needs, except the files that an index of the weights lists.
 
     Args:
-        form: The format of the model.
+        model_format: The format of the model.
         names: All files of the repository.
 
     Raises:
         HubError: The repository has several models.
     """
     about = [name for name in _ABOUT if name in names]
-    match form:
+    match model_format:
         case "headway":
             paths = [PurePosixPath(name) for name in names]
             return [str(path) for path in paths if path.suffix in _OF_MODEL_FOLDERS and len(path.parts) == 1] + [
@@ -102,7 +102,7 @@ def needed_files(form: RepositoryFormat, names: Collection[str]) -> list[str]:
         case "ctranslate2":
             files = [*_vocabularies(names), *(name for name in ("vmap.txt",) if name in names)]
             return [*about, _CTRANSLATE2_WEIGHTS, *files, *_tokenizer(names, _CTRANSLATE2_TOKENIZERS)]
-    weights = next(([name] for name in WEIGHTS if name in names), [])
+    weights = next(([name] for name in WEIGHT_FILES if name in names), [])
     return [*about, *weights, *_tokenizer(names, _TOKENIZERS)]
 
 
@@ -112,7 +112,7 @@ def _tokenizer(names: Collection[str], forms: Collection[tuple[str, ...]]) -> li
 
 
 def _vocabularies(names: Collection[str]) -> list[str]:
-    """Return the vocabularies of CTranslate2, each in one form."""
+    """Return CTranslate2's vocabulary files, each in only one format."""
     forms = ([f"{name}.json", f"{name}.txt"] for name in _VOCABULARIES)
     return [next(file for file in files if file in names) for files in forms if any(file in names for file in files)]
 
@@ -124,10 +124,10 @@ def _with_ending(names: Collection[str], ending: str) -> list[str]:
 def _only(files: list[str]) -> str:
     if len(files) > 1:
         listed = ", ".join(files[:5])
-        raise HubError(f"the repository has several models ({listed}); download one of them, and import its file")
+        raise HubError(f"the repository contains several models ({listed}); download one of them, and import its file")
     return files[0]
 
 
-def is_index(name: str) -> bool:
-    """Return whether a file lists the files of the weights."""
+def is_weight_index(name: str) -> bool:
+    """Return whether a file is an index of the files with the weights."""
     return name.endswith(".index.json")

@@ -2,9 +2,9 @@
 models, and classifiers.
 
 The package `transformers` is not needed: a model is a folder with config.json and model.safetensors (or
-pytorch_model.bin). :mod:`~headway.interop.huggingface.families` describes the encoder-decoder families,
-:mod:`~headway.interop.huggingface.causal_families` the decoder-only ones, and
-:mod:`~headway.interop.huggingface.masked_families` the masked ones: what they have in common and how they differ.
+pytorch_model.bin). The model families, what they have in common and how they differ, are described in
+:mod:`~headway.interop.huggingface.families` (encoder-decoders), :mod:`~headway.interop.huggingface.causal_families`
+(decoder-only models) and :mod:`~headway.interop.huggingface.masked_families` (masked language models).
 """
 
 from headway.interop.huggingface.exporting import export_classifier, export_model

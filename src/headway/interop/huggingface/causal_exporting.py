@@ -1,4 +1,4 @@
-"""Export a decoder-only model to `transformers`, in the form of the family that has the model's options.
+"""Export a decoder-only model to `transformers`, as a model of the family that supports its options.
 
     RMSNorm and normed queries and keys     Qwen3
     RMSNorm and biases of q, k and v        Qwen2
@@ -7,8 +7,9 @@
     layer norm and rotary positions         GPT-NeoX
     layer norm and learned positions        GPT-2
 
-These forms have no output bias. In an imported model it only forbids the rows that stand for missing special tokens
-(:attr:`~headway.interop.vocabulary_order.VocabularyOrder.duplicates`). The exported vocabulary has no such rows.
+These families have no output bias. In an imported model, the output bias only disables the rows of missing special
+tokens (:attr:`~headway.interop.vocabulary_order.VocabularyOrder.duplicates`). The exported vocabulary does not contain
+such rows.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from headway.interop.huggingface.causal_families import (
     activation_name,
 )
 from headway.interop.huggingface.checkpoint import write_json
-from headway.interop.huggingface.importing import NEVER
-from headway.interop.search_settings import generation_for_transformers
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
-from headway.interop.tokenizer_exporting import prompt_tokenizer_files
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
+from headway.interop.search_settings import to_transformers_generation
+from headway.interop.supported import ANY, COMMON_OPTIONS, EQUAL_HEAD_WIDTHS, Supported, refuse_unsupported
+from headway.interop.tokenizer_exporting import language_model_tokenizer_files
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.weights import named_weights, write_weights
 
-_FORM: Supported = {**COMMON, **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY)}
-_LAYER_NORM: Supported = {**_FORM, **EQUAL_HEADS, "activation": tuple(dict.fromkeys(ACTIVATIONS.values()))}
+_FORM: Supported = {**COMMON_OPTIONS, **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY)}
+_LAYER_NORM: Supported = {**_FORM, **EQUAL_HEAD_WIDTHS, "activation": tuple(dict.fromkeys(ACTIVATIONS.values()))}
 _ROTARY: Supported = {"positions": ("rotary",), **dict.fromkeys(("rotary_base", "rotary_scaling"), ANY)}
 _RMS_NORM: Supported = {
     **_FORM,
@@ -52,16 +53,16 @@ SUPPORTED: dict[str, Supported] = {
     "gpt_neox": {**_LAYER_NORM, **_ROTARY, "rotary_fraction": ANY, "parallel": ANY},
     "llama": {**_RMS_NORM, "bias": ("none", "all")},
     "mistral": {**_RMS_NORM, "decoder_window": ANY},
-    "qwen2": {**_RMS_NORM, **EQUAL_HEADS, "bias": ("qkv",), "decoder_window": ANY},
+    "qwen2": {**_RMS_NORM, **EQUAL_HEAD_WIDTHS, "bias": ("qkv",), "decoder_window": ANY},
     "qwen3": {**_RMS_NORM, "qk_norm": (True,), "decoder_window": ANY},
 }
 
 
 def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
-    """Write the model and its tokenizer to ``folder``, and return the title of the form.
+    """Write the model and its tokenizer to ``folder``, and return the title of the model family.
 
     Raises:
-        ConfigError: The form, or `transformers`, does not support an option of the model or its tokenizer.
+        ConfigError: The family or `transformers` does not support an option of the model or its tokenizer.
     """
     model = bundle.model
     if not isinstance(model, DecoderOnly):
@@ -79,12 +80,12 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
             "same width for keys and values"
         )
     kept = _exported_ids(model, family.title)
-    files = prompt_tokenizer_files(bundle.tokenizer, bundle.prompt_prefix, kept, config.max_length)
+    files = language_model_tokenizer_files(bundle.tokenizer, bundle.prompt_prefix, kept, config.max_length)
     weights = named_weights(model)
     tensors = {
-        tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
+        tensor_map.family_name: tensor_map.to_family([weights[name] for name in tensor_map.headway_names])
         for tensor_map in family.tensors(config)
-        if all(name in weights for name in tensor_map.ours)
+        if all(name in weights for name in tensor_map.headway_names)
     }
     tensors[family.embedding] = weights["embedding.weight"][kept]
     if config.tie == "none":
@@ -99,7 +100,7 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
     common = {"model_type": model_type, "architectures": [family.architecture], "vocab_size": len(kept)}
     tied = {"tie_word_embeddings": config.tie == "target", "torch_dtype": "float32"}
     write_json(folder / "config.json", {**common, **options, **special, **tied})
-    write_json(folder / "generation_config.json", special | generation_for_transformers(bundle.generation))
+    write_json(folder / "generation_config.json", special | to_transformers_generation(bundle.generation))
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return family.title
@@ -119,12 +120,12 @@ def _model_type(config: DecoderOnlyConfig) -> str:
 
 
 def _exported_ids(model: DecoderOnly, title: str) -> list[int]:
-    """Return the ids of the exported vocabulary: all but those that stand for missing special tokens."""
+    """Return the ids to export: all ids except the ids of missing special tokens."""
     size = len(model.projection.weight)
     if model.projection.bias is None:
         return [*range(size)]
     bias = model.projection.bias.detach().cpu()
-    forbidden = [new for new in (PAD, BOS, UNK) if bias[new] <= NEVER]
+    forbidden = [new for new in (PAD, BOS, UNK) if bias[new] <= NEVER_GENERATED_BIAS]
     others = torch.ones(size, dtype=torch.bool)
     others[forbidden] = False
     if bias[others].any():

@@ -1,4 +1,4 @@
-"""The decoder-only model families of `transformers` that Headway's language model can represent, and how they differ.
+"""The `transformers` families of decoder-only models that Headway can represent, and how they differ.
 
                 norm        positions               feed-forward     biases        further
     GPT-2       layer norm  learned                 GELU (tanh)      all           matrices stored transposed
@@ -8,9 +8,9 @@
     Qwen2       RMSNorm     rotary                  SwiGLU           q, k, v only
     Qwen3       RMSNorm     rotary                  SwiGLU           none          normed queries and keys
 
-All are pre-norm with a final norm. Rotary positions rotate pairs of units. The pairs of these families are units i and
-i + K/2 of a head (K rotated units), and Headway's are units 2i and 2i + 1, as in the paper: the order of a head's units
-is arbitrary, so the rows of the projections to queries and keys are permuted
+All families are pre-norm with a final norm. Rotary positions rotate pairs of units. In these families, a pair consists
+of units i and i + K/2 of a head (K rotated units); in Headway, of units 2i and 2i + 1, as in the paper. The order of a
+head's units is arbitrary, so the rows of the query and key projections are permuted
 (:func:`~headway.interop.huggingface.tensor_maps.permute_heads`).
 """
 
@@ -27,7 +27,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
-from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, plain_maps, rotated_order
+from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, rotary_unit_order, unchanged_maps
 from headway.models.decoder_only import DecoderOnlyConfig
 
 ACTIVATIONS = {
@@ -47,13 +47,14 @@ class CausalFamily(ModelFamily):
     """Properties of a family of decoder-only models.
 
     Attributes:
-        fixed: Keys of config.json that affect the result, and the only value that is supported.
-        options: Returns the options of :class:`DecoderOnlyConfig` for a checkpoint.
-        tensors: Yields the family's tensors, except embeddings and output projection, for a config.
-        prefix: Prefix of the names of all tensors except the output projection's. Files without an output projection
-            may lack it.
-        embedding: Name of the embedding.
-        projection: Name of an output projection that is not tied to the embedding.
+        fixed: Keys of config.json that affect the result, with the only supported value of each.
+        options: Function that returns the options of :class:`DecoderOnlyConfig` for a checkpoint.
+        tensors: Function that yields the family's tensors for a config, except the embeddings and the output
+            projection.
+        prefix: Prefix of all tensor names except the output projection's. It may be missing in files without an output
+            projection.
+        embedding: Tensor name of the embedding.
+        projection: Tensor name of an output projection that is not tied to the embedding.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class CausalFamily(ModelFamily):
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
         return self.fixed
 
 
@@ -82,7 +83,7 @@ def _gpt2_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
         "d_ff": 4 * width if checkpoint["n_inner"] is None else checkpoint.positive_int("n_inner"),
         "decoder_layers": checkpoint.positive_int("n_layer"),
         "max_length": checkpoint.positive_int("n_positions"),
-        "activation": activation_of(checkpoint, "activation_function", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "activation_function", ACTIVATIONS),
         "positions": "learned",
         "norm_epsilon": checkpoint["layer_norm_epsilon"],
         "dropout": checkpoint["resid_pdrop"],
@@ -94,7 +95,7 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
     theirs = {"rope_theta": checkpoint["rotary_emb_base"], "partial_rotary_factor": checkpoint["rotary_pct"]}
     options = _rotary_options(checkpoint, theirs)
     return options | {
-        "activation": activation_of(checkpoint, "hidden_act", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout"],
         "parallel": checkpoint["use_parallel_residual"],
@@ -104,7 +105,7 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
 def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[str, Any]:
     older = {"rope_theta": checkpoint["rope_theta"], "partial_rotary_factor": 1.0}
     options = _rotary_options(checkpoint, older)
-    # Without scaling, this family of `transformers` does not read the factor; with scaling, it fails.
+    # Without scaling, `transformers` ignores partial_rotary_factor for this family; with scaling, it fails.
     if options["rotary_fraction"] != 1 and options["rotary_scaling"] is not None:
         raise checkpoint.bundle_error(
             f"partial_rotary_factor = {options['rotary_fraction']} with scaled rotary positions is not supported"
@@ -116,7 +117,7 @@ def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[s
     if checkpoint["head_dim"] is not None and checkpoint.positive_int("head_dim") * heads != options["d_model"]:
         options |= dict.fromkeys(("d_key", "d_value"), checkpoint["head_dim"])
     return options | {
-        "activation": activation_of(checkpoint, "hidden_act", GATED_ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_act", GATED_ACTIVATIONS),
         "norm_kind": "rms",
         "norm_epsilon": checkpoint["rms_norm_eps"],
         "bias": "none",
@@ -137,11 +138,10 @@ def _plain_llama_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]
 
 
 def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that GPT-NeoX and Llama have in common.
+    """Return the rotary position options, which GPT-NeoX and Llama have in common.
 
-    Since version 5, `transformers` stores all settings of rotary positions under ``rope_parameters``; ``older``
-    contains the values of the keys that were used before. If ``rope_scaling`` is present too, it replaces
-    ``rope_parameters``.
+    Since version 5, `transformers` stores all rotary position settings under ``rope_parameters``. ``older`` contains
+    the values of the keys that were used before. If ``rope_scaling`` is present too, it replaces ``rope_parameters``.
     """
     scaling = checkpoint["rope_scaling"] or checkpoint["rope_parameters"] or {}
     if not isinstance(scaling, dict):
@@ -161,7 +161,7 @@ def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, An
     }
 
 
-# The settings of each scaling of rotary positions: key of config.json to field of RotaryScaling.
+# The settings of each kind of rotary scaling: the key in config.json, and the field of RotaryScaling.
 ROTARY_SCALINGS = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -188,7 +188,7 @@ def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) 
         raise checkpoint.bundle_error(f"rope_type = {kind!r} is not supported; supported: {', '.join(ROTARY_SCALINGS)}")
     known = ROTARY_SCALINGS[kind]
     if kind == "yarn" and given.pop("truncate", True) is not True:
-        raise checkpoint.bundle_error("truncate = false in the yarn scaling of rotary positions is not supported")
+        raise checkpoint.bundle_error("truncate = false in yarn scaling of rotary positions is not supported")
     if kind == "default":
         given.pop("factor", None)
     if strange := sorted(given.keys() - known):
@@ -201,8 +201,8 @@ def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) 
     return {"kind": kind, **{known[key]: value for key, value in given.items()}}
 
 
-def activation_of(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str]) -> str:
-    """Return Headway's name of the activation in ``key``. ``known`` maps `transformers`' names to Headway's."""
+def read_activation(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str]) -> str:
+    """Return Headway's name of the activation under ``key``. ``known`` maps `transformers`' names to Headway's."""
     name = checkpoint[key]
     if not isinstance(name, str) or name not in known:
         raise checkpoint.bundle_error(f"{key} = {name!r} is not supported; supported: {', '.join(known)}")
@@ -210,14 +210,14 @@ def activation_of(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str
 
 
 def activation_name(known: Mapping[str, str], activation: str) -> str:
-    """Return the first name in `transformers` of an activation. ``known`` maps `transformers`' names to Headway's."""
+    """Return `transformers`' first name of an activation. ``known`` maps `transformers`' names to Headway's."""
     return next(theirs for theirs, ours in known.items() if ours == activation)
 
 
 def _window(checkpoint: Checkpoint[CausalFamily]) -> int | None:
-    """Return the sliding window, which must be the same in all layers, or None if all attention is full."""
+    """Return the size of the sliding window, which must be the same in all layers, or None for full attention."""
     defaults, layers = checkpoint.family.defaults, checkpoint.positive_int("num_hidden_layers")
-    size = checkpoint.config.get("sliding_window", defaults.get("sliding_window"))  # null means none, not the default
+    size = checkpoint.config.get("sliding_window", defaults.get("sliding_window"))  # null means no window here
     if size is None or ("use_sliding_window" in defaults and not checkpoint["use_sliding_window"]):
         return None
     first = checkpoint["max_window_layers"] or 0
@@ -233,11 +233,11 @@ def _window(checkpoint: Checkpoint[CausalFamily]) -> int | None:
 
 def _gpt2_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
     yield TensorMap("transformer.wpe.weight", ("positions.table",))
-    yield from plain_maps({"transformer.ln_f": "decoder.norm"})
+    yield from unchanged_maps({"transformer.ln_f": "decoder.norm"})
     for layer in range(config.decoder_layers):
         theirs, ours = f"transformer.h.{layer}", f"decoder.blocks.{layer}"
         norms = {"ln_1": "attention_residual.norm", "ln_2": "feed_forward_residual.norm"}
-        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{norm}" for name, norm in norms.items()})
+        yield from unchanged_maps({f"{theirs}.{name}": f"{ours}.{norm}" for name, norm in norms.items()})
         matrices = {
             "attn.c_attn": tuple(f"attention.{part}" for part in ("query", "key", "value")),
             "attn.c_proj": ("attention.output",),
@@ -245,10 +245,7 @@ def _gpt2_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "mlp.c_proj": ("feed_forward.outer",),
         }
         for name, parts in matrices.items():
-            for kind in (
-                "weight",
-                "bias",
-            ):  # .T of a bias would be deprecated: movedim changes nothing in one dimension
+            for kind in ("weight", "bias"):  # movedim, because .T is deprecated for the one dimension of a bias
                 yield TensorMap(
                     f"{theirs}.{name}.{kind}",
                     tuple(f"{ours}.{part}.{kind}" for part in parts),
@@ -266,8 +263,8 @@ def _joined_and_transposed(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
-    heads, order = config.num_heads, rotated_order(config.d_model // config.num_heads, config.rotary_fraction)
-    yield from plain_maps({"gpt_neox.final_layer_norm": "decoder.norm"})
+    heads, order = config.num_heads, rotary_unit_order(config.d_model // config.num_heads, config.rotary_fraction)
+    yield from unchanged_maps({"gpt_neox.final_layer_norm": "decoder.norm"})
     for layer in range(config.decoder_layers):
         theirs, ours = f"gpt_neox.layers.{layer}", f"decoder.blocks.{layer}"
         modules = {
@@ -277,7 +274,7 @@ def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "mlp.dense_h_to_4h": "feed_forward.inner",
             "mlp.dense_4h_to_h": "feed_forward.outer",
         }
-        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
+        yield from unchanged_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
         for kind in ("weight", "bias"):
             yield TensorMap(
                 f"{theirs}.attention.query_key_value.{kind}",
@@ -299,7 +296,7 @@ def _joined_per_head(heads: int, order: Int[Tensor, " K"], parts: Sequence[Tenso
 
 
 def _llama_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
-    order = rotated_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
+    order = rotary_unit_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
     yield TensorMap("model.norm.weight", ("decoder.norm.weight",))
     for layer in range(config.decoder_layers):
         theirs, ours = f"model.layers.{layer}", f"decoder.blocks.{layer}"
@@ -312,7 +309,7 @@ def _llama_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "input_layernorm": "attention_residual.norm",
             "post_attention_layernorm": "feed_forward_residual.norm",
         }
-        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
+        yield from unchanged_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
         rotated = {"q_proj": "query", "k_proj": "key", "q_norm": "query_norm", "k_norm": "key_norm"}
         for name, part in rotated.items():
             for kind in ("weight", "bias"):

@@ -1,8 +1,8 @@
-"""Import a decoder-only model of `transformers`: its weights and the order of its vocabulary.
+"""Import a decoder-only model from `transformers`: its weights and the order of its vocabulary.
 
-Every tensor and every key of config.json must be known. Tensors are read one by one and copied to the model, so the
-peak memory is the size of the model and one tensor, regardless of the number of files. Weights of any floating-point
-type become float32. Settings of ``generate()`` and of initialization are ignored.
+Every tensor and every key of config.json must be known. Tensors are read and copied to the model one by one, so the
+peak memory is the size of the model plus one tensor, regardless of the number of files. Weights of any floating-point
+type become float32. The settings of ``generate()`` and of weight initialization are ignored.
 """
 
 from __future__ import annotations
@@ -17,35 +17,40 @@ import torch
 from headway.bundle import build_without_initialization
 from headway.errors import BundleError
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES, CausalFamily
-from headway.interop.huggingface.checkpoint import Checkpoint, StoredTensors, checked_config, read_checkpoint_config
-from headway.interop.huggingface.importing import NEVER
+from headway.interop.huggingface.checkpoint import (
+    Checkpoint,
+    StoredTensors,
+    parse_checked_config,
+    read_checkpoint_config,
+)
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS
 from headway.interop.huggingface.tensor_maps import copy_tensors
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.weights import named_weights
 
-# Buffers in older files: causal masks, and the frequencies of rotary positions.
+# Buffers in older files: causal masks and rotary frequencies.
 _BUFFERS = r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq"
 
 
 @dataclass(frozen=True)
 class ImportedLanguageModel:
-    """An imported language model in evaluation mode, the order of its vocabulary, and the tokens that end a text.
+    """An imported language model in evaluation mode, the order of its vocabulary, and its end tokens.
 
-    ``ends`` are Headway's ids, EOS first.
+    ``end_ids`` contains the Headway ids of the tokens that end a text, EOS first.
     """
 
     model: DecoderOnly
     vocabulary: VocabularyOrder
-    ends: tuple[int, ...]
+    end_ids: tuple[int, ...]
     family: str
 
 
 def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLanguageModel:
-    """Import the model of a `transformers` folder.
+    """Import the language model in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         unknown_id: Id of the unknown token, if the tokenizer has one.
 
     Raises:
@@ -54,7 +59,7 @@ def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLan
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
     ends = _ends(checkpoint)
     tensors = StoredTensors(folder, checkpoint.family.prefix)
-    config = checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
+    config = parse_checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
     vocabulary = _vocabulary(checkpoint, ends[0], unknown_id)
     end_ids = vocabulary.to_headway_ids(ends)
     tied = _is_tied(checkpoint, tensors)
@@ -85,7 +90,7 @@ def _vocabulary(checkpoint: Checkpoint[CausalFamily], end: int, unknown_id: int 
         return value if isinstance(value, int) and value >= 0 else None
 
     try:
-        return VocabularyOrder.of_language_model(
+        return VocabularyOrder.for_language_model(
             checkpoint.positive_int("vocab_size"),
             pad=optional_id("pad_token_id"),
             start=optional_id("bos_token_id"),
@@ -97,9 +102,9 @@ def _vocabulary(checkpoint: Checkpoint[CausalFamily], end: int, unknown_id: int 
 
 
 def _is_tied(checkpoint: Checkpoint[CausalFamily], tensors: StoredTensors) -> bool:
-    """Return whether embedding and output projection are one matrix.
+    """Return whether the embedding and the output projection are the same matrix.
 
-    If the file contains two different matrices, the setting in config.json is ignored (as in `transformers` since 5.0).
+    If the file contains two different matrices, the setting in config.json is ignored, as in `transformers` since 5.0.
     """
     family = checkpoint.family
     projection = next((name for name in _projections(family) if name in tensors), None)
@@ -116,7 +121,7 @@ def _load(
     checkpoint: Checkpoint[CausalFamily], model: DecoderOnly, tensors: StoredTensors, vocabulary: VocabularyOrder
 ) -> None:
     """Copy the tensors to the model's weights."""
-    family, weights = checkpoint.family, named_weights(model)  # the parts of joint projections are views of them
+    family, weights = checkpoint.family, named_weights(model)  # parts of joint projections are views of the whole
     projection = next((name for name in _projections(family) if name in tensors), family.projection)
     tables = {family.embedding: "embedding.weight"}
     if model.config.tie == "none":
@@ -125,4 +130,4 @@ def _load(
     copy_tensors(tensors, weights, family.tensors(model.config), tables, vocabulary, ignored, family.title)
     if model.config.output_bias:
         with torch.no_grad():
-            weights["projection.bias"].zero_()[list(vocabulary.duplicates)] = NEVER
+            weights["projection.bias"].zero_()[list(vocabulary.duplicates)] = NEVER_GENERATED_BIAS

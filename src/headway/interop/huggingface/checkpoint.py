@@ -1,4 +1,4 @@
-"""Read a `transformers` folder: its config.json, completed with the defaults of its family, and its tensors."""
+"""Read a `transformers` folder: its config.json, completed with the defaults of the model family, and its tensors."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from headway.errors import BundleError
 from headway.interop.json_objects import read_json
 from headway.weights import read_weight, read_weights, stored_shapes
 
-# Before this version of PyTorch, a malicious file could damage the memory of the reader of tensors (CVE-2026-24747).
+# In versions of PyTorch before this one, a malicious tensor file can corrupt memory (CVE-2026-24747).
 _SAFE_UNPICKLING = "2.10"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily(ABC):
-    """Base class of the descriptions of model families.
+    """Base class for descriptions of model families.
 
     Attributes:
         title: The family's name in messages.
         architecture: Name of the `transformers` class with an output projection.
-        defaults: Values of keys that are missing in config.json.
-        further_keys: Keys without a default that are accepted, in addition to those without effect in every family.
+        defaults: Default values for keys that are missing in config.json.
+        further_keys: Accepted keys without a default, in addition to the keys without effect in every family.
     """
 
     title: str
@@ -48,10 +48,10 @@ class ModelFamily(ABC):
     @property
     @abstractmethod
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
 
 
-# Keys that do not affect the logits: how a model was made, trained and saved, and settings of generate().
+# Keys that do not affect the logits: how a model was created, trained and saved, and settings of generate().
 _WITHOUT_EFFECT = frozenset(
     {
         "_attn_implementation",
@@ -148,13 +148,13 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
-# Other checks name what is wrong with sizes for which any computer has the memory.
+# Sizes up to these limits always fit into memory, so more specific checks can report what is wrong with them.
 _SMALL, _FEW_LAYERS = 4096, 100
 _LAYERS = (
     *("encoder_layers", "decoder_layers", "num_hidden_layers", "n_layers", "n_layer"),
     *("num_layers", "num_decoder_layers"),
 )
-# The fields of Headway's configs that are sizes of weights.
+# The fields of Headway's configs that are dimensions of weights.
 _SIZES = frozenset({"d_model", "d_ff", "d_key", "d_value", "num_heads", "num_kv_heads"})
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -163,7 +163,7 @@ FamilyT_co = TypeVar("FamilyT_co", bound=ModelFamily, covariant=True)
 
 @dataclass(frozen=True)
 class Checkpoint(Generic[FamilyT_co]):
-    """The configuration of a folder: the values of config.json, or the family's defaults for missing keys."""
+    """The configuration of a folder: the values in config.json, or the family's defaults for missing keys."""
 
     path: Path
     config: Mapping[str, Any]
@@ -178,7 +178,7 @@ class Checkpoint(Generic[FamilyT_co]):
         return BundleError(f"{self.path}: {problem}")
 
     def positive_int(self, key: str) -> int:
-        """Return the value of ``key``, which must be a whole number of at least 1."""
+        """Return the value of ``key``, which must be a positive integer."""
         if isinstance(self[key], int) and self[key] >= 1:
             return int(self[key])
         raise self.bundle_error(f"{key} = {self[key]!r}: expected a whole number of at least 1")
@@ -208,13 +208,13 @@ class Checkpoint(Generic[FamilyT_co]):
 
 
 def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> Checkpoint[FamilyT_co]:
-    """Read the configuration of a folder with a model of one of these families, by ``model_type``.
+    """Read the configuration of a folder whose ``model_type`` is one of these families.
 
-    Keys that the family does not have are accepted if they do not affect what a model computes, or if their value is
-    null, false, zero or empty.
+    Keys that the family does not have are accepted if they do not affect the model's result, or if their value is null,
+    false, zero or empty.
 
     Raises:
-        BundleError: The model is not supported. The message says why.
+        BundleError: The model is not supported. The message contains the reason.
     """
     path = folder / "config.json"
     config = read_json(path)
@@ -244,16 +244,16 @@ def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> 
     return checkpoint
 
 
-def checked_config(
+def parse_checked_config(
     checkpoint: Checkpoint[ModelFamily], parse: Callable[[], ConfigT], shapes: Mapping[str, Sequence[int]]
 ) -> ConfigT:
-    """Return Headway's config of a model, whose sizes the weights can have.
+    """Return Headway's config for a model, after checking that the weights can have its sizes.
 
-    Otherwise a wrong number would take all memory before the weights are compared with it.
+    Without this check, a wrong size could exhaust the memory before the weights are compared with the config.
 
     Args:
         checkpoint: The content of config.json.
-        parse: Converts it to Headway's config.
+        parse: Function that converts it to Headway's config.
         shapes: The shapes of the stored tensors.
 
     Raises:
@@ -288,9 +288,9 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, Tensor]]:
-    """Read the folder's weights from one or several files, and return their path and the tensors.
+    """Read the folder's weights from one or several files. Return the path of the weights and the tensors.
 
-    The tensors have the present names of a model with an output projection, which begin with ``prefix``.
+    The tensors have the current names of a model with an output projection, which begin with ``prefix``.
     """
     path, files = _weight_files(folder)
     read = read_weights if path.suffix == ".safetensors" else _read_pickled
@@ -303,8 +303,8 @@ def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, 
 def _weight_files(folder: Path) -> tuple[Path, list[Path]]:
     """Return the path of the weights for messages, and the files that contain them.
 
-    The order is that of `transformers`: a file of all weights first, then the files that an index lists; safetensors
-    first, then PyTorch's format.
+    As in `transformers`, a single file with all weights is preferred over files listed by an index, and safetensors is
+    preferred over PyTorch's format.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         path, index_path = folder / name, folder / f"{name}.index.json"
@@ -321,8 +321,8 @@ class StoredTensors(Mapping[str, Tensor]):
     """The tensors of a folder with one or several weight files. Each tensor is read when it is accessed.
 
     Args:
-        folder: The folder.
-        prefix: Prefix of tensor names. Files of models without an output projection have names without it.
+        folder: The `transformers` folder.
+        prefix: Prefix of tensor names. It is missing in files of models without an output projection.
 
     Attributes:
         path: The path of the weights, for messages.
@@ -348,7 +348,7 @@ class StoredTensors(Mapping[str, Tensor]):
         return read_weight(path, stored_name)
 
     def rows(self, name: str, rows: slice) -> Tensor:
-        """Return some rows of a tensor without reading the others."""
+        """Return some rows of a tensor without reading the other rows."""
         if name in self._pickled:
             return self._pickled[name][rows]
         path, stored_name, _ = self._stored[name]
@@ -371,12 +371,12 @@ class StoredTensors(Mapping[str, Tensor]):
 
 
 def _modern(name: str) -> str:
-    """Return the present name of a tensor: the first BERT files called the weights of norms gamma and beta."""
+    """Return the current name of a tensor. In the first BERT files, the weights of norms were called gamma and beta."""
     return re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda old: {"gamma": "weight", "beta": "bias"}[old[0]], name)
 
 
 def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
-    """Return the files that an index lists. All of them must be in the folder of the index."""
+    """Return the files listed by an index. All of them must be in the folder of the index."""
     weight_map = index.get("weight_map")
     files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
     if not files or not all(isinstance(file, str) and Path(file).name == file for file in files):
@@ -388,8 +388,8 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a PyTorch file. Only tensors are unpickled."""
     if torch.__version__ < _SAFE_UNPICKLING:
         raise BundleError(
-            f"{path}: not read, because a file of this format can attack PyTorch {torch.__version__}; install PyTorch "
-            f"{_SAFE_UNPICKLING} or newer, or use model.safetensors"
+            f"{path}: not read, because files of this format are a security risk in PyTorch {torch.__version__}; "
+            f"install PyTorch {_SAFE_UNPICKLING} or newer, or use model.safetensors"
         )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -402,7 +402,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Add ``prefix`` to the names of tensors from a file without an output projection, which lack it."""
+    """Add ``prefix`` to the tensor names of a file without an output projection, in which it is missing."""
     if any(name.startswith(prefix) for name in tensors):
         return tensors
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""The sequence classifiers of `transformers` that Headway can represent: a head on the body of a masked language model.
+"""The `transformers` sequence classifiers that Headway can represent: a head on the body of a masked language model.
 
              pooling         dense layer        norm
 BERT         first           tanh (its pooler)  no
@@ -6,7 +6,7 @@ RoBERTa      first           tanh               no
 DistilBERT   first           ReLU               no
 ModernBERT   first or mean   GELU               yes
 
-In RoBERTa, training applies dropout before the dense layer, too.
+In RoBERTa, dropout is also applied before the dense layer during training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headway.interop.huggingface.causal_families import activation_of
+from headway.interop.huggingface.causal_families import read_activation
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
 from headway.interop.huggingface.masked_families import (
     MASKED_FAMILIES,
@@ -34,11 +34,11 @@ class ClassifierFamily(ModelFamily):
 
     Attributes:
         body: The family of masked language models with the same body.
-        fixed: Keys of config.json that affect the result, and the only value that is supported. Default: those of the
-            body.
-        options: Returns the options of :class:`SequenceClassifierConfig` for a checkpoint.
+        fixed: Keys of config.json that affect the result, with the only supported value of each. Default: the body's
+            ``fixed``.
+        options: Function that returns the options of :class:`SequenceClassifierConfig` for a checkpoint.
         head: For each module of the head, the family's name and Headway's name.
-        ignored: Pattern of names of tensors that are not needed.
+        ignored: Pattern of the names of tensors that are not needed.
     """
 
     body: MaskedFamily
@@ -49,12 +49,12 @@ class ClassifierFamily(ModelFamily):
 
     @property
     def base_class(self) -> str:
-        """Equal to ``architecture``, because a model without its head does not classify."""
+        """Equal to ``architecture``, because a model without its head is not a classifier."""
         return self.architecture
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
         return self.body.fixed if self.fixed is None else self.fixed
 
 
@@ -65,8 +65,8 @@ def _options(
     dense: str,
     dropout: tuple[str, ...] = ("classifier_dropout", "hidden_dropout_prob"),
 ) -> dict[str, Any]:
-    """Return the options of a classifier that reads the first position. The first of the keys ``dropout`` that is set
-    is used.
+    """Return the options of a classifier that pools the first position. The dropout is the value of the first key in
+    ``dropout`` that is set.
     """
     return {
         "body": {"kind": "masked", **body(checkpoint)},
@@ -86,7 +86,7 @@ def _modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "body": {"kind": "masked", **modernbert_options(checkpoint)},
         "pooling": POOLINGS[pooling],
         "pooled_dropout": checkpoint["classifier_dropout"],
-        "dense": activation_of(checkpoint, "classifier_activation", HEAD_ACTIVATIONS),
+        "dense": read_activation(checkpoint, "classifier_activation", HEAD_ACTIVATIONS),
         "dense_norm": True,
     }
 

@@ -1,10 +1,10 @@
 """Export to `transformers`: a post-norm Transformer becomes MarianMT, a pre-norm Transformer becomes Pegasus, and a
-classifier has a custom class.
+classifier gets a custom class.
 
-Marian and Pegasus compute the same as our Transformer with sinusoidal positions, except that all sines come before all
-cosines. The paper's interleaved sinusoids are exported exactly, too: the order of the d_model dimensions of the
-residual stream is arbitrary, so all weights that read from it or write to it are permuted in the same way
-(:func:`_as_halves`).
+Marian and Pegasus compute the same function as our Transformer with sinusoidal positions, except that all sines come
+before all cosines. The paper's interleaved sinusoids are also exported exactly. The order of the d_model dimensions of
+the residual stream is arbitrary, so all weights whose inputs or outputs are in the residual stream are permuted in the
+same way (:func:`_as_halves`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.interop.huggingface.checkpoint import write_json
-from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS, tensor_names
-from headway.interop.search_settings import settings_for_transformers
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
+from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS_TENSOR, tensor_names
+from headway.interop.search_settings import to_transformers_search
+from headway.interop.supported import (
+    ANY,
+    COMMON_OPTIONS,
+    EQUAL_HEAD_WIDTHS,
+    GATE_ACTIVATIONS,
+    Supported,
+    refuse_unsupported,
+)
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
 
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _MARIAN: Supported = {
-    **COMMON,
-    **EQUAL_HEADS,
+    **COMMON_OPTIONS,
+    **EQUAL_HEAD_WIDTHS,
     **dict.fromkeys(("max_length", "scale_embedding", "output_bias"), ANY),
     "activation": ("relu", "gelu", "silu"),
     "norm": ("post", "pre"),
@@ -44,17 +51,17 @@ SUPPORTED: dict[str, Supported] = {
     "marian": _MARIAN,
     "pegasus": {**_MARIAN, "tie": ("all",)},
     "classifier": {  # implemented in modeling_headway.py
-        **COMMON,
+        **COMMON_OPTIONS,
         **dict.fromkeys(("d_key", "d_value", "residual", "scale_embedding", "convolution", "masked"), ANY),
         **dict.fromkeys(("max_length", "pad_to_max_length"), ANY),
-        "activation": ("relu", "gelu", "silu", *GATES),
+        "activation": ("relu", "gelu", "silu", *GATE_ACTIVATIONS),
         "norm": ("post", "pre", "none"),
         "positions": ("sinusoidal", "learned", "none"),
         "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
     },
 }
 _SPECIAL_TOKENS = {"pad_token_id": PAD, "decoder_start_token_id": BOS, "bos_token_id": BOS, "eos_token_id": EOS}
-# Modules whose matrices write to the residual stream with their rows. All others read from it with their columns.
+# Modules whose matrix rows write to the residual stream. The columns of all other matrices read from it.
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
 
@@ -63,11 +70,11 @@ def export_model(
 ) -> None:
     """Write config.json, generation_config.json and model.safetensors to ``folder``. Token ids do not change.
 
-    `transformers` stores a position table, so it translates at most ``max_positions`` tokens (Headway has no limit).
-    ``search`` are the model's search settings.
+    `transformers` stores a position table, so sequences are limited to ``max_positions`` tokens (Headway has no limit).
+    ``search`` contains the model's search settings.
 
     Raises:
-        ConfigError: MarianMT or Pegasus, whichever is written, does not support an option of the model.
+        ConfigError: The format (MarianMT or Pegasus) does not support an option of the model.
     """
     folder = Path(folder)
     config = model.config
@@ -77,7 +84,7 @@ def export_model(
     weights = _as_halves(named_weights(model), config)
     source_size, target_size = len(model.source_embedding.weight), len(model.target_embedding.weight)
     tensors = {theirs: weights[ours] for ours, theirs in tensor_names(config).items()}
-    tensors[OUTPUT_BIAS] = weights.get("projection.bias", torch.zeros(target_size)).unsqueeze(0)
+    tensors[OUTPUT_BIAS_TENSOR] = weights.get("projection.bias", torch.zeros(target_size)).unsqueeze(0)
     if config.tie == "all":
         tensors["model.shared.weight"] = weights["source_embedding.weight"]
     else:
@@ -97,11 +104,11 @@ def export_model(
 def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
     """Write config.json, model.safetensors and modeling_headway.py into ``folder``.
 
-    No architecture of `transformers` has this embedding and pooling, so the folder contains the model's code: a PyTorch
-    file of about 200 lines, which ``from_pretrained(..., trust_remote_code=True)`` runs.
+    No `transformers` architecture has this embedding and pooling, so the folder contains the model's code: a PyTorch
+    file of about 200 lines, which is executed by ``from_pretrained(..., trust_remote_code=True)``.
 
     Raises:
-        ConfigError: The file does not support an option of the model.
+        ConfigError: The exported code does not support an option of the model.
     """
     folder = Path(folder)
     config = cast("ClassifierConfig", bundle.model.config)
@@ -131,7 +138,7 @@ def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
 
 
 def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """Permute the weights so that the residual stream has its even dimensions (sines) first, then the odd (cosines)."""
+    """Permute the weights so that the even dimensions (sines) of the residual stream come before the odd (cosines)."""
     if config.sinusoid_layout == "halves":
         return dict(weights)
     order = torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
@@ -168,10 +175,10 @@ def _config(
 
 
 def _generation_config(search: DecodingOptions, max_positions: int) -> dict[str, Any]:
-    """Return the content of generation_config.json with the settings that are closest to those of ``search``."""
+    """Return the content of generation_config.json with the settings that are closest to ``search``."""
     return {
         **_SPECIAL_TOKENS,
         "forced_eos_token_id": EOS,
         "suppress_tokens": [PAD, BOS, UNK],
-        **settings_for_transformers(search, max_positions),
+        **to_transformers_search(search, max_positions),
     }

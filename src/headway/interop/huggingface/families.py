@@ -1,7 +1,7 @@
-"""The encoder-decoder families of `transformers` that Headway's Transformer can represent, and how they differ.
+"""The `transformers` families of encoder-decoders that Headway can represent, and how they differ.
 
-All descend from fairseq's or Marian's Transformer, and their weights have the same names (:func:`tensor_names`). They
-differ in:
+All of them are derived from fairseq's or Marian's Transformer, and their weights have the same names
+(:func:`tensor_names`). They differ in:
 
               norm   embeddings + positions                        output bias
     MarianMT  post   sinusoids in halves                           yes
@@ -11,8 +11,8 @@ differ in:
     FSMT      post   sinusoids in halves, inclusive, offset        no
     Pegasus   pre    sinusoids in halves                           yes
 
-fairseq's first position is the padding token's id + 1, hence the offset. The tables of BART and mBART begin with two
-unused rows, which are dropped. NLLB is M2M-100 with different weights.
+fairseq's first position is the id of the padding token plus 1, hence the offset. The tables of BART and mBART begin
+with two unused rows, which are dropped. NLLB is M2M-100 with different weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway.models.transformer import TransformerConfig
 from headway.nn.block_config import Activation
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-OUTPUT_BIAS = "final_logits_bias"
+OUTPUT_BIAS_TENSOR = "final_logits_bias"
 OPTION_NAMES = {  # key of config.json: option of TransformerConfig
     "d_model": "d_model",
     "encoder_layers": "encoder_layers",
@@ -42,7 +42,7 @@ OPTION_NAMES = {  # key of config.json: option of TransformerConfig
     "activation_dropout": "feed_forward_dropout",
 }
 
-# Keys without a default that the importer reads.
+# Keys without a default that the importer uses.
 _READ = frozenset(
     {
         "bad_words_ids",
@@ -53,13 +53,13 @@ _READ = frozenset(
         "forced_bos_token_id",
     }
 )
-# Keys that do not affect the logits, or only repeat what the tensors show.
+# Keys that do not affect the logits or are redundant, because the tensors show their values.
 _WITHOUT_EFFECT = frozenset(
     {
         "add_bias_logits",
         "add_final_layer_norm",
         "classif_dropout",
-        "decoder",  # FSMT's size of the target vocabulary, again
+        "decoder",  # repeats FSMT's target vocabulary size
         "decoder_layerdrop",
         "encoder_layerdrop",
         "extra_pos_embeddings",
@@ -75,7 +75,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(ModelFamily):
+class EncoderDecoderFamily(ModelFamily):
     """Properties of a family of encoder-decoder models.
 
     Attributes:
@@ -84,7 +84,7 @@ class Family(ModelFamily):
             vocab.json.
         has_output_bias: Whether models have a ``final_logits_bias``.
         output_tensor_name: Tensor name of an output projection that is not tied to an embedding.
-        has_shared_table: Whether a table shared by source and target has a tensor name of its own.
+        has_shared_table: Whether a table shared by source and target has its own tensor name.
     """
 
     model_options: Mapping[str, Any]
@@ -101,17 +101,17 @@ class Family(ModelFamily):
 
     @property
     def fixed_options(self) -> dict[str, bool]:
-        """Old options of config.json for which the family supports only one value.
+        """Old options in config.json for which the family supports only one value, and this value.
 
-        Other old options, such as ``add_final_layer_norm``, are not checked: they only repeat what the tensors show,
-        and are not always correct.
+        Other old options, such as ``add_final_layer_norm``, are not checked: they are redundant, because the tensors
+        show their values, and not always correct.
         """
         sinusoidal = self.model_options["positions"] == "sinusoidal"
         return {"normalize_before": self.model_options["norm"] == "pre", "static_position_embeddings": sinusoidal}
 
     @property
     def positions_start_after_padding(self) -> bool:
-        """Whether positions begin after the id of the padding token (fairseq's sinusoids)."""
+        """Whether the first position is the padding token's id plus 1 (fairseq's sinusoids)."""
         return self.model_options.get("sinusoid_spacing") == "inclusive"
 
 
@@ -143,14 +143,14 @@ _RELU: dict[str, Any] = {
 _HALVES: dict[str, Any] = {"positions": "sinusoidal", "sinusoid_layout": "halves"}
 _LEARNED: dict[str, Any] = {"positions": "learned", "embedding_norm": True}
 
-FAMILIES: dict[str, Family] = {
-    "marian": Family(
+FAMILIES: dict[str, EncoderDecoderFamily] = {
+    "marian": EncoderDecoderFamily(
         title="MarianMT",
         architecture="MarianMTModel",
         defaults=dict(_COMMON, vocab_size=58101, pad_token_id=58100, decoder_start_token_id=58100, eos_token_id=0),
         model_options=dict(_HALVES, norm="post"),
     ),
-    "m2m_100": Family(
+    "m2m_100": EncoderDecoderFamily(
         title="M2M-100",
         architecture="M2M100ForConditionalGeneration",
         defaults=dict(_RELU, vocab_size=128112, attention_dropout=0.1),
@@ -158,21 +158,21 @@ FAMILIES: dict[str, Family] = {
         unknown_id=3,
         has_output_bias=False,
     ),
-    "bart": Family(
+    "bart": EncoderDecoderFamily(
         title="BART",
         architecture="BartForConditionalGeneration",
         defaults=dict(_FAIRSEQ, decoder_start_token_id=2),
         model_options=dict(_LEARNED, norm="post"),
         unknown_id=3,
     ),
-    "mbart": Family(
+    "mbart": EncoderDecoderFamily(
         title="mBART",
         architecture="MBartForConditionalGeneration",
         defaults=_FAIRSEQ,
         model_options=dict(_LEARNED, norm="pre"),
         unknown_id=3,
     ),
-    "fsmt": Family(
+    "fsmt": EncoderDecoderFamily(
         title="FSMT",
         architecture="FSMTForConditionalGeneration",
         defaults=dict(_RELU, src_vocab_size=42024, tgt_vocab_size=42024, tie_word_embeddings=False),
@@ -182,7 +182,7 @@ FAMILIES: dict[str, Family] = {
         output_tensor_name="model.decoder.output_projection.weight",
         has_shared_table=False,
     ),
-    "pegasus": Family(
+    "pegasus": EncoderDecoderFamily(
         title="Pegasus",
         architecture="PegasusForConditionalGeneration",
         defaults=dict(_COMMON, pad_token_id=0, decoder_start_token_id=0, eos_token_id=1),
@@ -212,9 +212,9 @@ _DECODER_BLOCK = {
 
 
 def tensor_names(config: TransformerConfig) -> dict[str, str]:
-    """Map Headway's weight names to those of `transformers`.
+    """Map Headway's weight names to `transformers`' tensor names.
 
-    Embeddings and the output projection are left out, because they may be one tensor or several.
+    Embeddings and the output projection are not included, because they may be stored as one or several tensors.
     """
     modules = {}
     sides = (("encoder", config.encoder_layers, _ENCODER_BLOCK), ("decoder", config.decoder_layers, _DECODER_BLOCK))
@@ -234,10 +234,12 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
     return names
 
 
-def embedding_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def embedding_tensor_names(
+    family: EncoderDecoderFamily, *, tied: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the possible tensor names of the source embedding, the target embedding and the output projection.
 
-    The first name that exists is used. If the tables are ``tied``, some may be missing in the file. Before
+    The first name that exists is used. If the tables are ``tied``, some names may be missing in the file. Before
     `transformers` 5, FSMT's output projection was always the target embedding, regardless of ``tied``.
     """
     source, target, shared = (

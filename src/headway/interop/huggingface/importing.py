@@ -1,10 +1,10 @@
 """Import a `transformers` folder (config.json and weights): the Transformer, the order of its vocabularies, and its
 special tokens.
 
-Every tensor in the file must be known, and every option of config.json that affects inference is either applied or
-refused by name. These options are ignored on purpose: LayerDrop (training only), weight initialization, and
-``max_position_embeddings`` of sinusoids, which have no limit. For the settings of ``generate()`` see
-:mod:`headway.interop.search_settings`.
+Every tensor in the file must be known, and every option in config.json that affects inference is either applied or
+rejected with an error that names it. The following options are ignored: LayerDrop (training only), weight
+initialization, and ``max_position_embeddings`` for sinusoids, which have no limit. For the settings of ``generate()``,
+see :mod:`headway.interop.search_settings`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import (
     Checkpoint,
-    checked_config,
+    parse_checked_config,
     read_checkpoint_config,
     read_tensors,
 )
@@ -29,13 +29,13 @@ from headway.interop.huggingface.families import (
     ACTIVATIONS,
     FAMILIES,
     OPTION_NAMES,
-    OUTPUT_BIAS,
-    Family,
-    embedding_names,
+    OUTPUT_BIAS_TENSOR,
+    EncoderDecoderFamily,
+    embedding_tensor_names,
     tensor_names,
 )
 from headway.interop.json_objects import read_json
-from headway.interop.supported import SIZES
+from headway.interop.supported import SIZE_OPTIONS
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
@@ -43,9 +43,9 @@ from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 from headway.weights import load_weights, named_weights, shapes_of
 
-_IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
-NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN
-_UNUSED_POSITIONS = 2  # rows before the first position in learned tables
+_IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; without effect on the model
+NEVER_GENERATED_BIAS = -1e4  # gives probability 0 in every precision; finite, because 0 times infinity would be NaN
+_UNUSED_POSITIONS = 2  # number of rows before the first position in learned tables
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
 }
@@ -55,7 +55,8 @@ _SINUSOID_TABLES = {
 class ImportedModel:
     """An imported model in evaluation mode, the orders of its vocabularies, and its special tokens.
 
-    ``token_template`` has no languages yet; they come from the tokenizer. ``family`` is the family's name in messages.
+    ``token_template`` contains no languages yet; they are defined by the tokenizer. ``family`` is the model family's
+    name for messages.
     """
 
     model: Transformer
@@ -68,13 +69,13 @@ class ImportedModel:
 def import_model(
     folder: str | Path, *, decoder_start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
 ) -> ImportedModel:
-    """Import a model folder of `transformers`.
+    """Import the encoder-decoder in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         decoder_start_id: Id of the first decoder token. None means the id that config.json defines. (Some mBART models
-            define none: they start with the target language's code.)
-        unknown_ids: Ids of the unknown tokens of source and target. None means the ones that the folder or the family
+            define no such id, because they start with the target language's code.)
+        unknown_ids: Ids of the unknown tokens of source and target. None means the ids that the folder or the family
             defines.
 
     Raises:
@@ -83,7 +84,7 @@ def import_model(
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, FAMILIES)
     path, tensors = read_tensors(folder)
-    config = checked_config(checkpoint, lambda: _model_config(checkpoint), shapes_of(tensors))
+    config = parse_checked_config(checkpoint, lambda: _model_config(checkpoint), shapes_of(tensors))
     source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
     template = _template(checkpoint, target)
     tables = _tables(checkpoint, path, tensors, source, target)
@@ -94,7 +95,7 @@ def import_model(
 
 
 def _vocabularies(
-    checkpoint: Checkpoint[Family], start: int | None, unknown: tuple[int, int] | None
+    checkpoint: Checkpoint[EncoderDecoderFamily], start: int | None, unknown: tuple[int, int] | None
 ) -> tuple[VocabularyOrder, VocabularyOrder]:
     """Return the orders of the source and target vocabularies."""
     pad, end = checkpoint.token_id("pad_token_id"), checkpoint.token_id("eos_token_id")
@@ -117,7 +118,7 @@ def _vocabularies(
     return source, target
 
 
-def _start(checkpoint: Checkpoint[Family]) -> int:
+def _start(checkpoint: Checkpoint[EncoderDecoderFamily]) -> int:
     start = checkpoint.generation_setting("decoder_start_token_id")
     if not isinstance(start, int):
         raise checkpoint.bundle_error(
@@ -127,8 +128,8 @@ def _start(checkpoint: Checkpoint[Family]) -> int:
     return start
 
 
-def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
-    """Return the id of the unknown token: from config.json, the family, or the first vocabulary file that exists."""
+def _unknown(checkpoint: Checkpoint[EncoderDecoderFamily], *vocabularies: str) -> int:
+    """Return the unknown token's id, as defined by config.json, the family, or the first existing vocabulary file."""
     if checkpoint["unk_token_id"] is not None:
         return checkpoint.token_id("unk_token_id")
     if checkpoint.family.unknown_id is not None:
@@ -142,8 +143,8 @@ def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
     )
 
 
-def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> SpecialTokenTemplate:
-    """Return the special tokens around a sentence. They have the same ids in both vocabularies.
+def _template(checkpoint: Checkpoint[EncoderDecoderFamily], target: VocabularyOrder) -> SpecialTokenTemplate:
+    """Return the special tokens that surround a sentence. They have the same ids in both vocabularies.
 
         Marian, FSMT, Pegasus           X </s>
         BART                        <s> X </s>              target: its forced first token, often <s>
@@ -156,7 +157,7 @@ def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> Specia
     prefix: tuple[TemplateItem, ...] = ()
     suffix: tuple[TemplateItem, ...] = (EOS,)
     forced = checkpoint.generation_setting("forced_bos_token_id")
-    if forced is None and checkpoint["force_bos_token_to_be_generated"]:  # before transformers 4.3
+    if forced is None and checkpoint["force_bos_token_to_be_generated"]:  # transformers before 4.3
         forced = checkpoint.token_id("bos_token_id")
     begins: tuple[TemplateItem, ...] = () if forced is None else target.to_headway_ids([forced])
     match checkpoint.family.title:
@@ -169,12 +170,12 @@ def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> Specia
     return SpecialTokenTemplate(source_prefix=prefix, source_suffix=suffix, target_prefix=begins)
 
 
-def _model_config(checkpoint: Checkpoint[Family]) -> TransformerConfig:
-    """Return the model's config, except ``tie`` and ``output_bias``, which its tensors determine."""
+def _model_config(checkpoint: Checkpoint[EncoderDecoderFamily]) -> TransformerConfig:
+    """Return the model's config except ``tie`` and ``output_bias``, which are determined by its tensors."""
     family = checkpoint.family
     options: dict[str, Any] = {"tie": "none", **family.model_options}
     for key, option in OPTION_NAMES.items():
-        value = checkpoint.positive_int(key) if option in SIZES else checkpoint[key]
+        value = checkpoint.positive_int(key) if option in SIZE_OPTIONS else checkpoint[key]
         if options.setdefault(option, value) != value:
             encoder = f"{key.replace('decoder', 'encoder')} = {options[option]}"
             raise checkpoint.bundle_error(f"{encoder} and {key} = {value}: Headway needs the same value for both")
@@ -195,7 +196,7 @@ def _model_config(checkpoint: Checkpoint[Family]) -> TransformerConfig:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The embeddings, the output projection and its bias. Rows are tokens in Headway's order."""
+    """The embeddings, the output projection and its bias. Rows correspond to tokens in Headway's order."""
 
     source: Float[Tensor, "S D"]
     target: Float[Tensor, "V D"]
@@ -204,9 +205,9 @@ class _Tables:
 
     @property
     def tie(self) -> Literal["all", "target", "none"]:
-        """The tables that are equal, as the option ``tie``.
+        """Which tables are equal, as a value of the option ``tie``.
 
-        The values of the tables are compared; config.json is not used (as in `transformers` since 5.0).
+        The values of the tables are compared; config.json is ignored, as in `transformers` since 5.0.
         """
         if not torch.equal(self.target, self.output):
             return "none"
@@ -235,21 +236,21 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
 
 
 def _tables(
-    checkpoint: Checkpoint[Family],
+    checkpoint: Checkpoint[EncoderDecoderFamily],
     path: Path,
     tensors: Mapping[str, Tensor],
     source: VocabularyOrder,
     target: VocabularyOrder,
 ) -> _Tables:
-    """Return the tables. Each is the first tensor that exists of several possible names."""
+    """Return the tables. A table may have several names; the first tensor that exists is used."""
     (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.positive_int("d_model")
     bias = torch.zeros(target_rows)
-    if checkpoint.family.has_output_bias and OUTPUT_BIAS in tensors:
-        bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
+    if checkpoint.family.has_output_bias and OUTPUT_BIAS_TENSOR in tensors:
+        bias = _table(path, tensors, [OUTPUT_BIAS_TENSOR], 1, target_rows)[0]
     bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
-        bias[BOS] = NEVER  # the duplicated row must not count twice in the softmax
-    names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
+        bias[BOS] = NEVER_GENERATED_BIAS  # the softmax must not include the duplicated row
+    names = embedding_tensor_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
         _table(path, tensors, name, rows, d_model)[list(order)]
@@ -258,8 +259,8 @@ def _tables(
     return _Tables(source_table, target_table, output, bias)
 
 
-def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
-    """Return a copy of the output bias in which forbidden tokens have a value so low that they are never generated.
+def _without_bad_words(checkpoint: Checkpoint[EncoderDecoderFamily], bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
+    """Return a copy of the output bias in which forbidden tokens have such a low value that they are never generated.
 
     Padding is never generated anyway. As in transformers, the end symbol cannot be forbidden.
     """
@@ -269,33 +270,33 @@ def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]
         match word:
             case [int(token)] if not isinstance(token, bool) and 0 <= token < len(bias):
                 if token not in kept:
-                    bias[token] = NEVER
+                    bias[token] = NEVER_GENERATED_BIAS
             case _:
                 raise checkpoint.bundle_error(
-                    f"bad_words_ids contains {word!r}: only lists of one token id are supported; remove it, and ban "
-                    "the phrase when translating (--ban)"
+                    f"bad_words_ids contains {word!r}, but only lists with a single token id are supported; remove "
+                    "it, and ban the phrase when translating (--ban)"
                 )
     return bias
 
 
 def _check_names(
-    checkpoint: Checkpoint[Family], path: Path, int8_weight_names: set[str], required_names: set[str]
+    checkpoint: Checkpoint[EncoderDecoderFamily], path: Path, int8_weight_names: set[str], required_names: set[str]
 ) -> None:
     """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
-    known = required_names.union(_IGNORED, *embedding_names(family, tied=True))
-    known |= {OUTPUT_BIAS} if family.has_output_bias else set()
+    known = required_names.union(_IGNORED, *embedding_tensor_names(family, tied=True))
+    known |= {OUTPUT_BIAS_TENSOR} if family.has_output_bias else set()
     known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
     if foreign := sorted(int8_weight_names - known):
         raise BundleError(
-            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in all), which {family.title} does not have"
+            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in total), which {family.title} does not have"
         )
     if missing := sorted(required_names - int8_weight_names):
-        raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
+        raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in total)")
 
 
 def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], *shape: int) -> Tensor:
-    """Return the first tensor of ``names`` that exists. It must have ``shape``, which follows from config.json."""
+    """Return the first tensor in ``names`` that exists. It must have ``shape``, which is derived from config.json."""
     name = next((name for name in names if name in tensors), None)
     if name is None:
         raise BundleError(f"{path}: tensor {names[-1]!r} is missing; expected {' or '.join(names)}")
@@ -307,7 +308,7 @@ def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], *sha
 
 
 def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: TransformerConfig) -> None:
-    """Check that stored sinusoid tables equal Headway's, within the precision in which they are stored."""
+    """Check that stored sinusoid tables are equal to Headway's, within the precision of their data type."""
     for name in sorted(_SINUSOID_TABLES & tensors.keys() if config.positions == "sinusoidal" else ()):
         table = tensors[name]
         inclusive = config.sinusoid_spacing == "inclusive"

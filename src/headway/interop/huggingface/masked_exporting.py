@@ -1,14 +1,14 @@
-"""Export a masked language model, or a sequence classifier with its body, to `transformers`, in one of two forms.
+"""Export a masked language model, or a sequence classifier on one, to `transformers`, as one of two families.
 
     post-norm, learned positions, biases                 BERT
     pre-norm, rotary positions, gated, without biases    ModernBERT
 
-Token ids do not change. BERT adds a segment embedding to every token: a model that has none is exported with one
-segment of zeros. Both forms have an output bias, which is zero if the model has none. In ModernBERT, a model without
-windows is one with `global_attn_every_n_layers` = 1.
+Token ids do not change. BERT adds a segment embedding to every token, so a model without segment embeddings is exported
+with a single segment of zeros. Both families have an output bias, which is zero if the model has none. A model without
+windows is exported to ModernBERT with `global_attn_every_n_layers` = 1.
 
-The heads of classifiers (:mod:`~headway.interop.huggingface.classifier_families`) are a dense layer with tanh on the
-first position (BERT), or a dense layer and a norm on the first position or the mean (ModernBERT).
+A classifier's head (:mod:`~headway.interop.huggingface.classifier_families`) is a dense layer with tanh on the first
+position (BERT), or a dense layer and a norm on the first position or the mean (ModernBERT).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIV
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, HEAD_ACTIVATIONS, POOLINGS
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
-from headway.interop.huggingface.tensor_maps import TensorMap, plain_maps
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
+from headway.interop.huggingface.tensor_maps import TensorMap, unchanged_maps
+from headway.interop.supported import ANY, COMMON_OPTIONS, EQUAL_HEAD_WIDTHS, Supported, refuse_unsupported
 from headway.interop.tokenizer_exporting import masked_tokenizer_files
 from headway.models.masked import MaskedConfig
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
@@ -34,8 +34,8 @@ from headway.text.base import BOS, EOS, PAD
 from headway.weights import named_weights, write_weights
 
 _FORM: Supported = {
-    **COMMON,
-    **EQUAL_HEADS,
+    **COMMON_OPTIONS,
+    **EQUAL_HEAD_WIDTHS,
     **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY),
 }
 SUPPORTED: dict[str, Supported] = {
@@ -62,10 +62,10 @@ SUPPORTED_HEADS: dict[str, Supported] = {
 
 
 def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
-    """Write the model and its tokenizer to ``folder``, and return the title of the form.
+    """Write the model and its tokenizer to ``folder``, and return the title of the model family.
 
     Raises:
-        ConfigError: The form, or `transformers`, does not support an option of the model or its tokenizer.
+        ConfigError: The family or `transformers` does not support an option of the model or its tokenizer.
     """
     config = bundle.model.config
     family = MASKED_FAMILIES[model_type := _supported_form(config)]
@@ -77,7 +77,7 @@ def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
     tensors[family.bias] = bias
     if config.tie == "none":
         tensors[f"{family.projection}.weight"] = weights["projection.weight"]
-        tensors[f"{family.projection}.bias"] = bias.clone()  # BERT stores it under both names
+        tensors[f"{family.projection}.bias"] = bias.clone()  # BERT stores the bias under both names
     head = {} if model_type == "bert" else {"classifier_activation": _gate_name(config)}
     content = {**_config(config, model_type), **head, "tie_word_embeddings": config.tie == "target"}
     _write(folder, tensors, content, family.architecture, files, bundle.tokenizer.vocab_size)
@@ -85,10 +85,10 @@ def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
 
 
 def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
-    """Write the classifier and its tokenizer to ``folder``, and return the title of the form.
+    """Write the classifier and its tokenizer to ``folder``, and return the title of the model family.
 
     Raises:
-        ConfigError: The form, or `transformers`, does not support an option of the model or its tokenizer.
+        ConfigError: The family or `transformers` does not support an option of the model or its tokenizer.
     """
     model = bundle.model
     assert isinstance(model, SequenceClassifier)
@@ -99,7 +99,7 @@ def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
     refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED_HEADS[model_type], __name__)
     files = masked_tokenizer_files(bundle.tokenizer, body.max_length, pairs=body.num_segments > 1, finds_mask=False)
     weights = {name.removeprefix("body."): weight.float() for name, weight in named_weights(model).items()}
-    tensors = _tensors(weights, [*family.body.tensors(body), *plain_maps(family.head)], body)
+    tensors = _tensors(weights, [*family.body.tensors(body), *unchanged_maps(family.head)], body)
     tensors[family.body.embedding] = weights["embedding.weight"]
     labels = dict(enumerate(bundle.labels))
     content = {
@@ -114,7 +114,7 @@ def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
 
 
 def _supported_form(config: MaskedConfig) -> str:
-    """Return the ``model_type`` of the form, or raise :class:`ConfigError` if it does not support an option."""
+    """Return the family's ``model_type``, or raise :class:`ConfigError` if it does not support an option."""
     model_type = "modernbert" if config.norm == "pre" else "bert"
     toolkit = f"Hugging Face's {MASKED_FAMILIES[model_type].title} (for norm = {config.norm!r})"
     refuse_unsupported(config, toolkit, SUPPORTED[model_type], __name__)
@@ -132,12 +132,12 @@ def _supported_form(config: MaskedConfig) -> str:
 
 
 def _tensors(weights: dict[str, Tensor], maps: list[TensorMap], config: MaskedConfig) -> dict[str, Tensor]:
-    """Return the tensors of a form without embedding and output projection."""
-    weights = {"segment_embedding.weight": torch.zeros(1, config.d_model), **weights}  # only BERT's form has segments
+    """Return the tensors of a family, without the embedding and the output projection."""
+    weights = {"segment_embedding.weight": torch.zeros(1, config.d_model), **weights}  # only BERT has segments
     return {
-        tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
+        tensor_map.family_name: tensor_map.to_family([weights[name] for name in tensor_map.headway_names])
         for tensor_map in maps
-        if all(name in weights for name in tensor_map.ours)
+        if all(name in weights for name in tensor_map.headway_names)
     }
 
 

@@ -1,10 +1,10 @@
-"""The encoder families of `transformers` that Headway's masked language model can represent, and how they differ.
+"""The `transformers` families of encoders that Headway's masked language model can represent, and how they differ.
 
              norm   positions                             segments   biases
 BERT         post   learned                               yes        all
 RoBERTa      post   learned, after two unused rows        yes        all
 DistilBERT   post   learned                               no         all
-ModernBERT   pre    rotary, two bases; windows alternate  no         only that of the output projection
+ModernBERT   pre    rotary, two bases; windows alternate  no         only the output projection
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS, activation_of
+from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS, read_activation
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
-from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, plain_maps, rotated_order
+from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, rotary_unit_order, unchanged_maps
 from headway.models.masked import MaskedConfig
 
 
@@ -29,14 +29,14 @@ class MaskedFamily(ModelFamily):
 
     Attributes:
         pretraining_class: Name of another `transformers` class whose weights contain the prediction head.
-        fixed: Keys of config.json that affect the result, and the only value that is supported.
-        options: Returns the options of :class:`MaskedConfig` for a checkpoint.
-        tensors: Yields the family's tensors, except embedding and output projection, for a config.
+        fixed: Keys of config.json that affect the result, with the only supported value of each.
+        options: Function that returns the options of :class:`MaskedConfig` for a checkpoint.
+        tensors: Function that yields the family's tensors for a config, except the embedding and the output projection.
         prefix: Prefix of the encoder's tensor names.
-        embedding: Name of the embedding.
-        projection: Name of the output projection, without ".weight", if it is stored.
-        bias: Name of the output projection's bias.
-        ignored: Pattern of names of tensors that are not needed.
+        embedding: Tensor name of the embedding.
+        projection: Tensor name of the output projection, if it is stored, without ".weight".
+        bias: Tensor name of the output projection's bias.
+        ignored: Pattern of the names of tensors that are not needed.
     """
 
     pretraining_class: str
@@ -56,11 +56,13 @@ class MaskedFamily(ModelFamily):
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
         return self.fixed
 
 
-_UNUSED_POSITIONS = 2  # first rows of RoBERTa's table: positions begin after the padding token's id, which is 1
+_UNUSED_POSITIONS = (
+    2  # rows at the start of RoBERTa's table, because positions begin after the padding token's id, which is 1
+)
 
 
 def _bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int = 0) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def _bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int 
         "encoder_layers": checkpoint.positive_int("num_hidden_layers"),
         "max_length": checkpoint.positive_int("max_position_embeddings") - unused_positions,
         "num_segments": checkpoint.positive_int("type_vocab_size"),
-        "activation": activation_of(checkpoint, "hidden_act", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout_prob"],
         "attention_dropout": checkpoint["attention_probs_dropout_prob"],
@@ -85,7 +87,7 @@ def _distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "d_ff": checkpoint.positive_int("hidden_dim"),
         "encoder_layers": checkpoint.positive_int("n_layers"),
         "max_length": checkpoint.positive_int("max_position_embeddings"),
-        "activation": activation_of(checkpoint, "activation", ACTIVATIONS),
+        "activation": read_activation(checkpoint, "activation", ACTIVATIONS),
         "norm_epsilon": 1e-12,
         "dropout": checkpoint["dropout"],
         "attention_dropout": checkpoint["attention_dropout"],
@@ -93,7 +95,7 @@ def _distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
 
 
 def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
-    """Return the options of :class:`MaskedConfig` for ModernBERT, whatever its head."""
+    """Return the options of :class:`MaskedConfig` for ModernBERT with any head."""
     layers = checkpoint.positive_int("num_hidden_layers")
     every = checkpoint.positive_int("global_attn_every_n_layers")
     expected = ["full_attention" if layer % every == 0 else "sliding_attention" for layer in range(layers)]
@@ -120,7 +122,7 @@ def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "d_ff": checkpoint.positive_int("intermediate_size"),
         "encoder_layers": layers,
         "max_length": checkpoint.positive_int("max_position_embeddings"),
-        "activation": activation_of(checkpoint, "hidden_activation", GATED_ACTIVATIONS),
+        "activation": read_activation(checkpoint, "hidden_activation", GATED_ACTIVATIONS),
         "norm": "pre",
         "norm_epsilon": checkpoint["norm_eps"],
         "bias": "none",
@@ -172,7 +174,7 @@ def _bert_tensors(
     head: Sequence[str],
     unused_positions: int = 0,
 ) -> Iterator[TensorMap]:
-    """Yield the tensors of BERT and its relatives; ``head`` names the dense layer and the norm of the head."""
+    """Yield the tensors of BERT and related families. ``head`` names the head's dense layer and norm."""
     yield TensorMap(
         f"{prefix}.embeddings.position_embeddings.weight",
         ("positions.table",),
@@ -185,11 +187,11 @@ def _bert_tensors(
     for layer in range(config.encoder_layers):
         for theirs, ours in block.items():
             modules[f"{prefix}.{layers}.{layer}.{theirs}"] = f"encoder.blocks.{layer}.{ours}"
-    yield from plain_maps(modules)
+    yield from unchanged_maps(modules)
 
 
 def _modernbert_tensors(config: MaskedConfig) -> Iterator[TensorMap]:
-    order = rotated_order(config.d_model // config.num_heads, 1.0)
+    order = rotary_unit_order(config.d_model // config.num_heads, 1.0)
     modules = {
         "model.embeddings.norm": "embedding_norm",
         "model.final_norm": "encoder.norm",
@@ -214,7 +216,7 @@ def _modernbert_tensors(config: MaskedConfig) -> Iterator[TensorMap]:
             lambda tensor: tensor.chunk(2),
             lambda parts: torch.cat(list(parts)),
         )
-    yield from plain_maps(modules)
+    yield from unchanged_maps(modules)
 
 
 def _divided(order: Tensor, tensor: Tensor) -> Sequence[Tensor]:

@@ -1,6 +1,6 @@
-"""Import a masked language model of `transformers`, or a sequence classifier with the body of one.
+"""Import a masked language model, or a sequence classifier whose body is one, from `transformers`.
 
-That is, its weights and the order of its vocabulary, and the names of a classifier's labels.
+The import includes the weights, the order of the vocabulary, and the names of a classifier's labels.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headway.interop.huggingface.checkpoint import (
     Checkpoint,
     ModelFamily,
     StoredTensors,
-    checked_config,
+    parse_checked_config,
     read_checkpoint_config,
 )
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, ClassifierFamily
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
-from headway.interop.huggingface.tensor_maps import copy_tensors, plain_maps
+from headway.interop.huggingface.tensor_maps import copy_tensors, unchanged_maps
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
@@ -40,10 +40,10 @@ class ImportedMaskedModel:
 
 
 def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int) -> ImportedMaskedModel:
-    """Import the model of a `transformers` folder.
+    """Import the masked language model in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         pad: Id of the padding token.
         start: Id of the token before a text.
         end: Id of the token after a text.
@@ -55,7 +55,7 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
     family = checkpoint.family
     tensors = StoredTensors(folder, family.prefix)
-    config = checked_config(
+    config = parse_checked_config(
         checkpoint, lambda: MaskedConfig.parse(family.options(checkpoint), str(checkpoint.path)), tensors.shapes
     )
     vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
@@ -79,7 +79,7 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
 
 @dataclass(frozen=True)
 class ImportedClassifier:
-    """An imported sequence classifier in evaluation mode, the order of its vocabulary, and its labels in order."""
+    """An imported sequence classifier in evaluation mode, the order of its vocabulary, and its ordered labels."""
 
     model: SequenceClassifier
     vocabulary: VocabularyOrder
@@ -88,7 +88,7 @@ class ImportedClassifier:
 
 
 def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, unknown: int) -> ImportedClassifier:
-    """Import the classifier of a `transformers` folder, with the ids of the same tokens as :func:`import_masked`.
+    """Import the classifier in a `transformers` folder. See :func:`import_masked` for the arguments.
 
     Raises:
         BundleError: Something in the folder is missing, unknown or unsupported.
@@ -96,7 +96,7 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
     checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
     family, labels = checkpoint.family, _labels(checkpoint)
     tensors, ignored = StoredTensors(folder, family.body.prefix), re.compile(family.ignored)
-    config = checked_config(
+    config = parse_checked_config(
         checkpoint,
         lambda: SequenceClassifierConfig.parse(family.options(checkpoint), str(checkpoint.path)),
         tensors.shapes,
@@ -107,14 +107,14 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
     weights = {name.removeprefix("body."): weight for name, weight in named_weights(model).items()}
     if checkpoint["classifier_bias"] is False:  # ModernBERT's dense layer
         weights.pop("dense.bias").zero_()
-    maps = [*family.body.tensors(config.body), *plain_maps(family.head)]
+    maps = [*family.body.tensors(config.body), *unchanged_maps(family.head)]
     tables = {family.body.embedding: "embedding.weight"}
     copy_tensors(tensors, weights, maps, tables, vocabulary, ignored, family.title)
     return ImportedClassifier(model.eval(), vocabulary, labels, family.title)
 
 
 def _labels(checkpoint: Checkpoint[ClassifierFamily]) -> tuple[str, ...]:
-    """Return the labels in the order of the logits. Without names, they are called LABEL_0, LABEL_1, ..."""
+    """Return the labels in the order of the logits. Labels without names are called LABEL_0, LABEL_1, ..."""
     problem, names = checkpoint["problem_type"], checkpoint["id2label"]
     if problem not in (None, "single_label_classification"):
         raise checkpoint.bundle_error(
@@ -128,13 +128,13 @@ def _labels(checkpoint: Checkpoint[ClassifierFamily]) -> tuple[str, ...]:
         raise checkpoint.bundle_error(f"id2label = {names!r}: expected a name for each number from 0")
     labels = tuple(str(names[str(index)]) for index in range(len(names)))
     if len(labels) == 1:
-        raise checkpoint.bundle_error("a model with one label computes a number (regression), which is not supported")
+        raise checkpoint.bundle_error("a model with one label predicts a number (regression), which is not supported")
     if twice := [label for label in labels if labels.count(label) > 1]:
-        raise checkpoint.bundle_error(f"id2label gives two labels the name {twice[0]!r}; rename one of them")
+        raise checkpoint.bundle_error(f"id2label contains the name {twice[0]!r} twice; rename one of the two labels")
     return labels
 
 
-_DEFAULT_LABELS = 2  # default of `transformers` if config.json does not contain the number
+_DEFAULT_LABELS = 2  # `transformers`' default number of labels
 
 
 def _vocabulary(

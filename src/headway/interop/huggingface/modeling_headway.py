@@ -4,13 +4,13 @@ This file is copied into exported folders and needs only torch and transformers,
 
     AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
 
-The model is for inference. It has no dropout, so fine-tune it in Headway instead. Modules have the same names as in
-Headway, and therefore so do the weights. ``config.classifier`` contains the options of Headway's ``ClassifierConfig``.
+The model is for inference. It has no dropout, so use Headway for fine-tuning. Modules and weights have the same names
+as in Headway. ``config.classifier`` contains the options of Headway's ``ClassifierConfig``.
 
-Shapes: B batch, S positions, D model, C classes, P pooled width. Masks are True where a token counts.
+Shapes: B batch, S positions, D model, C classes, P pooled width. Masks are True at tokens and False at padding.
 """
 # mypy: ignore-errors
-# Whether transformers has type annotations depends on what is installed.
+# Type annotations in transformers depend on the installed version.
 
 import math
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class HeadwayAttention(nn.Module):
         self.value, self.output = nn.Linear(d_model, value_width), nn.Linear(value_width, d_model)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Let each position attend to the positions where ``mask`` (B, S) is True: (B, S, D) -> (B, S, D)."""
+        """Attend from each position to the positions where ``mask`` (B, S) is True: (B, S, D) -> (B, S, D)."""
         query, key, value = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
@@ -114,7 +114,7 @@ class HeadwayBlock(nn.Module):
 
 
 class HeadwayEncoder(nn.Module):
-    """The blocks, and a final norm if they are pre-norm."""
+    """The encoder blocks, and a final norm if the blocks are pre-norm."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
@@ -218,6 +218,6 @@ class HeadwayForSequenceClassification(PreTrainedModel):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Compute the softmax over the last dimension where ``mask`` is True. If it is True nowhere, all weights are 0."""
+    """Compute the softmax over the last dimension where ``mask`` is True. If no element is True, all weights are 0."""
     some = mask.any(-1, keepdim=True)
     return scores.masked_fill(~mask & some, -math.inf).softmax(-1) * some

@@ -1,18 +1,20 @@
-"""Import T5 and its relatives from a `transformers` folder: T5, T5 v1.1 (and FLAN-T5, MADLAD-400, ByT5), and mT5.
+"""Import T5 and related models from a `transformers` folder: T5, T5 v1.1 (and FLAN-T5, MADLAD-400, ByT5), and mT5.
 
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer". These models
-are pre-norm Transformers with RMSNorm, without biases in linear layers, and with a relative bias as the only positions
-(:class:`~headway.nn.positions.RelativeBias`). All blocks of the encoder share one table of biases, and so do those of
-the decoder. Two factors become part of weights, because Headway's layers have them at another place or not at all:
+are pre-norm Transformers with RMSNorm, without biases in linear layers. Their only positional information is a relative
+bias (:class:`~headway.nn.positions.RelativeBias`). All encoder blocks share one table of biases, and all decoder blocks
+share another. Two factors are folded into weights, because Headway's layers apply them elsewhere or not at all:
 
-    T5's scores are not divided by sqrt(d_key)            the projections to queries are multiplied by it
-    the first T5 multiplies the decoder's output by       the gain of the decoder's last norm is multiplied by it
+    T5's scores are not divided by sqrt(d_key)            the query projections are multiplied by it
+    the first T5 multiplies the decoder's output by       the gain of the decoder's final norm is multiplied by it
     d_model^(-1/2) before the tied output projection
 
-Decoding begins with the padding token, or in MADLAD-400 with the unknown token, whose row the begin symbol duplicates.
+Decoding begins with the padding token or, in MADLAD-400, with the unknown token. The begin symbol's row is a duplicate
+of this token's row.
 
-Every tensor in the file must be known, and every key of config.json that affects inference is either applied or refused
-by name. Tensors are read one by one, so the peak memory is the size of the model and one tensor.
+Every tensor in the file must be known, and every key in config.json that affects inference is either applied or
+rejected with an error that names it. Tensors are read one by one, so the peak memory is the size of the model plus one
+tensor.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ from headway.interop.huggingface.checkpoint import (
     Checkpoint,
     ModelFamily,
     StoredTensors,
-    checked_config,
+    parse_checked_config,
     read_checkpoint_config,
 )
-from headway.interop.huggingface.importing import NEVER, ImportedModel
+from headway.interop.huggingface.importing import NEVER_GENERATED_BIAS, ImportedModel
 from headway.interop.huggingface.tensor_maps import TensorMap, copy_tensors
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -45,8 +47,8 @@ from headway.text.base import BOS
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.weights import named_weights
 
-_ROWS_AT_ONCE = 4096  # rows of two tables that are compared at a time
-# feed_forward_proj of config.json: the function in dense_act_fn, whether there is a gate, and Headway's activation.
+_ROWS_AT_ONCE = 4096  # number of rows of two tables that are compared at a time
+# Maps feed_forward_proj in config.json to dense_act_fn, whether there is a gate, and Headway's activation.
 _ACTIVATIONS: dict[str, tuple[str, bool, Activation]] = {
     "relu": ("relu", False, "relu"),
     "gelu": ("gelu", False, "gelu"),
@@ -63,10 +65,10 @@ _ACTIVATIONS: dict[str, tuple[str, bool, Activation]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class T5Family(ModelFamily):
-    """Properties of a family of T5's relatives.
+    """Properties of a family of models related to T5.
 
     Attributes:
-        scales_output: Whether there are models that multiply the decoder's output by d_model^(-1/2).
+        scales_output: Whether some models of the family multiply the decoder's output by d_model^(-1/2).
     """
 
     scales_output: bool
@@ -78,7 +80,7 @@ class T5Family(ModelFamily):
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """Keys of config.json for which the family supports only one value."""
+        """Keys of config.json for which the family supports only one value, and this value."""
         return {"is_encoder_decoder": True}
 
 
@@ -100,7 +102,7 @@ _FURTHER_KEYS = frozenset(
         "dense_act_fn",
         "initializer_factor",
         "is_gated_act",
-        "n_positions",  # the length of texts in training; the relative bias has no limit
+        "n_positions",  # the length of training texts; the relative bias has no limit
         "scale_decoder_outputs",
         "tie_word_embeddings",
     }
@@ -139,20 +141,20 @@ T5_FAMILIES: dict[str, T5Family] = {
 
 
 def import_t5(folder: str | Path, *, unknown_id: int = 2) -> ImportedModel:
-    """Import a model folder of `transformers`.
+    """Import the T5 model in a `transformers` folder.
 
     Args:
-        folder: The folder.
+        folder: The `transformers` folder.
         unknown_id: Id of the unknown token.
 
     Raises:
         BundleError: Something in the folder is missing, unknown or unsupported.
-        ConfigError: Headway's Transformer does not support a number in config.json.
+        ConfigError: Headway's Transformer does not support a value in config.json.
     """
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, T5_FAMILIES)
     tensors = StoredTensors(folder, "")
-    config = checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
+    config = parse_checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
     vocabulary = _vocabulary(checkpoint, unknown_id)
     names = _table_names(tensors)
     begins_twice = BOS in vocabulary.duplicates
@@ -222,7 +224,7 @@ def _vocabulary(checkpoint: Checkpoint[T5Family], unknown: int) -> VocabularyOrd
 
 
 def _table_names(tensors: StoredTensors) -> tuple[str, str, str]:
-    """Return the names of the source embedding, the target embedding and the output projection in the file."""
+    """Return the tensor names of the source embedding, the target embedding and the output projection."""
     source, target = (
         next((name for name in (f"{side}.embed_tokens.weight", _SHARED) if name in tensors), _SHARED)
         for side in ("encoder", "decoder")
@@ -231,7 +233,7 @@ def _table_names(tensors: StoredTensors) -> tuple[str, str, str]:
 
 
 _SHARED, _OUTPUT = "shared.weight", "lm_head.weight"
-# Copies of the shared table, and a table without effect in old files.
+# Copies of the shared table, and a table in old files that has no effect.
 _IGNORED = re.compile(
     r"shared\.weight|lm_head\.weight|(encoder|decoder)\.embed_tokens\.weight"
     r"|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
@@ -239,9 +241,9 @@ _IGNORED = re.compile(
 
 
 def _tie(tensors: StoredTensors, names: tuple[str, str, str]) -> Literal["all", "target", "inputs", "none"]:
-    """Return which tables are equal, as the option ``tie``.
+    """Return which tables are equal, as a value of the option ``tie``.
 
-    The values of the tables are compared; tie_word_embeddings is not used (as in `transformers` since 5.0).
+    The values of the tables are compared; tie_word_embeddings is ignored, as in `transformers` since 5.0.
     """
     source, target, output = names
     inputs, outputs = _are_equal(tensors, source, target), _are_equal(tensors, target, output)
@@ -251,7 +253,7 @@ def _tie(tensors: StoredTensors, names: tuple[str, str, str]) -> Literal["all", 
 
 
 def _are_equal(tensors: StoredTensors, first: str, second: str) -> bool:
-    """Return whether two tables are equal, reading some thousand rows at a time. Missing ones are reported later."""
+    """Return whether two tables are equal, reading some thousand rows at a time. Missing tables are reported later."""
     if first == second or not {first, second} <= tensors.keys():
         return first == second
     if tensors.shape(first) != tensors.shape(second):
@@ -269,20 +271,21 @@ def _load(
     vocabulary: VocabularyOrder,
 ) -> None:
     """Copy the tensors to the model's weights."""
-    weights = named_weights(model)  # the parts of joint projections are views of them
+    weights = named_weights(model)  # parts of joint projections are views of the whole
     ours = ("source_embedding.weight", "target_embedding.weight", "projection.weight")
     tables = {theirs: name for theirs, name in reversed(list(zip(names, ours, strict=True))) if name in weights}
     maps = list(_tensor_maps(model.config, output_scale=_output_scale(checkpoint)))
     copy_tensors(tensors, weights, maps, tables, vocabulary, _IGNORED, checkpoint.family.title)
     if model.config.output_bias:
         with torch.no_grad():
-            weights["projection.bias"].zero_()[BOS] = NEVER
+            weights["projection.bias"].zero_()[BOS] = NEVER_GENERATED_BIAS
 
 
 def _output_scale(checkpoint: Checkpoint[T5Family]) -> float:
-    """Return the factor of the decoder's output.
+    """Return the factor by which the decoder's output is multiplied.
 
-    `transformers` 5 writes ``scale_decoder_outputs`` for T5; before, ``tie_word_embeddings`` meant it, too.
+    `transformers` 5 writes ``scale_decoder_outputs`` for T5. Older versions use ``tie_word_embeddings`` for this as
+    well.
     """
     scales = checkpoint["scale_decoder_outputs"]
     if scales is None:
@@ -291,7 +294,7 @@ def _output_scale(checkpoint: Checkpoint[T5Family]) -> float:
 
 
 def _tensor_maps(config: TransformerConfig, *, output_scale: float) -> Iterator[TensorMap]:
-    """Yield the correspondence of all tensors but embeddings and output projection."""
+    """Yield the maps of all tensors except the embeddings and the output projection."""
     query_scale = math.sqrt(config.d_key or config.d_model // config.num_heads)
     gated = config.activation in ("reglu", "geglu_tanh", "swiglu")
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):

@@ -36,7 +36,7 @@ from headway.engine import (
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.hardware import choose_device
 from headway.interop.hub import model_folder
-from headway.interop.onnx import STEP_FILE, OnnxModel
+from headway.interop.onnx import DECODER_STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
@@ -554,7 +554,7 @@ def load_translator(
             the CPU and float32), or the folder has no shortlist although ``shortlist`` is True.
     """
     folder = model_folder(folder)
-    onnx_model = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
+    onnx_model = OnnxModel.load(folder) if (folder / DECODER_STEP_FILE).is_file() else None
     if onnx_model is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; omit precision")
     if onnx_model is not None and choose_device(device or "cpu", needs_cpu=True).type != "cpu":

@@ -1,4 +1,4 @@
-"""Work on the lines of large corpora, on one machine or many: jobs that survive interruptions."""
+"""Process the lines of large corpora, on one machine or many, as jobs that survive interruptions."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from headway.cli import options
 
 @jobs.with_job_options
 def classify(
-    model: options.ModelFolder,
-    files: jobs.CorpusFiles,
-    output: jobs.NewJobFolder,
+    model: options.ModelArgument,
+    files: jobs.CorpusFilesArgument,
+    output: jobs.JobFolderOption,
     field: jobs.FieldOption = None,
     result_field: jobs.ResultFieldOption = None,
     device: options.DeviceOption = "auto",
@@ -42,7 +42,7 @@ def classify(
     jobs.run_job(
         "classify",
         settings,
-        jobs.input_groups(files),
+        jobs.group_inputs(files),
         output,
         records,
         job,

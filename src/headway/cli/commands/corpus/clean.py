@@ -15,7 +15,7 @@ from headway.cli import corpus_jobs as jobs
 if TYPE_CHECKING:
     from headway.jobs.plan import Plan
 
-_IN_PROCESS_LINES = 20_000  # one process measures this many lines in the time that worker processes need to start
+_IN_PROCESS_LINES = 20_000  # one process measures this many lines in the time that it takes to start worker processes
 
 
 @jobs.with_job_options
@@ -80,10 +80,10 @@ def clean(
     *,
     job: jobs.JobOptions,
 ) -> None:
-    """Clean a corpus: repair texts, drop lines that a model should not learn from, and report why.
+    """Clean a corpus: repair texts, drop lines that a model should not learn from, and report the reasons.
 
-    The folder then contains the lines that are kept, in the format of the input; dropped.jsonl.zst, which names the
-    rule that dropped each other line; and report.html with counts, histograms and examples.
+    The output folder then contains the kept lines in the format of the input, dropped.jsonl.zst with each dropped line
+    and the rule that dropped it, and report.html with counts, histograms and examples.
     """
     from headway.corpus.cleaning.config import load_cleaning_config
     from headway.corpus.cleaning.request import cleaning_request
@@ -123,7 +123,7 @@ def clean(
 
 
 def _measure(plan: Plan, job: jobs.JobOptions) -> None:
-    """Work on the first pass until it is complete, or submit workers and end.
+    """Work on the first pass until it is complete, or submit workers to a cluster.
 
     Raises:
         Exit: Workers were submitted.

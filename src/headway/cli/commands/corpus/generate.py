@@ -15,9 +15,9 @@ COMMAND_CLASS = GenerationCommand
 
 @jobs.with_job_options
 def generate(
-    model: options.ModelFolder,
-    files: jobs.CorpusFiles,
-    output: jobs.NewJobFolder,
+    model: options.ModelArgument,
+    files: jobs.CorpusFilesArgument,
+    output: jobs.JobFolderOption,
     field: jobs.FieldOption = None,
     result_field: jobs.ResultFieldOption = None,
     device: options.DeviceOption = "auto",
@@ -48,7 +48,7 @@ def generate(
     jobs.run_job(
         "generate",
         settings,
-        jobs.input_groups(files),
+        jobs.group_inputs(files),
         output,
         records,
         job,

@@ -12,7 +12,7 @@ from headway.cli import corpus_jobs as jobs
 
 
 def join(
-    folder: jobs.JobFolder,
+    folder: jobs.JobFolderArgument,
     output: Annotated[
         Path,
         typer.Option(
@@ -28,9 +28,9 @@ def join(
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Verify the checksums of all results.")] = False,
 ) -> None:
-    """Write the results of a finished job as one file in the order of the input, or one for each input.
+    """Write the results of a finished job in the order of the input, to a single file or to one file for each input.
 
-    The folder of the job is kept. The exit code is 3 if lines have failed.
+    The job's folder is not deleted. The exit code is 3 if any lines have failed.
     """
     from headway.jobs.join import join as join_results
     from headway.jobs.plan import Plan
@@ -38,4 +38,4 @@ def join(
     joined = join_results(Plan(folder), output, verify=verify, failures=failed)
     print(f"headway: {output}: {joined.num_lines:,} lines, of which {joined.num_failed:,} failed", file=sys.stderr)
     if joined.num_failed:
-        raise typer.Exit(jobs.FAILED_LINES)
+        raise typer.Exit(jobs.FAILED_LINES_EXIT_CODE)

@@ -14,9 +14,9 @@ from headway.errors import ConfigError
 
 @jobs.with_job_options
 def score(
-    model: options.ModelFolder,
-    files: jobs.CorpusFiles,
-    output: jobs.NewJobFolder,
+    model: options.ModelArgument,
+    files: jobs.CorpusFilesArgument,
+    output: jobs.JobFolderOption,
     field: jobs.FieldOption = None,
     result_field: jobs.ResultFieldOption = None,
     target: Annotated[
@@ -49,7 +49,7 @@ def score(
     is_pair = read_config(model).capability == "translates"
     records = record_format(files, field, result_field or "score", num_fields=2 if is_pair else 1)
     if is_pair and records is None and target is None:
-        raise ConfigError(f"{model} is a translation model: give the file with the translations with --target")
+        raise ConfigError(f"{model} is a translation model; pass the file with the translations with --target")
     if target is not None and (records is not None or not is_pair):
         raise ConfigError("--target applies to a translation model and files without fields; leave it out")
     settings = ModelSettings(
@@ -63,7 +63,7 @@ def score(
     jobs.run_job(
         "score",
         settings,
-        jobs.input_groups(files, target),
+        jobs.group_inputs(files, target),
         output,
         records,
         job,

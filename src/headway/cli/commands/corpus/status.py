@@ -22,13 +22,13 @@ _WATCH_S = 5.0
 
 
 def status(
-    folder: jobs.JobFolder,
+    folder: jobs.JobFolderArgument,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the status again every five seconds until the job is done.")
     ] = False,
     format_: options.FormatOption = "text",
 ) -> None:
-    """Show how much of a job is done, running and failed, its speed and time left, and the work of each machine."""
+    """Show how much of a job is done, running and failed, its speed and time left, and what each machine has done."""
     from headway.jobs.plan import Plan
     from headway.jobs.status import read_status
 

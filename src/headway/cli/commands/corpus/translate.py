@@ -12,9 +12,9 @@ COMMAND_CLASS = DecodingCommand
 
 @jobs.with_job_options
 def translate(
-    model: options.ModelFolder,
-    files: jobs.CorpusFiles,
-    output: jobs.NewJobFolder,
+    model: options.ModelArgument,
+    files: jobs.CorpusFilesArgument,
+    output: jobs.JobFolderOption,
     field: jobs.FieldOption = None,
     result_field: jobs.ResultFieldOption = None,
     to: options.TargetLanguageOption = None,
@@ -42,12 +42,12 @@ def translate(
     *,
     job: jobs.JobOptions,
 ) -> None:
-    """Translate the lines of files as a job: the same command resumes after an interruption.
+    """Translate the lines of files as a job. After an interruption, the same command resumes it.
 
     Lines that cannot be translated are marked, and keep their positions. The exit code is then 3. Write the result with
     headway corpus join.
     """
-    from headway.cli.long_files import with_whole_paths
+    from headway.cli.long_files import with_absolute_paths
     from headway.corpus.records import record_format
     from headway.corpus.translation import TranslationSettings
 
@@ -80,8 +80,8 @@ def translate(
     )
     jobs.run_job(
         "translate",
-        with_whole_paths(settings),
-        jobs.input_groups(files),
+        with_absolute_paths(settings),
+        jobs.group_inputs(files),
         output,
         records,
         job,

@@ -10,7 +10,7 @@ from headway.cli import corpus_jobs as jobs
 
 
 def work(
-    folder: jobs.JobFolder,
+    folder: jobs.JobFolderArgument,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Number of processes, which share the model's memory.")
     ] = 1,
