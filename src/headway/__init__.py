@@ -1,6 +1,6 @@
-"""Headway: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) as real software.
+"""Headway: a practical implementation of the Transformer of "Attention Is All You Need" (Vaswani et al., 2017).
 
-Importing the package is fast and does not import PyTorch. Each name imports what it needs when it is first used:
+Importing the package is fast and does not import PyTorch. Each name imports its dependencies when it is first used:
 
     import headway
     model = headway.load("runs/quickstart-en-de/best")

@@ -1,4 +1,4 @@
-"""Random permutations of large ranges, computed on access instead of stored.
+"""Random permutations of large ranges, computed on access instead of being stored.
 
 A balanced Feistel network with random round keys permutes all numbers of 2k bits (Luby and Rackoff 1988). A smaller
 range is permuted by applying the network until the result is in the range (cycle walking; Black and Rogaway 2002,

@@ -4,10 +4,10 @@ The moving average follows the weights after each step s:
 
     average <- d average + (1 - d) weight        with d = min(decay, (1 + s) / (10 + s))
 
-The average of the iterates is less noisy than the last iterate (Polyak and Juditsky 1992). Old iterates count
-exponentially less, because early iterates are poor. The decay starts low so that the random initial weights are soon
-forgotten, as in TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. The decay depends only on the step, so
-it does not have to be saved.
+The average of the iterates is less noisy than the last iterate (Polyak and Juditsky 1992). The weight of old iterates
+decreases exponentially, because early iterates are poor. The decay starts low so that the random initial weights are
+soon forgotten, as in TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. The decay depends only on the
+step, so it does not have to be saved.
 
 Averaging the last checkpoints follows Vaswani et al. 2017, section 6.1: the last 5, or the last 20 for big models.
 """
@@ -32,7 +32,7 @@ from headway.weights import load_weights, named_weights
 
 
 class MovingAverage:
-    """The exponential moving average of a model's weights. It starts as a copy of the weights."""
+    """The exponential moving average of a model's weights. It is initialized with a copy of the weights."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -51,7 +51,7 @@ class MovingAverage:
 
     @contextmanager
     def swap_into_model(self) -> Iterator[None]:
-        """Put the averaged weights into the model, and restore the model's own weights on exit."""
+        """Replace the model's weights with their averages, and restore the weights on exit."""
         self._exchange()
         try:
             yield
@@ -72,10 +72,10 @@ class MovingAverage:
             return {name: tensor.clone() for name, tensor in named_weights(self._model).items()}
 
     def load(self, weights: dict[str, Tensor], origin: Path) -> None:
-        """Load averaged weights that :meth:`named_weights` returned.
+        """Load averaged weights in the format that :meth:`named_weights` returns.
 
         Raises:
-            BundleError: ``weights`` do not fit the model; the message names ``origin``.
+            BundleError: The weights do not fit the model. The message begins with ``origin``.
         """
         with self.swap_into_model():
             load_weights(self._model, weights, origin)
@@ -84,11 +84,11 @@ class MovingAverage:
 def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
     """Average the newest checkpoints of ``run``, and write the mean as a model folder.
 
-    Returns the number of averaged checkpoints. It is less than ``max_checkpoints`` if the run has fewer.
+    Returns the number of averaged checkpoints, which is less than ``max_checkpoints`` if the run has fewer.
     """
     newest = averageable_checkpoints(run / "checkpoints")[:max_checkpoints]
     if not newest:
-        raise CheckpointError(f"{run}: no checkpoints; expected a run folder of `headway train`")
+        raise CheckpointError(f"{run}: no checkpoints; expected a run folder created by `headway train`")
     template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)
     if template is None:
         raise CheckpointError(

@@ -46,7 +46,7 @@ A {recipe.model.kind} with {weights:,} weights, trained with Headway for {progre
 
 ## Scores on the development set
 
-{score_lines or "None were computed."}
+{score_lines or "No scores were computed."}
 
 ## Versions
 

@@ -1,4 +1,4 @@
-"""The training state: everything that changes while a model is trained."""
+"""The training state: everything that changes during training."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class TrainingState:
     """Weights, optimizer moments, moving average, carried state, the position in the data, and sums for the metrics.
 
     The sums stay on the device until they are reported, so that no step waits for them. When a checkpoint is saved,
-    they are copied to ``progress``. With several processes, each process has only the loss of its own micro-batches.
-    :meth:`pop_window_metrics` and :meth:`save` add up these losses, so all processes must call them at the same step.
+    they are copied to ``progress``. In distributed training, each process sums only the loss of its own micro-batches.
+    :meth:`pop_window_metrics` and :meth:`save` add these sums over all processes, so all processes must call them at
+    the same step.
     """
 
     def __init__(self, objective: Objective, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
@@ -49,13 +50,13 @@ class TrainingState:
         self._start_window()
 
     def _restore(self, run: Path) -> None:
-        """Load the newest checkpoint, if there is one."""
+        """Load the newest checkpoint, if any."""
         newest = self._world.main_first(self._checkpoints.load_newest)
         path, snapshot = newest or (None, None)
         if self._world.any(self._world.on_main(lambda: path) != path):
             raise CheckpointError(
-                f"{run}: ranks disagree on which checkpoint to resume from; put the run folder on a file system that "
-                "all of them share"
+                f"{run}: ranks disagree on which checkpoint to resume from; put the run folder on a file system "
+                "shared by all ranks"
             )
         if path is None or snapshot is None:
             return
@@ -72,7 +73,7 @@ class TrainingState:
         return self.progress.step
 
     def finish_step(self, batches: StepBatches, loss: Float[Tensor, ""], step_taken: Bool[Tensor, ""]) -> None:
-        """Record a step: its data, its summed loss, and whether the weights were updated (``step_taken``)."""
+        """Record a step: its batches, its summed loss, and whether the weights were updated (``step_taken``)."""
         progress, sums = self.progress, self._sums
         progress.step += 1
         progress.epoch, progress.batch = batches.next_epoch, batches.next_batch
@@ -87,11 +88,11 @@ class TrainingState:
         self.selection = None
 
     def skipped_in_a_row(self) -> int:
-        """Return the current number of consecutive skipped steps. The host waits for the device."""
+        """Return the current number of consecutive skipped steps. This makes the host wait for the device."""
         return int(self._sums[3])
 
     def pop_window_metrics(self) -> dict[str, float]:
-        """Return mean loss per target, tokens per second and skipped steps since the last call, and reset them."""
+        """Return the mean loss per target, tokens per second and skipped steps since the last call, and reset them."""
         self._update_progress()
         progress, seconds = self.progress, self.progress.elapsed_s - self._window_start_s
         record = {
@@ -106,7 +107,7 @@ class TrainingState:
         return record
 
     def save(self, *, regular: bool, counts_as_newest: bool = True) -> None:
-        """Write a checkpoint. :class:`headway.training.snapshot.Snapshot` describes the arguments."""
+        """Save a checkpoint. See :class:`headway.training.snapshot.Snapshot` for the arguments."""
         self._update_progress()
         self.saved_step = self.step
         if self._world.is_main:
