@@ -53,7 +53,7 @@ def test_compressed_files_folders_and_patterns(text: Path) -> None:
     assert corpus.files == ("a.txt", "more/b.txt.gz")
     assert len(read(text, files=corpus.files)) == 2
     assert TextCorpus.parse({"files": ["*/b.*"]}, "test").expanded(text, print).files == ("more/b.txt.gz",)
-    with pytest.raises(DataError, match="no file; expected"):
+    with pytest.raises(DataError, match="no files; expected"):
         TextCorpus.parse({"files": ["*.md"]}, "test").expanded(text, print)
 
 
@@ -169,7 +169,7 @@ def test_files_must_be_a_list() -> None:
 
 
 def test_keys_of_parallel_corpora_are_refused() -> None:
-    with pytest.raises(ConfigError, match="leave the key out"):
+    with pytest.raises(ConfigError, match="remove the key"):
         TextCorpus.parse({"files": ["a.txt"], "target_language": "en"}, "test")
     with pytest.raises(ConfigError, match="the name of one field"):
         TextCorpus.parse({"files": ["a.jsonl"], "fields": ["a", "b"]}, "test")

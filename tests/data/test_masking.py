@@ -118,7 +118,7 @@ def test_impossible_masking_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"mask \+ random = 1.4: expected shares that add up to at most 1"):
         hide(1, mask=0.9, random=0.5)
     plain = Tokenizer.train([TEXT], TokenizerConfig.parse({"vocab_size": 300}, "test"))
-    with pytest.raises(ConfigError, match="has no id for hidden tokens"):
+    with pytest.raises(ConfigError, match="has no mask token"):
         Masking(MaskingConfig(), plain)
 
 

@@ -72,7 +72,7 @@ def test_records_that_are_no_questions(tmp_path: Path, record: object, message: 
 def test_files_without_questions(tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl"
     file.write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no questions; expected a JSON object on each line"):
+    with pytest.raises(DataError, match="no questions; expected one JSON object per line"):
         read_questions(file)
     file.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match="line 1: not valid JSON"):

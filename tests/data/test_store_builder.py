@@ -251,7 +251,7 @@ class TestWorkers:
             worker.kill()
             yield from TEXTS[25:]
 
-        with pytest.raises(OutputError, match=r"ended unexpectedly: it was killed, .*finished chunks are kept"):
+        with pytest.raises(OutputError, match=r"ended unexpectedly: it was killed, .*completed chunks are kept"):
             open_or_build_store(tmp_path / "s", KEY, killing, work)
 
     def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:

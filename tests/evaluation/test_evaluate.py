@@ -376,7 +376,7 @@ class TestErrors:
             token_accuracy([], [])
 
     def test_one_string(self) -> None:
-        with pytest.raises(DataError, match="got one string; expected a list of strings"):
+        with pytest.raises(DataError, match="got a single string; expected a list of strings"):
             chrf("abc", "abc")
 
     def test_too_few_samples(self) -> None:

@@ -97,7 +97,7 @@ class TestIntervals:
         accuracy, f1 = evaluate_classes(truth, truth, LABELS, bootstrap=50).scores
         assert [accuracy.low, accuracy.high] == pytest.approx([100 * 80 / (80 + 1.96**2), 100], abs=0.01)
         assert (f1.low, f1.high) == (None, None)
-        assert "all samples of the bootstrap have the same score" in str(f1)
+        assert "all bootstrap samples have the same score" in str(f1)
 
     def test_of_few_texts(self) -> None:
         accuracy, f1 = evaluate_classes(["cat"], ["cat"], LABELS, bootstrap=50).scores

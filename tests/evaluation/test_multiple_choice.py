@@ -36,8 +36,8 @@ def test_the_interval_is_wilsons() -> None:
 @pytest.mark.parametrize(
     ("scores", "truth", "message"),
     [
-        ([], [], "no questions to answer"),
-        ([[[-1.0], [-2.0]]], [], "1 questions, but 0 right answers"),
+        ([], [], "no questions to evaluate"),
+        ([[[-1.0], [-2.0]]], [], "1 questions, but 0 correct answers"),
         ([[[-1.0]]], [0], "question 1: expected two or more answers with at least one token each"),
         ([[[-1.0], []]], [0], "question 1: expected two or more answers with at least one token each"),
         ([[[-1.0], [-2.0]]], [2], "question 1: the right answer 2; expected 0 to 1"),

@@ -136,9 +136,9 @@ def test_a_run_in_two_parts_equals_one_without_a_pause(folder: Path, accumulate:
 
 
 def test_what_draws_blocks_at_random_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"weight != 1 draws blocks, but model\.carry_state = true"):
+    with pytest.raises(ConfigError, match=r"weight != 1 samples blocks, but model\.carry_state = true"):
         recipe(folder, data={"train": [{"files": ["text.txt"], "weight": 2.0}]})
-    with pytest.raises(ConfigError, match=r"data\.temperature draws blocks"):
+    with pytest.raises(ConfigError, match=r"data\.temperature samples blocks"):
         recipe(folder, data={"temperature": 2.0})
     recipe(folder, data={"temperature": 2.0}, model={"carry_state": False})
 

@@ -339,7 +339,7 @@ def test_tag_errors(bpe: Tokenizer) -> None:
 @pytest.mark.parametrize("kind", get_args(TokenizerKind))
 @pytest.mark.parametrize("texts", [[], ["", " \n"]])
 def test_nothing_to_learn_from(kind: str, texts: list[str]) -> None:
-    with pytest.raises(DataError, match="there is no text to learn a vocabulary from"):
+    with pytest.raises(DataError, match="there is no text from which to learn a vocabulary"):
         train(texts, kind=kind)
 
 

@@ -287,7 +287,7 @@ class TestRunFolder:
             first, second = pair(train, recipe(corpus), tmp_path)
         assert isinstance(first, CheckpointError)
         assert isinstance(second, TrainingError)
-        assert f"process {os.getpid()} is training there" in str(first)
+        assert f"process {os.getpid()} is training in this folder" in str(first)
         assert str(second) == f"process 0 failed: {first}"
 
     def test_a_folder_that_processes_do_not_share_is_refused(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ class TestRunFolder:
         for error in pair(train_in_own_folder, recipe(corpus), tmp_path):
             assert isinstance(error, CheckpointError)
             assert (
-                "ranks disagree on which checkpoint to resume from; put the run folder on a file system that all"
+                "ranks disagree on which checkpoint to resume from; put the run folder on a file system shared by all"
                 in str(error)
             )
 
@@ -331,7 +331,7 @@ class TestWorld:
         gloo = "[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
         for rank, error in enumerate(pair(with_world, partial(_fail, gloo))):
             assert isinstance(error, TrainingError)
-            assert str(error).startswith(f"process {rank} has lost the connection to another process of this job")
+            assert str(error).startswith(f"process {rank} lost the connection to another process of this job")
             assert "Run the same command again" in str(error)
         with pytest.raises(RuntimeError, match="a bug"):
             pair(with_world, partial(_fail, "a bug"))

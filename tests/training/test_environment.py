@@ -80,7 +80,7 @@ def test_auto_keeps_the_precision_that_the_run_began_with(
     assert silent(tmp_path, step=0) == precision
     assert silent(tmp_path, step=3) == precision
     capable(monkeypatch, not began_capable)
-    with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and keeps it.*--fresh"):
+    with pytest.warns(UserWarning, match=rf"'auto': the run was started in {precision} and continues in it.*--fresh"):
         assert record_start(tmp_path, CPU, "auto", step=5) == precision
     assert silent(tmp_path, step=0) != precision  # at step 0 nothing is trained yet
 
@@ -107,7 +107,7 @@ def test_a_change_that_affects_the_last_bits_is_named(tmp_path: Path, name: str,
     (entry,) = entries(tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps([{**entry, name: before}]))
     message = message.replace("+", r"\+")
-    with pytest.warns(UserWarning, match=rf"the environment has changed \({message}.*not bit-equal"):
+    with pytest.warns(UserWarning, match=rf"the environment has changed \({message}.*not bit-identical"):
         record_start(tmp_path, CPU, "float32", step=1)
     silent(tmp_path, "float32", step=2)  # nothing has changed since the last start
 

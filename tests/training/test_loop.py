@@ -260,7 +260,7 @@ class TestResumeIsRefused:
     def test_while_another_process_trains_there(self, corpus: Path, run: Path) -> None:
         with (
             lock_run_folder(run),
-            pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training there; wait"),
+            pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training in this folder; wait"),
         ):
             train(recipe(corpus), run)
         assert not train(recipe(corpus), run).interrupted
@@ -384,7 +384,7 @@ class TestAverage:
             assert not torch.equal(tensor, parts[0][name]) or not tensor.any()
 
     def test_needs_checkpoints(self, tmp_path: Path) -> None:
-        with pytest.raises(CheckpointError, match="no checkpoints; expected a run folder of `headway train`"):
+        with pytest.raises(CheckpointError, match="no checkpoints; expected a run folder created by `headway train`"):
             average_checkpoints(tmp_path, 5, tmp_path / "mean")
 
     def test_needs_a_model_folder(self, corpus: Path, tmp_path: Path) -> None:

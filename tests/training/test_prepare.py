@@ -375,7 +375,7 @@ class TestTags:
         assert translated == "der Baum"
         assert json.loads(scores_of_command)["scores"][0]["value"] == pytest.approx(100)
         for language, asked in ((None, "none was given"), ("fr", "got 'fr'")):
-            with pytest.raises(ConfigError, match=rf"one must be chosen: {asked}; give one of de, en \(.*--to"):
+            with pytest.raises(ConfigError, match=rf"one must be selected: {asked}; choose one of de, en \(.*--to"):
                 model.translate("a", target_language=language)
 
     def test_a_model_with_one_language_takes_no_language(self, tmp_path: Path) -> None:
@@ -390,8 +390,8 @@ class TestTags:
     @pytest.mark.parametrize(
         ("train_languages", "dev_language", "message"),
         [
-            (["en", None], "en", "some corpora have a target_language and others none; give it to all or to none"),
-            (["en", "de"], None, "dev: target_language is not given, but the corpora of train have: de, en"),
+            (["en", None], "en", "some corpora have a target_language and others do not; set it for all or for none"),
+            (["en", "de"], None, "dev: target_language is not set, but the corpora in train have: de, en"),
             (["en", "de"], "fr", "dev: target_language is fr, but the corpora of train have: de, en"),
             ([None, None], "en", "dev: target_language is en, but the corpora of train have: none"),
             (["<2en>"], "en", "train.0.target_language = '<2en>'"),

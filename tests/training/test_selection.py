@@ -82,7 +82,7 @@ def train_in(run: Path, plan: Recipe) -> tuple[Result, list[str]]:
 def test_targets_without_four_tokens_are_selected_by_chrf(one_word: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     _, said = train_in(run, recipe(one_word, BLEU, {"checkpoints": {"keep_best": 1}, "training": {"steps": 4}}))
-    assert any("selected by dev chrF" in line for line in said)
+    assert any("selected by chrF on the development set" in line for line in said)
     scores = [(record["chrF2"], -record["loss"]) for record in dev_records(run)]
     assert {record["BLEU"] for record in dev_records(run)} == {0.0}
     assert (progress(run)["best"], -progress(run)["best_loss"]) == max(scores)
@@ -164,7 +164,7 @@ class TestDivergence:
             tmp_path / "run", recipe(one_word, {"optimizer": {"learning_rate": 3.0}, "training": {"steps": 6}})
         )
         assert result.diverged
-        assert "above that of the first step" in str(result.divergence)
+        assert "above the loss of the first step" in str(result.divergence)
         assert "Lower optimizer.learning_rate (3)" in str(result.divergence)
         again, _ = train_in(
             tmp_path / "run", recipe(one_word, {"optimizer": {"learning_rate": 3.0}, "training": {"steps": 6}})
@@ -274,7 +274,7 @@ def test_a_run_folder_leads_to_the_model_that_training_named(one_word: Path, tmp
         with pytest.raises(BundleError, match=re.escape(f"did you mean {run / chosen}?")):
             read_config(run)
     checkpoint = checkpoint_folders(run / "checkpoints")[0]
-    with pytest.raises(BundleError, match=rf"it is a checkpoint of a run.*headway average {run} --last 1"):
+    with pytest.raises(BundleError, match=rf"it is a training checkpoint.*headway average {run} --last 1"):
         read_config(checkpoint)
 
 

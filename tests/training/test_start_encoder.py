@@ -223,9 +223,9 @@ def test_what_does_not_fit_is_refused_by_name(
 
 
 def test_a_decoder_needs_an_encoder(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"start_decoder_from: has no effect without training\.start_from"):
+    with pytest.raises(ConfigError, match=r"start_decoder_from has no effect unless training\.start_from"):
         recipe(home, "plain", with_decoder(home, "causal", training={"start_from": None}))
     train(recipe(home, "bert", {"training": {"steps": 1}}), tmp_path / "first")
     start = {"start_from": str(tmp_path / "first" / "best")}
-    with pytest.raises(ConfigError, match=r"needs a masked language model in training\.start_from"):
+    with pytest.raises(ConfigError, match=r"requires a masked language model in training\.start_from"):
         train(recipe(home, "bert", with_decoder(home, "causal", training=start)), tmp_path / "second")

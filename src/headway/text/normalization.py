@@ -5,9 +5,9 @@ Three steps, in this order:
 1. Invisible characters are removed: control characters, and code points that are not displayed (Unicode property
    Default_Ignorable_Code_Point), such as the zero-width space, the byte order mark, the soft hyphen and directional
    marks. They are kept if a script or an emoji needs them: zero-width joiners and non-joiners next to letters of
-   joining scripts, such as Arabic and Devanagari; joiners, variation selectors and tags in emoji; variation selectors after Han
-   characters and symbols; Mongolian variation selectors; and zero-width spaces between letters of scripts that are
-   written without spaces, where they separate words.
+   joining scripts, such as Arabic and Devanagari; joiners, variation selectors and tags in emoji; variation selectors
+   after Han characters and symbols; Mongolian variation selectors; and zero-width spaces between letters of scripts
+   that are written without spaces, where they separate words.
 2. Characters are composed: Unicode's Normalization Form C (Unicode Standard Annex 15). Canonically equivalent texts
    become equal. Compatibility forms, such as full-width letters, are not changed.
 3. Runs of spaces in a line, tabs and wide spaces, such as the em space, are replaced with a single space. A run that
