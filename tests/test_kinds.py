@@ -37,7 +37,7 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "transformer",
-        *["the package broken registers kinds of models, but broken_kinds cannot be imported "
+        *["the package broken registers model kinds, but broken_kinds cannot be imported "
           "(ModuleNotFoundError: No module named 'broken_kinds'); repair or uninstall it"] * 2,
     ]  # fmt: skip
 

@@ -116,7 +116,7 @@ def test_hidden_files_of_a_folder_are_left_out_and_named_ones_are_read(text: Pat
     corpus = TextCorpus.parse({"files": [".", ".notes", ".DS_Store"]}, "test").expanded(text, messages.append)
     assert corpus.files == ("a.txt", ".notes/b.txt", ".DS_Store")
     assert len(messages) == 1
-    assert "hidden files are left out: 5 (.DS_Store, .git/index, .notes/b.txt, …)" in messages[0]
+    assert "hidden files are skipped: 5 (.DS_Store, .git/index, .notes/b.txt, …)" in messages[0]
 
 
 def test_bad_lines_are_listed_together_or_skipped(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class TestByHand:
             assert "ci:wilson" in score.signature
         else:
             assert (score.low, score.high) == (None, None)
-            assert "(no interval: all samples of the bootstrap have the same score)" in str(score)
+            assert "(no interval: all bootstrap samples have the same score)" in str(score)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ class TestTooFewSentences:
         assert paired_randomization(references, hypotheses, references) is None
         table = compare_translations({"a": references, "b": hypotheses}, references, metrics=["chrf"])
         assert (table.rows[1].p_values, table.rows[1].low) == (None, None)
-        assert table.no_tests == "9 sentences, at least 10 are needed"
+        assert table.no_tests == "9 sentences, but at least 10 are needed"
         labels = compare_labels({"a": ["x"] * 9, "b": ["y"] * 9}, ["x"] * 9)
         assert (labels.rows[1].delta, labels.rows[1].p_values) == (-100, None)
-        assert labels.no_tests == "9 texts, at least 10 are needed"
+        assert labels.no_tests == "9 texts, but at least 10 are needed"
 
 
 class TestTokenization:

@@ -102,7 +102,7 @@ class TestIntervals:
     def test_of_few_texts(self) -> None:
         accuracy, f1 = evaluate_classes(["cat"], ["cat"], LABELS, bootstrap=50).scores
         assert accuracy.low == pytest.approx(100 / (1 + 1.96**2), abs=0.01)
-        assert (f1.low, f1.no_interval) == (None, "1 text, at least 10 are needed")
+        assert (f1.low, f1.no_interval) == (None, "1 text, but at least 10 are needed")
 
     @given(st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.floats(0, 1)), min_size=1))
     def test_all_scores_are_in_range(self, texts: list[tuple[str, str, float]]) -> None:
