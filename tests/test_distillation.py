@@ -397,10 +397,10 @@ def test_progress_is_reported_every_30_seconds_and_at_the_end(
         said: ClassVar[list[str]] = []
         worked: ClassVar[list[int]] = []
 
-        def say(self, message: str) -> None:
+        def on_message(self, message: str) -> None:
             self.said.append(message)
 
-        def progress(self, what: str, done: int) -> None:
+        def on_activity_progress(self, what: str, done: int) -> None:
             assert what == "sources translated"
             self.worked.append(done)
 

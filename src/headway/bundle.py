@@ -32,11 +32,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headway.config import Config, KindOf, flat_items
+from headway.config import Config, KindName, flatten_items
 from headway.decode.generation_options import DEFAULT_GENERATION, GenerationOptions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import BundleError, ConfigError
-from headway.kinds import Capability, Kinds
+from headway.kinds import Capability, KindRegistry
 from headway.models.base import (
     ArchitectureConfig,
     ClassificationModel,
@@ -52,17 +52,17 @@ from headway.text.loading import load_tokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag
-from headway.torch_internals import skipped_initialization
+from headway.torch_internals import skip_initialization
 from headway.weights import (
     Shape,
     check_weights,
     load_weights,
     map_weights,
     named_weights,
+    read_shapes,
     read_weights,
     shapes_of,
-    stored_shapes,
-    write_mappable_weights,
+    write_aligned_weights,
     write_weights,
 )
 
@@ -76,7 +76,7 @@ _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 class TaskConfig(Config):
     """Configuration of a model's task."""
 
-    kind: Annotated[str, KindOf(lambda: BUNDLE_TYPES, "headway.tasks.register")] = Field(
+    kind: Annotated[str, KindName(lambda: BUNDLE_TYPES, "headway.tasks.register")] = Field(
         "translation",
         description="Whether a model converts one sequence to another, assigns a label to a text, continues it, or "
         "fills in its hidden words.",
@@ -232,7 +232,7 @@ class AnyBundle(ABC):
             BundleError: A file is missing, damaged or of the wrong kind. The message names the file.
         """
         folder = Path(folder)
-        outline = cls.load_outline(folder)
+        outline = cls.load_without_weights(folder)
         config, source, path = read_config(folder), outline.tokenizers["source"], folder / "model.safetensors"
         target = outline.tokenizers.get("target", source)
         model = build_without_initialization(config.model, source.vocab_size, len(config.labels) or target.vocab_size)
@@ -248,7 +248,7 @@ class AnyBundle(ABC):
         return replace(cast("Any", outline), model=model)  # type: ignore[no-any-return]
 
     @classmethod
-    def load_outline(cls: type[BundleT], folder: str | Path) -> BundleT:
+    def load_without_weights(cls: type[BundleT], folder: str | Path) -> BundleT:
         """Read a model folder without its weights. The weights of the returned model are on PyTorch's meta device.
 
         Raises:
@@ -266,7 +266,7 @@ class AnyBundle(ABC):
             with _config_errors(folder):
                 _check_template(config.imported_token_template, source, target)
         path = folder / "model.safetensors"
-        shapes = stored_shapes(path)
+        shapes = read_shapes(path)
         model = _without_weights(config, source.vocab_size, len(config.labels) or target.vocab_size, len(shapes))
         check_weights(_expected_shapes(config, model, shapes), shapes, path)
         return cast("BundleT", bundle_type.assemble(config, model, source, target))
@@ -302,7 +302,7 @@ class AnyBundle(ABC):
             if quantization is None:
                 write_weights(named_weights(self.model), aside / "model.safetensors")
             else:
-                write_mappable_weights(_in_integers(self.model, quantization), aside / "model.safetensors")
+                write_aligned_weights(_in_integers(self.model, quantization), aside / "model.safetensors")
             for name, tokenizer in {names["source"]: source, names["target"]: target}.items():
                 tokenizer.save(aside, name)
             (aside / "README.md").write_text(model_card, encoding="utf-8")
@@ -435,7 +435,7 @@ class LanguageModelBundle(_OneSidedBundle):
         return (BOS,) if template is None else template.fill().source_prefix
 
     @property
-    def other_ends(self) -> tuple[int, ...]:
+    def extra_eos_ids(self) -> tuple[int, ...]:
         """Additional tokens that end a text like EOS: the tokens after EOS in the template of an imported model."""
         template = self.imported_token_template
         return () if template is None else template.fill().source_suffix[1:]
@@ -498,7 +498,7 @@ _BUNDLE_TYPES: dict[str, type[AnyBundle]] = {
     "language_model": LanguageModelBundle,
     "masked_language_model": MaskedLanguageModelBundle,
 }
-BUNDLE_TYPES: Kinds[type[AnyBundle]] = Kinds("task.kind", _BUNDLE_TYPES)
+BUNDLE_TYPES: KindRegistry[type[AnyBundle]] = KindRegistry("task.kind", _BUNDLE_TYPES)
 """The class that reads and writes model folders for each task. Other packages add tasks (:mod:`headway.kinds`) with
 :func:`headway.tasks.register`.
 """
@@ -513,13 +513,13 @@ def load_bundle(folder: str | Path) -> AnyBundle:
     return AnyBundle.load(folder)
 
 
-def load_outline(folder: str | Path) -> AnyBundle:
-    """Read a model folder of any task without its weights; see :meth:`AnyBundle.load_outline`.
+def load_without_weights(folder: str | Path) -> AnyBundle:
+    """Read a model folder of any task without its weights; see :meth:`AnyBundle.load_without_weights`.
 
     Raises:
         BundleError: A file is missing, damaged or not from Headway. The message names the file.
     """
-    return AnyBundle.load_outline(folder)
+    return AnyBundle.load_without_weights(folder)
 
 
 def read_config(folder: str | Path) -> BundleConfig:
@@ -545,7 +545,7 @@ def read_config(folder: str | Path) -> BundleConfig:
     return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, defaults)
 
 
-def refuse_integers(folder: str | Path, purpose: str) -> None:
+def require_float_weights(folder: str | Path, purpose: str) -> None:
     """Raise :class:`ConfigError` if the weights in a model folder are integers, because ``purpose`` needs floating
     point.
     """
@@ -617,7 +617,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder}: no such folder; expected a model folder such as runs/NAME/best")
     if not path.is_file():
         hint = "expected config.json, model.safetensors and tokenizer files in it"
-        if (inside := model_folder_in(folder)) is not None:
+        if (inside := find_model_folder(folder)) is not None:
             hint = f"did you mean {inside}?"
         elif (folder / "state.json").is_file() and folder.parent.name == "checkpoints":
             run = folder.parent.parent
@@ -649,7 +649,7 @@ def _is_of_transformers(config: object) -> bool:
     return isinstance(config, dict) and "model_type" in config
 
 
-def model_folder_in(run: Path) -> Path | None:
+def find_model_folder(run: Path) -> Path | None:
     """Return the model folder in a run folder: the folder that training chose, otherwise "best", otherwise any."""
     names = ["best", *sorted(path.parent.name for path in run.glob("*/config.json"))]
     with suppress(OSError, UnicodeDecodeError):
@@ -665,7 +665,7 @@ def build_without_initialization(config: ArchitectureConfig, source_size: int, t
         source_size: Size of the source vocabulary.
         target_size: Size of the target vocabulary, or number of classes.
     """
-    with skipped_initialization():
+    with skip_initialization():
         return build_model(config, source_size, target_size)
 
 
@@ -706,12 +706,12 @@ def _without_weights(config: BundleConfig, source_size: int, target_size: int, s
         target_size: Size of the target vocabulary, or number of classes.
         stored: Number of weights in the folder. Each layer has at least one weight.
     """
-    for name, value in flat_items(config.model.as_dict()):
+    for name, value in flatten_items(config.model.as_dict()):
         if name.endswith("_layers") and value > stored:
             reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
             raise _config_error(config.folder, ValueError(reason))
     try:
-        with torch.device("meta"), skipped_initialization():
+        with torch.device("meta"), skip_initialization():
             return build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"

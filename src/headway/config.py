@@ -57,7 +57,7 @@ class Inert:
 
 
 @dataclass(frozen=True)
-class ByKind:
+class ConfigByKind:
     """Marks a field whose values are configs of different classes, selected by the key ``kind``.
 
     It is part of the field's annotation, like ``Field(discriminator="kind")`` for a fixed union of classes. The table
@@ -98,7 +98,7 @@ class ByKind:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
         kind = value["kind"]
         if not isinstance(kind, str) or kind not in table:
-            facts = {"kind": str(kind), "hint": unregistered(str(kind), table, self.register)}
+            facts = {"kind": str(kind), "hint": unregistered_hint(str(kind), table, self.register)}
             raise PydanticCustomError("unknown_kind", "unknown kind", facts)
         try:
             return self.config_class(table[kind]).model_validate(value, context=info.context)
@@ -116,7 +116,7 @@ class ByKind:
 
 
 @dataclass(frozen=True)
-class KindOf:
+class KindName:
     """Marks a field whose values are names in a table. It is part of the field's annotation; the field's type is
     ``str``.
 
@@ -141,7 +141,7 @@ class KindOf:
         try:
             table[kind]
         except KeyError:
-            raise ValueError(unregistered(kind, table, self.register)) from None
+            raise ValueError(unregistered_hint(kind, table, self.register)) from None
         return kind
 
 
@@ -229,7 +229,7 @@ class Config(BaseModel):
         """
         return self in (type(self)(), type(self).parse_saved({}, ""))
 
-    def keeping_inert(self: ConfigT, saved: ConfigT) -> ConfigT:
+    def with_inert_values_of(self: ConfigT, saved: ConfigT) -> ConfigT:
         """Return this config, but with the inert values of ``saved`` for options that were not set.
 
         The result continues what began with ``saved`` even if an option is younger and its default is not inert.
@@ -241,8 +241,8 @@ class Config(BaseModel):
             if name not in self.model_fields_set and name in inert and theirs == inert[name]:
                 return theirs
             if isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
-                return tuple(_keeping_inert(*pair) for pair in zip(ours, theirs, strict=True))
-            return _keeping_inert(ours, theirs)
+                return tuple(_with_inert_values_of(*pair) for pair in zip(ours, theirs, strict=True))
+            return _with_inert_values_of(ours, theirs)
 
         kept_values = {name: kept(name) for name in type(self).model_fields}
         changes = {name: value for name, value in kept_values.items() if value != getattr(self, name)}
@@ -272,8 +272,8 @@ def _inert_but_not_default(config: type[Config]) -> dict[str, Any]:
     return differing
 
 
-def _keeping_inert(ours: Any, theirs: Any) -> Any:
-    return ours.keeping_inert(theirs) if isinstance(ours, Config) and type(ours) is type(theirs) else ours
+def _with_inert_values_of(ours: Any, theirs: Any) -> Any:
+    return ours.with_inert_values_of(theirs) if isinstance(ours, Config) and type(ours) is type(theirs) else ours
 
 
 def _kind_keys(config: type[BaseModel]) -> list[str]:
@@ -296,11 +296,11 @@ def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any
     return {**presets[data["preset"]], **rest}
 
 
-def flat_items(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flatten_items(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the items of nested tables, with dotted keys."""
     for key, value in data.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", inner) for name, inner in flat_items(value))
+            yield from ((f"{key}.{name}", inner) for name, inner in flatten_items(value))
         else:
             yield key, value
 
@@ -312,7 +312,7 @@ def spelling_hint(word: str, known_words: Iterable[str]) -> str:
     return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + format_list(known)
 
 
-def unregistered(kind: str, table: Iterable[str], register: str) -> str:
+def unregistered_hint(kind: str, table: Iterable[str], register: str) -> str:
     """Return a hint for an error message about an unknown kind: known kinds, and the function that registers others."""
     hint = spelling_hint(kind, table)
     end = " " if hint.endswith("?") else ". "
@@ -373,7 +373,7 @@ def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -
 def _models_of(field: FieldInfo) -> list[type[BaseModel]]:
     """Return the possible model classes of a field's values."""
     by_kind: list[type[BaseModel]] = [
-        config for item in field.metadata if isinstance(item, ByKind) for config in item.all_classes()
+        config for item in field.metadata if isinstance(item, ConfigByKind) for config in item.all_classes()
     ]
     return by_kind or _models_in(field.annotation)
 

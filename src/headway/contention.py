@@ -7,8 +7,9 @@ thread occupies the processor needed by the thread that it is waiting for, and t
 
 OpenMP reads the environment variables that shorten spinning (OMP_WAIT_POLICY, GOMP_SPINCOUNT) only when it is loaded,
 and no single setting is right for both cases. According to its manual (under GOMP_SPINCOUNT), however, threads also
-sleep almost immediately if OpenMP manages more threads than there are processors. :func:`adapt_waiting` therefore adds
-idle threads while other processes are busy. The number of computing threads does not change, and neither do results.
+sleep almost immediately if OpenMP manages more threads than there are processors. :func:`adapt_openmp_waiting`
+therefore adds idle threads while other processes are busy. The number of computing threads does not change, and neither
+do results.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class OtherProcesses:
-    """Measures how many processors other processes use, on average since the last call of :meth:`processors`.
+class OtherProcessLoad:
+    """Measures how many processors other processes use, on average since the last call of :meth:`measure`.
 
     In a virtual machine this includes the time that the host gives to other machines.
     """
@@ -43,7 +44,7 @@ class OtherProcesses:
     def __init__(self) -> None:
         self._before = _times()
 
-    def processors(self) -> float:
+    def measure(self) -> float:
         """Return the average number of processors used by other processes since the last call; 0.0 if it is unknown."""
         before, now = self._before, _times()
         self._before = now
@@ -58,7 +59,7 @@ def exceeds_processors(threads: int, others: float) -> bool:
     return others >= _MIN_OTHERS and threads + others >= num_cores() + _MIN_OTHERS
 
 
-def seconds_waited() -> float:
+def processor_wait_s() -> float:
     """Return the total time for which this process's threads have waited for a processor, or 0.0 if it is unknown.
 
     Unlike processor time, this does not depend on how threads wait for each other.
@@ -71,7 +72,7 @@ def seconds_waited() -> float:
 
 
 def waiting_advice() -> str:
-    """Return a suggestion for the user if :func:`adapt_waiting` has no effect, otherwise ""."""
+    """Return a suggestion for the user if :func:`adapt_openmp_waiting` has no effect, otherwise ""."""
     is_passive = os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
     others = _POLICIES[1:] if is_passive else _POLICIES  # GOMP_SPINCOUNT takes precedence
     if policies := [name for name in others if name in os.environ]:
@@ -80,7 +81,7 @@ def waiting_advice() -> str:
 
 
 @contextmanager
-def adapt_waiting() -> Iterator[None]:
+def adapt_openmp_waiting() -> Iterator[None]:
     """Make OpenMP threads wait without spinning inside the block whenever other processes need the same processors.
 
     Does nothing if the user has set a wait policy, or if the load of other processes cannot be measured. The previous
@@ -101,10 +102,10 @@ def adapt_waiting() -> Iterator[None]:
 
 
 def _watch(stop: threading.Event) -> None:
-    others, extra, quiet = OtherProcesses(), IdleThreads(), 0
+    others, extra, quiet = OtherProcessLoad(), IdleThreads(), 0
     while not stop.wait(_INTERVAL_S):
         threads, cores = _torch_threads(), num_cores()
-        is_contended = exceeds_processors(threads, others.processors())
+        is_contended = exceeds_processors(threads, others.measure())
         quiet = 0 if is_contended else quiet + 1
         if is_contended and 1 < threads <= cores:  # one thread never waits; too many threads sleep anyway
             extra.add(cores - threads + 1)

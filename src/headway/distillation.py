@@ -119,7 +119,7 @@ def distill(
                 f"{beam_size} (or files in {home / 'jobs'} are missing); restore teacher, beam size and corpora to "
                 "resume, choose another --run, or start over with --fresh"
             )
-        listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
+        listener.on_message(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
         if recipe.data.dev:  # copied, so that one folder contains all data for the student
             pairs = read_examples(recipe.data.dev, folder, bad_lines=_bad_lines(recipe))
             _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
@@ -292,9 +292,11 @@ class _TranslationProgress:
     def count(self, chunk: JobChunk) -> None:
         """Count the sources of a finished chunk, and report the progress."""
         self._done += chunk.num_lines
-        self._listener.progress("sources translated", self._done)
+        self._listener.on_activity_progress("sources translated", self._done)
         now = time.monotonic()
         if now - self._said >= _SAY_EVERY_S or self._done == self._total:
             self._said, rate = now, self._done / max(now - self._begin, 1e-9)
             left = timedelta(seconds=round((self._total - self._done) / rate))
-            self._listener.say(f"translated {self._done:,} of {self._total:,} sources, {rate:,.0f}/s  ETA {left}")
+            self._listener.on_message(
+                f"translated {self._done:,} of {self._total:,} sources, {rate:,.0f}/s  ETA {left}"
+            )

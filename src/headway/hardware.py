@@ -52,7 +52,7 @@ def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = Fals
     return chosen
 
 
-def set_own_threads(count: int) -> None:
+def set_num_threads_of_this_thread(count: int) -> None:
     """Set the number of threads that PyTorch uses for work of the calling thread only.
 
     ``torch.set_num_threads`` would also change the default for every thread that uses PyTorch for the first time. It is
@@ -81,7 +81,7 @@ def _thread_setters() -> tuple[Callable[[int], object], ...]:
     return tuple(setters.values()) if "omp_set_num_threads" in setters else (torch.set_num_threads,)
 
 
-def prepare_gpu() -> None:
+def disable_cudnn_attention() -> None:
     """Configure PyTorch for training on a GPU with batches of many shapes.
 
     This disables cuDNN attention, which builds a new plan for each shape.
@@ -90,10 +90,10 @@ def prepare_gpu() -> None:
 
 
 @contextmanager
-def prepared_gpu() -> Iterator[None]:
-    """Call :func:`prepare_gpu`, and restore the setting at the end of the block."""
+def cudnn_attention_disabled() -> Iterator[None]:
+    """Call :func:`disable_cudnn_attention`, and restore the setting at the end of the block."""
     before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    prepare_gpu()
+    disable_cudnn_attention()
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ def processor_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
+def measure_matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
     """Measure the speed of multiplying two 2048 x 2048 matrices, in GFLOP/s, as the best of ten runs."""
     a = torch.randn(2048, 2048, device=device).to(dtype)
     best = 0.0

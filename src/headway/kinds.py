@@ -42,12 +42,12 @@ from headway.errors import ConfigError
 
 Capability = Literal["translates", "labels", "continues", "fills"]
 
-ENTRY_POINTS = "headway.kinds"
+ENTRY_POINT_GROUP = "headway.kinds"
 
 EntryT = TypeVar("EntryT")
 
 
-class Kinds(Mapping[str, EntryT], Generic[EntryT]):
+class KindRegistry(Mapping[str, EntryT], Generic[EntryT]):
     """A registry of kinds, to which other packages can add entries.
 
     Args:
@@ -102,7 +102,7 @@ _failed: dict[str, ConfigError] = {}  # modules whose import failed, so their re
 
 @cache
 def _modules() -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=ENTRY_POINTS))
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _import_packages() -> None:

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 _LINE = "rgba(128,128,128,.4)"
 _CELL = f"padding:.15em .7em;border-bottom:1px solid {_LINE};vertical-align:top;overflow-wrap:anywhere"
-DOUBT, FOR, AGAINST = (217, 119, 6), (22, 140, 90), (200, 50, 60)  # RGB colors of shades
+DOUBT_COLOR, FOR_COLOR, AGAINST_COLOR = (217, 119, 6), (22, 140, 90), (200, 50, 60)  # RGB colors of shades
 _STRONGEST = 0.65  # maximum opacity of a shade; text on it is still legible
 _WIDTH, _HEIGHT = 420, 120  # size of a line plot in pixels
 _FRAME_HEIGHT = 640  # height of an embedded page in pixels
@@ -21,7 +21,7 @@ _FRAME_HEIGHT = 640  # height of an embedded page in pixels
 _ROW, _CHARACTER, _GAP = 20, 8, 26
 
 
-def page(*parts: str) -> str:
+def join_fragments(*parts: str) -> str:
     """Join HTML fragments, one below the other."""
     inner = "".join(parts)
     return f'<div class="headway" style="line-height:1.5;max-width:60em">{inner}</div>'
@@ -44,7 +44,7 @@ def badge(content: str) -> str:
     return f'<span style="{style}">{escape(content)}</span>'
 
 
-def shaded(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] | None = None) -> str:
+def shaded_words(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] | None = None) -> str:
     """Return words with shaded backgrounds.
 
     Args:
@@ -53,7 +53,7 @@ def shaded(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] 
     """
     spans = []
     for word, strength, tip in words:
-        red, green, blue = color or (FOR if strength >= 0 else AGAINST)
+        red, green, blue = color or (FOR_COLOR if strength >= 0 else AGAINST_COLOR)
         opacity = _STRONGEST * min(abs(strength), 1.0) if math.isfinite(strength) else 0.0
         style = f"background:rgba({red},{green},{blue},{opacity:.2f});border-radius:.25em;padding:0 .15em"
         spans.append(f'<span dir="auto" title="{escape(tip)}" style="{style}">{escape(word)}</span>')
@@ -76,7 +76,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequ
     return f'<table style="{style}">{head}<tbody>{body}</tbody></table>'
 
 
-def curve(points: Sequence[tuple[float, float]], title: str) -> str:
+def line_plot(points: Sequence[tuple[float, float]], title: str) -> str:
     """Return a small SVG line plot of points (x, y), in the color of the surrounding text."""
     points = [(x, y) for x, y in points if math.isfinite(y)]
     if len(points) < 2:
@@ -120,7 +120,7 @@ def details(summary: str, content: str) -> str:
     return f'<details style="margin:.3em 0"><summary>{escape(summary)}</summary>{text(content)}</details>'
 
 
-def frame(document: str, title: str) -> str:
+def sandboxed_frame(document: str, title: str) -> str:
     """Return an HTML document in a sandboxed frame, whose scripts cannot access the surrounding page."""
     style = f"width:100%;height:{_FRAME_HEIGHT}px;border:1px solid {_LINE};border-radius:.3em"
     return (
@@ -128,7 +128,7 @@ def frame(document: str, title: str) -> str:
     )
 
 
-def tree(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] = ()) -> str:
+def tree_diagram(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] = ()) -> str:
     """Return an SVG of a tree that grows to the right, in the color of the surrounding text.
 
     Args:

@@ -40,10 +40,10 @@ def _usable(name: str, has_usual_effect: Callable[[], bool], consequence: str) -
     return False
 
 
-def fused_step(optimizer: torch.optim.Optimizer, *, finite: Tensor, divisor: Tensor | None) -> None:
+def fused_adam_step(optimizer: torch.optim.Optimizer, *, finite: Tensor, divisor: Tensor | None) -> None:
     """Take a fused Adam step with the gradients divided by ``divisor``, or change nothing if ``finite`` is False.
 
-    The host does not wait for the values of the tensors. May be called only if :func:`fused_step_works`.
+    The host does not wait for the values of the tensors. May be called only if :func:`fused_adam_step_works`.
     """
     # torch.amp.GradScaler also sets these attributes; the fused kernel reads them.
     vars(optimizer).update(found_inf=(~finite).float(), grad_scale=divisor)
@@ -54,8 +54,8 @@ def fused_step(optimizer: torch.optim.Optimizer, *, finite: Tensor, divisor: Ten
 
 
 @cache
-def fused_step_works(device: torch.device) -> bool:
-    """Return whether :func:`fused_step` divides gradients and skips steps on a device."""
+def fused_adam_step_works(device: torch.device) -> bool:
+    """Return whether :func:`fused_adam_step` divides gradients and skips steps on a device."""
     return _usable(
         "fused AdamW with the attributes found_inf and grad_scale",
         lambda: _fused_step_divides_and_skips(device),
@@ -71,7 +71,7 @@ def _fused_step_divides_and_skips(device: torch.device) -> bool:
     optimizer = torch.optim.AdamW([weight], lr=0.25, betas=(0.5, 0.5), weight_decay=0.0, fused=True)
     for finite, gradient, divisor in ((True, (2.0, -4.0), 2.0), (False, (1.0, torch.inf), 1.0)):
         weight.grad = torch.tensor(gradient, device=device, dtype=torch.float32)
-        fused_step(optimizer, finite=yes if finite else ~yes, divisor=torch.full_like(weight[0], divisor))
+        fused_adam_step(optimizer, finite=yes if finite else ~yes, divisor=torch.full_like(weight[0], divisor))
     state = optimizer.state[weight]
     # The second step must not change anything. In its first step, Adam moves each weight by the learning rate.
     actual = torch.stack([weight, state["exp_avg"], state["exp_avg_sq"], state["step"].expand(2)])
@@ -125,7 +125,7 @@ def _gate_gradients_work() -> bool:
     return _usable("aten::sigmoid_backward or aten::tanh_backward", has_usual_effect, "training of an LSTM is slower")
 
 
-def lerp_all(tensors: Sequence[Tensor], ends: Sequence[Tensor], weight: Tensor) -> None:
+def foreach_lerp(tensors: Sequence[Tensor], ends: Sequence[Tensor], weight: Tensor) -> None:
     """Interpolate each tensor in place toward its end point: add ``weight`` times the difference."""
     if _lerp_all_works():
         torch._foreach_lerp_(list(tensors), list(ends), [weight] * len(tensors))
@@ -144,12 +144,12 @@ def _lerp_all_works() -> bool:
     return _usable("torch._foreach_lerp_", has_usual_effect, "averaging the weights is slower on a GPU")
 
 
-def run_cell(
+def run_recurrent_layer(
     x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], *, training: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run an LSTM layer (if there are two states) or a GRU layer on x (R, T, D), with weights that are not parameters.
 
-    May be called only if :func:`run_cell_works`.
+    May be called only if :func:`run_recurrent_layer_works`.
 
     Args:
         x: Input sequence.
@@ -173,8 +173,8 @@ def run_cell(
 
 
 @cache
-def run_cell_works() -> bool:
-    """Return whether :func:`run_cell` gives the same results as ``nn.LSTM`` and ``nn.GRU``."""
+def run_recurrent_layer_works() -> bool:
+    """Return whether :func:`run_recurrent_layer` gives the same results as ``nn.LSTM`` and ``nn.GRU``."""
 
     @torch.no_grad()
     def has_usual_effect() -> bool:
@@ -183,7 +183,7 @@ def run_cell_works() -> bool:
             cells = nn.LSTM(2, 2, batch_first=True), nn.GRU(2, 2, batch_first=True)
         for cell, state in zip(cells, ((start, start), (start,)), strict=True):
             expected, _ = cell(x, state if len(state) == 2 else state[0])
-            actual, _ = run_cell(x, state, list(cell.parameters()), training=True)
+            actual, _ = run_recurrent_layer(x, state, list(cell.parameters()), training=True)
             if not torch.allclose(actual, expected):
                 return False
         return True
@@ -224,26 +224,26 @@ def hooks_are_visible() -> bool:
     return _usable("nn.Module._forward_hooks or a similar attribute", has_usual_effect, consequence)
 
 
-def parts(module: nn.Module) -> dict[str, Any]:
+def module_members(module: nn.Module) -> dict[str, Any]:
     """Return the parameters, buffers and submodules of a module, including those that are None.
 
-    May be called only if :func:`parts_are_visible`.
+    May be called only if :func:`module_members_are_visible`.
     """
     return {**module._modules, **module._parameters, **module._buffers}
 
 
-def attributes_and_parts(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes that a module has in addition to those of ``nn.Module``, and its :func:`parts`."""
+def module_attributes_and_members(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that a module has in addition to those of ``nn.Module``, and its :func:`module_members`."""
     added = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
-    return added | parts(module)
+    return added | module_members(module)
 
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 @cache
-def parts_are_visible() -> bool:
-    """Return whether :func:`parts` can be used."""
+def module_members_are_visible() -> bool:
+    """Return whether :func:`module_members` can be used."""
 
     def has_usual_effect() -> bool:
         module = nn.Module()
@@ -251,7 +251,7 @@ def parts_are_visible() -> bool:
         module.register_parameter("bias", None)
         module.register_buffer("table", None)
         module.register_module("empty", None)
-        return parts(module) == {
+        return module_members(module) == {
             "part": module.part,
             "empty": None,
             "weight": module.weight,
@@ -263,10 +263,10 @@ def parts_are_visible() -> bool:
     return _usable("nn.Module._modules, nn.Module._parameters or nn.Module._buffers", has_usual_effect, consequence)
 
 
-def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:
+def rebind_load_hooks(copied: nn.Module, *, original: nn.Module) -> None:
     """Make the load-state-dict pre-hooks of a copied module refer to the copy instead of the original.
 
-    May be called only if :func:`loading_hooks_are_visible`.
+    May be called only if :func:`load_hooks_are_visible`.
 
     Args:
         copied: The copied module, whose hooks still refer to the original.
@@ -276,15 +276,15 @@ def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:
 
 
 @cache
-def loading_hooks_are_visible() -> bool:
-    """Return whether :func:`bind_loading_hooks` can be used."""
+def load_hooks_are_visible() -> bool:
+    """Return whether :func:`rebind_load_hooks` can be used."""
 
     def has_usual_effect() -> bool:
         called_with: list[nn.Module] = []
         original, copied = nn.Identity(), nn.Identity()
         original.register_load_state_dict_pre_hook(lambda module, *_: called_with.append(module))  # type: ignore[no-untyped-call]
         copied._load_state_dict_pre_hooks = original._load_state_dict_pre_hooks
-        bind_loading_hooks(copied, original=original)
+        rebind_load_hooks(copied, original=original)
         for module in (copied, original):
             module.load_state_dict({})
         return called_with == [copied, original]
@@ -294,7 +294,7 @@ def loading_hooks_are_visible() -> bool:
 
 
 @contextmanager
-def skipped_initialization() -> Iterator[None]:
+def skip_initialization() -> Iterator[None]:
     """Skip random initialization by ``torch.nn.init`` inside the block, for weights that will be loaded from a file."""
     _initialization_is_skipped()
     with _SkippedInitialization():

@@ -43,7 +43,7 @@ def write_weights(weights: dict[str, Tensor], path: Path) -> None:
         raise OSError(f"cannot write {path.name}: {error}") from None
 
 
-def write_mappable_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+def write_aligned_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file in which tensors whose size is a multiple of a cache line are aligned to cache lines.
 
     The safetensors library aligns tensors to 8 bytes. Kernels are faster if memory-mapped weights are aligned to cache
@@ -112,7 +112,7 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
-def stored_shapes(path: Path) -> dict[str, Shape]:
+def read_shapes(path: Path) -> dict[str, Shape]:
     """Return the shape of each tensor in a safetensors file by reading only its header."""
     with _weight_file_errors(path), safe_open(path, framework="pt") as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

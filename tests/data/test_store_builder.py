@@ -216,7 +216,9 @@ def test_a_damaged_chunk_is_reported_and_built_again(
     open_or_build_store(tmp_path / "s", KEY, texts, work, shard=Shard(1, 2))
     piece = min(tmp_path.glob("s.pieces-*/*.npz"))
     piece.write_bytes(piece.read_bytes()[:100])
-    with pytest.raises(OutputError, match=r"000000\.npz: the file was damaged and has been removed; run the same command again"):
+    with pytest.raises(
+        OutputError, match=r"000000\.npz: the file was damaged and has been removed; run the same command again"
+    ):
         open_or_build_store(tmp_path / "s", KEY, texts, work)
     open_or_build_store(tmp_path / "s", KEY, texts, work)
     assert content(tmp_path / "s") == expected

@@ -185,7 +185,7 @@ class TestCorpus:
             "task": {"source_language": "en", "target_language": "de"},
             "data": {"train": [{"files": ["m.tmx"]}, {"files": ["m.tmx"], "fields": ["en-GB", "de"]}]},
         }
-        train = parse_recipe(recipe, "recipe").with_choices(None).data.train
+        train = parse_recipe(recipe, "recipe").with_resolved_options(None).data.train
         assert [corpus.fields for corpus in train] == [("en", "de"), ("en-GB", "de")]
         recipe["task"] = {}
-        assert parse_recipe(recipe, "recipe").with_choices(None).data.train[0].fields is None
+        assert parse_recipe(recipe, "recipe").with_resolved_options(None).data.train[0].fields is None

@@ -306,12 +306,12 @@ def with_world(function: Callable[[World], Any]) -> Any:
 
 
 def _vote(world: World) -> tuple[bool, bool, float, list[int]]:
-    seen = world.main_first(lambda: [world.rank])
+    seen = world.run_on_main_first(lambda: [world.rank])
     return world.any(world.rank == 1), world.any(False), float(world.sum(torch.tensor(world.rank + 1.0))), seen
 
 
 def _fail_on_main(world: World) -> None:
-    world.on_main(lambda: (_ for _ in ()).throw(CheckpointError("runs/x: held")))
+    world.run_on_main(lambda: (_ for _ in ()).throw(CheckpointError("runs/x: held")))
 
 
 def _fail(message: str, _: World) -> None:
@@ -350,7 +350,7 @@ class TestWorld:
     def test_one_process_does_not_wait(self) -> None:
         world = World(torch.device("cpu"))
         assert world.is_main
-        assert world.on_main(lambda: 3) == world.main_first(lambda: 3) == 3
+        assert world.run_on_main(lambda: 3) == world.run_on_main_first(lambda: 3) == 3
         assert [world.any(True), world.any(False)] == [True, False]
         assert float(world.sum(torch.tensor(2.0))) == 2.0
 

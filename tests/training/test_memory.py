@@ -59,7 +59,7 @@ class Lengths(TokenDataset):
     def plan(self, order: list[int]) -> EpochPlan:
         """Batches of at most 12 tokens, in random order."""
         lengths = self.lengths("source", 0), self.lengths("target", 0)
-        return EpochPlan.of_one_pool(
+        return EpochPlan.from_single_pool(
             plan_batches(*lengths, np.array(order, np.int64), 12, 100, np.random.default_rng(0))
         )
 

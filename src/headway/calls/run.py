@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from headway.bundle import CHOSEN_MODEL_FILE, model_folder_in
+from headway.bundle import CHOSEN_MODEL_FILE, find_model_folder
 from headway.config import read_toml
 from headway.errors import BundleError, CheckpointError, ConfigError
-from headway.notebook_html import badge, curve, page, paragraph, table, text
+from headway.notebook_html import badge, join_fragments, line_plot, paragraph, table, text
 from headway.tasks import load, parse_saved_recipe
 from headway.training.averaging import average_checkpoints
 from headway.training.recipe import Recipe
@@ -51,7 +51,7 @@ class Run:
     @property
     def model_folder(self) -> Path | None:
         """The folder of the model to use: the one that training chose, or the best so far; None before."""
-        return model_folder_in(self.folder)
+        return find_model_folder(self.folder)
 
     @cached_property
     def model(self) -> Any:
@@ -114,7 +114,7 @@ class Run:
             parts.append(table(("development score", ""), numbers, numbers=(1,)))
         for kind, title in (("train", "training loss"), ("dev", "development loss")):
             points = [(record["step"], record["loss"]) for record in records if record["kind"] == kind]
-            parts.append(curve(points, title))
+            parts.append(line_plot(points, title))
         if self.divergence is not None:
             parts.append(paragraph(text(self.divergence)))
         if self.interrupted:
@@ -122,7 +122,7 @@ class Run:
                 f"headway train {shlex.quote(str(self.folder / 'recipe.toml'))} --run {shlex.quote(str(self.folder))}"
             )
             parts.append(paragraph(f"To resume, run the same call again, or <code>{escape(command)}</code>", note=True))
-        return page(*parts)
+        return join_fragments(*parts)
 
 
 def open_run(folder: str | Path) -> Run:
@@ -155,7 +155,7 @@ def model_of(model: Any, device: str = "auto") -> Any:
     if not isinstance(model, (str, Path)):
         return model
     folder = Path(model)
-    inside = None if (folder / "config.json").is_file() else model_folder_in(folder)
+    inside = None if (folder / "config.json").is_file() else find_model_folder(folder)
     return load(inside or folder, device=device)
 
 

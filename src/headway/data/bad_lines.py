@@ -53,16 +53,16 @@ class BadLines:
         self._skips, self._hint = on_error == "skip", hint
         self._first: list[LineProblem] = []
 
-    def usable(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
-        """Yield the items of a whole corpus that are not problems (see :meth:`without_problems`).
+    def valid_items(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
+        """Yield the items of a whole corpus that are not problems (see :meth:`drop_problems`).
 
         Raises:
             DataError: There are problems, and ``on_error`` is "refuse".
         """
-        yield from self.without_problems(items)
-        self.refuse()
+        yield from self.drop_problems(items)
+        self.raise_if_failed()
 
-    def without_problems(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
+    def drop_problems(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
         """Yield the items that are not problems. After the first problem, yield further items only if problems are
         skipped.
         """
@@ -73,17 +73,17 @@ class BadLines:
                 self.count += 1
                 if len(self._first) < _LISTED:
                     self._first.append(item)
-            elif not self.are_refused:
+            elif not self.has_failed:
                 yield item
 
     @property
-    def are_refused(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether there are problems, and ``on_error`` is "refuse"."""
         return self.count > 0 and not self._skips
 
-    def refuse(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise :class:`DataError` if there are problems and ``on_error`` is "refuse"."""
-        if self.are_refused:
+        if self.has_failed:
             raise DataError(self._message())
 
     def _message(self) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.draws import ORDER_VERSION, Draws, make_draws
+from headway.data.draws import ORDER_VERSION, RandomGenerator, make_generator
 from headway.data.epoch_plan import BatchPool, EpochPlan, ExampleOrder, RowNumbers
 from headway.data.permutation import Permutation
 from headway.data.store import SIDES, TokenStore
@@ -201,7 +201,7 @@ class TokenDataset:
 
         For ``order_version``, see :mod:`headway.data.draws`.
         """
-        rng, segmentation = make_draws(order_version, seed, epoch), epoch % self.num_segmentations
+        rng, segmentation = make_generator(order_version, seed, epoch), epoch % self.num_segmentations
         sizes = [len(store) for store in self._stores]
         if isinstance(rng, np.random.Generator):
             examples = draw_examples(self._starts[:-1], sizes, self._weights, rng)
@@ -213,7 +213,7 @@ class TokenDataset:
             source, target = (self._lengths_of(examples, side, segmentation) for side in SIDES)
             pool = make_batches(examples, source, target, max_batch_tokens, max_batch_examples)
             # + 1, because a trailing 0 in a seed has no effect
-            shuffled = make_draws(order_version, seed, epoch, index + 1).permutation(len(pool))
+            shuffled = make_generator(order_version, seed, epoch, index + 1).permutation(len(pool))
             return replace(
                 pool,
                 bounds=pool.bounds[shuffled],
@@ -243,7 +243,7 @@ class TokenDataset:
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
         pool = plan_batches(source, target, order, max_batch_tokens, pool_size, rng, max_batch_examples)
         pool = replace(pool, segmentation=segmentation, num_segmentations=self.num_segmentations)
-        return EpochPlan.of_one_pool(pool)
+        return EpochPlan.from_single_pool(pool)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the source or target length of every example in one segmentation."""
@@ -281,7 +281,7 @@ def random_order(
     starts: Sequence[int] | NDArray[np.int64],
     sizes: Sequence[int],
     weights: Sequence[float],
-    rng: Draws,
+    rng: RandomGenerator,
 ) -> LazyOrder:
     """Return a random order of the examples of an epoch, computed on access.
 

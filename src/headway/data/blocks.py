@@ -24,7 +24,7 @@ from headway.data.batching import (
     pool_of_batches,
     random_order,
 )
-from headway.data.draws import ORDER_VERSION, make_draws
+from headway.data.draws import ORDER_VERSION, make_generator
 from headway.data.epoch_plan import BatchPool, EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.text.base import BOS, EOS
@@ -101,7 +101,7 @@ class BlockDataset(TokenDataset):
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
         """Return the batches of an epoch, which contain only whole blocks, as a pure function of the arguments."""
-        rng = make_draws(order_version, seed, epoch)
+        rng = make_generator(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
         order = random_order(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng)
         return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), offset)
@@ -203,7 +203,7 @@ class StreamDataset(BlockDataset):
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
         """Return the batches of an epoch, all with the same number of rows, as a pure function of the arguments."""
-        rng = make_draws(order_version, seed, epoch)
+        rng = make_generator(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
         counts = np.array(self._whole_blocks())
         ends = np.cumsum(counts)
@@ -237,7 +237,7 @@ class StreamDataset(BlockDataset):
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
         rows = order[order >= 0] * self._block_length
         pool = _begin_streams(pool_of_batches(rows, bounds, self._lengths_of_rows(rows)))
-        return EpochPlan.of_one_pool(pool)
+        return EpochPlan.from_single_pool(pool)
 
     def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
         lengths = super()._lengths_of_rows(rows)

@@ -5,7 +5,7 @@ A plain text file is a single document, or has one document per line, or documen
 UTF-8.
 
 Long documents are read in chunks of about 64 Ki characters, which end at line ends or, within a longer line, before a
-space. The last chunk of a document ends with :data:`END`. Tokens never cross the border between two chunks.
+space. The last chunk of a document ends with :data:`END_OF_DOCUMENT`. Tokens never cross the border between two chunks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headway.errors import DataError
 from headway.text.base import EOS
 from headway.text.corpus_encoder import PackedIds
 
-END = "\0"  # ends a document; the readers reject this character in text
+END_OF_DOCUMENT = "\0"  # ends a document; the readers reject this character in text
 _PIECE = 1 << 16  # characters
 _WINDOW = 1 << 12  # number of characters in which to search for a position to split a line
 _SINGLE_SPACE, _SPACE = re.compile(r"(?<=\S) (?=\S)"), re.compile(r"(?<=\S)\s")
@@ -79,7 +79,7 @@ class TextCorpus(Corpus):
         num_bytes = sum(size.num_bytes for size in sizes)
         return TextSize(sum(size.lines for size in sizes) + num_bytes // _PIECE, num_bytes)
 
-    def expanded(self, folder: Path, say: Callable[[str], None]) -> TextCorpus:
+    def with_expanded_files(self, folder: Path, say: Callable[[str], None]) -> TextCorpus:
         """Return this corpus with folders and patterns replaced by the matching files, in alphabetical order.
 
         An existing path is taken literally, even if it contains wildcard characters. Hidden files are skipped unless
@@ -119,7 +119,7 @@ def read_documents(corpus: TextCorpus, folder: Path, *, bad_lines: BadLines | No
     """Yield the chunks of all documents, each with an empty target text.
 
     Args:
-        corpus: The corpus to read, without folders and patterns (:meth:`TextCorpus.expanded`).
+        corpus: The corpus to read, without folders and patterns (:meth:`TextCorpus.with_expanded_files`).
         folder: Base of relative file names.
         bad_lines: Handler for invalid lines. By default, they raise an error.
 
@@ -132,33 +132,33 @@ def read_documents(corpus: TextCorpus, folder: Path, *, bad_lines: BadLines | No
         for piece in _read(folder / name, corpus, bad_lines):
             yield piece, ""
             pieces += 1
-        if not pieces and not bad_lines.are_refused:
+        if not pieces and not bad_lines.has_failed:
             raise DataError(f"{folder / name}: contains only white space; expected text")
-    bad_lines.refuse()
+    bad_lines.raise_if_failed()
 
 
 def read_whole_documents(corpus: TextCorpus, folder: Path) -> Iterator[str]:
     """Yield each document as a single string."""
     pieces: list[str] = []
     for piece, _ in read_documents(corpus, folder):
-        pieces.append(piece.removesuffix(END))
-        if piece.endswith(END):
+        pieces.append(piece.removesuffix(END_OF_DOCUMENT))
+        if piece.endswith(END_OF_DOCUMENT):
             yield "".join(pieces)
             pieces = []
 
 
 def read_texts(corpus: TextCorpus, folder: Path, *, bad_lines: BadLines | None = None) -> Iterator[tuple[str, ...]]:
-    """Yield the chunks of all documents without :data:`END`, for training a tokenizer."""
+    """Yield the chunks of all documents without :data:`END_OF_DOCUMENT`, for training a tokenizer."""
     for piece, _ in read_documents(corpus, folder, bad_lines=bad_lines):
-        yield (piece.removesuffix(END),)
+        yield (piece.removesuffix(END_OF_DOCUMENT),)
 
 
 def _read(path: Path, corpus: TextCorpus, bad_lines: BadLines) -> Iterator[str]:
     if uncompressed_name(path).suffix in (".jsonl", ".json"):
-        for text in bad_lines.without_problems(_texts_of_records(path, corpus.fields or ("text",))):
+        for text in bad_lines.drop_problems(_texts_of_records(path, corpus.fields or ("text",))):
             yield from _pieces(_parts_of(text))
         return
-    parts = bad_lines.without_problems(read_parts(path))
+    parts = bad_lines.drop_problems(read_parts(path))
     match corpus.documents:
         case "file":
             yield from _pieces(parts)
@@ -174,7 +174,7 @@ def _texts_of_records(path: Path, fields: tuple[str, ...]) -> Iterator[str | Lin
     for number, record in enumerate(read_records(path, fields), start=1):
         if isinstance(record, LineProblem):
             yield record
-        elif END in record[0]:
+        elif END_OF_DOCUMENT in record[0]:
             yield LineProblem(f"{path}, line {number}", "the text contains the character U+0000", "remove it")
         else:
             yield record[0]
@@ -220,10 +220,10 @@ def _pieces(parts: Iterable[str]) -> Iterator[str]:
         else:
             last += piece
     if text := last.rstrip():
-        yield text + END
+        yield text + END_OF_DOCUMENT
 
 
-def divided(text: str, size: int) -> Iterator[str]:
+def split_into_chunks(text: str, size: int) -> Iterator[str]:
     """Split a text into chunks of ``size`` to ``2 * size`` characters: whole lines, or parts of long lines, which end
     before a space if possible. The concatenated chunks equal the text.
     """
@@ -287,13 +287,13 @@ class DocumentEncoder:
 
     def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the token ids of each chunk."""
-        packed = self._encoder.encode([text.removesuffix(END) for text in texts])
-        is_last = np.fromiter((text.endswith(END) for text in texts), bool, len(texts))
+        packed = self._encoder.encode([text.removesuffix(END_OF_DOCUMENT) for text in texts])
+        is_last = np.fromiter((text.endswith(END_OF_DOCUMENT) for text in texts), bool, len(texts))
         ends = np.cumsum(packed.lengths)[is_last]
         return PackedIds(np.insert(packed.ids, ends, EOS), packed.lengths + is_last)
 
 
-class NoText:
+class EmptyTextEncoder:
     """Converts every text to an empty row, for the unused target side of a document store."""
 
     vocab_size = 0

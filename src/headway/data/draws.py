@@ -1,11 +1,11 @@
 """Random numbers for the order of data that do not depend on the NumPy version.
 
 NumPy guarantees that the raw bits of a bit generator never change, but not the numbers that ``numpy.random.Generator``
-derives from them (NEP 19). :class:`RawDraws` therefore derives its own random numbers from the raw bits. There are two
-versions of the order:
+derives from them (NEP 19). :class:`StableGenerator` therefore derives its own random numbers from the raw bits. There
+are two versions of the order:
 
     1   uses ``numpy.random.Generator``; for runs that started before version 2 existed
-    2   uses :class:`RawDraws`
+    2   uses :class:`StableGenerator`
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 ORDER_VERSION = 2  # the version that new runs use
 
 
-class RawDraws:
+class StableGenerator:
     """A subset of the methods of ``numpy.random.Generator``, computed from the raw bits of Philox."""
 
     def __init__(self, *seed: int) -> None:
@@ -61,9 +61,9 @@ class RawDraws:
         rows[:] = rows[self.permutation(len(rows))]
 
 
-Draws = np.random.Generator | RawDraws
+RandomGenerator = np.random.Generator | StableGenerator
 
 
-def make_draws(order_version: int, *seed: int) -> Draws:
+def make_generator(order_version: int, *seed: int) -> RandomGenerator:
     """Return the random number generator for this ``order_version``."""
-    return np.random.default_rng(seed) if order_version == 1 else RawDraws(*seed)
+    return np.random.default_rng(seed) if order_version == 1 else StableGenerator(*seed)

@@ -81,7 +81,7 @@ class EpochPlan:
         self._newest: tuple[int, BatchPool] | None = None
 
     @classmethod
-    def of_one_pool(cls, pool: BatchPool) -> EpochPlan:
+    def from_single_pool(cls, pool: BatchPool) -> EpochPlan:
         """Return a plan with a single pool, so that positions are batch indices."""
         return cls(min(len(pool), 1), max(len(pool), 1), lambda _: pool)
 

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from headway.config import Config
 from headway.data.batching import LazyOrder, PaddedBatch
 from headway.data.blocks import BlockDataset
-from headway.data.draws import ORDER_VERSION, Draws, make_draws
+from headway.data.draws import ORDER_VERSION, RandomGenerator, make_generator
 from headway.data.epoch_plan import EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.errors import ConfigError
@@ -77,11 +77,11 @@ class Masking:
         self._is_text, self._starts, self._ends = _token_table(tokenizer)
         self._text_ids = np.flatnonzero(self._is_text)
 
-    def can_hide(self, tokens: Tokens) -> NDArray[np.bool_]:
+    def can_mask(self, tokens: Tokens) -> NDArray[np.bool_]:
         """Return a mask of the tokens that are text: neither special nor unknown to the vocabulary."""
         return self._is_text[tokens]
 
-    def hide(self, tokens: Tokens, rng: Draws) -> tuple[Tokens, NDArray[np.bool_]]:
+    def mask_tokens(self, tokens: Tokens, rng: RandomGenerator) -> tuple[Tokens, NDArray[np.bool_]]:
         """Return the masked tokens, and a mask of the positions to predict (at least one if there is text)."""
         config, is_text = self._config, self._is_text[tokens]
         begins = is_text if config.unit == "tokens" else is_text & ~self._continues_word(tokens)
@@ -107,7 +107,7 @@ class Masking:
         return continues
 
 
-def _choose_units(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[np.int64]:
+def _choose_units(sizes: NDArray[np.int64], budget: int, rng: RandomGenerator) -> NDArray[np.int64]:
     """Choose random units until they contain ``budget`` tokens. Return a number per chosen unit, -1 for others."""
     order = rng.permutation(len(sizes))
     count = int(np.searchsorted(np.cumsum(sizes[order]), budget)) + 1
@@ -116,7 +116,7 @@ def _choose_units(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[
     return chosen
 
 
-def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[np.int64]:
+def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: RandomGenerator) -> NDArray[np.int64]:
     """Choose random spans of units until they contain ``budget`` tokens. Return the span of each unit, or -1."""
     chosen, span = np.full(len(sizes), -1), 0
     while len(sizes) and budget > 0:
@@ -224,11 +224,11 @@ class MaskedBlockDataset(BlockDataset):
         return super()._target_counts(number, size) * self._can_be_target(np.arange(size))
 
     def _can_be_target(self, tokens: Tokens) -> NDArray[np.bool_]:
-        return self._masking.can_hide(tokens)
+        return self._masking.can_mask(tokens)
 
     def _hide(self, epoch: int, place: int, tokens: Tokens) -> tuple[Tokens, Tokens]:
         # the EOS of a document also ends the block
         tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens
-        draws = make_draws(self._order_version, self._seed if epoch else 0, epoch, place)
-        read, predicted = self._masking.hide(tokens, draws)
+        draws = make_generator(self._order_version, self._seed if epoch else 0, epoch, place)
+        read, predicted = self._masking.mask_tokens(tokens, draws)
         return np.concatenate([[BOS], read, [EOS]]), np.concatenate([[0], np.where(predicted, tokens, 0), [0]])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config import spelling_hint
-from headway.data.draws import ORDER_VERSION, make_draws
+from headway.data.draws import ORDER_VERSION, make_generator
 from headway.data.readers import read_lines
 from headway.errors import ConfigError, DataError
 
@@ -34,7 +34,7 @@ class Question:
     line: int
 
     @property
-    def solved(self) -> str:
+    def text_with_answer(self) -> str:
         """The question followed by its correct answer."""
         return self.text + self.answers[self.right]
 
@@ -116,7 +116,7 @@ def _wrong_value(field: str, value: Any, accepted: str, where: str) -> DataError
     return DataError(f"field {field!r} is {shown}", where=where, accepted=accepted)
 
 
-def prompts_with_examples(questions: Sequence[Question], num_examples: int) -> list[str]:
+def few_shot_prompts(questions: Sequence[Question], num_examples: int) -> list[str]:
     """Return a prompt for each question that begins with other questions and their correct answers.
 
     The examples are drawn randomly from all other questions, and separated by blank lines. They depend only on the
@@ -133,8 +133,8 @@ def prompts_with_examples(questions: Sequence[Question], num_examples: int) -> l
     prompts = []
     for index, question in enumerate(questions):
         examples = (
-            make_draws(ORDER_VERSION, index).permutation(len(questions) - 1)[:num_examples] if num_examples else ()
+            make_generator(ORDER_VERSION, index).permutation(len(questions) - 1)[:num_examples] if num_examples else ()
         )
-        others = [questions[int(other) + (other >= index)].solved for other in examples]
+        others = [questions[int(other) + (other >= index)].text_with_answer for other in examples]
         prompts.append(_BETWEEN_EXAMPLES.join([*others, question.text]))
     return prompts

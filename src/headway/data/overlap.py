@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from headway.data.documents import END
+from headway.data.documents import END_OF_DOCUMENT
 
 _REPORTED_EVERY = 1 << 14
 
@@ -64,6 +64,6 @@ def _texts(example: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     if second:
         yield first.strip(), second.strip()
         return
-    for line in first.removesuffix(END).split("\n"):
+    for line in first.removesuffix(END_OF_DOCUMENT).split("\n"):
         if text := line.strip():
             yield text, ""

@@ -184,7 +184,9 @@ def read_examples(
         ConfigError: The corpus does not have one field or file for each of ``text_names``.
         DataError: A file cannot be read, or lines are invalid and not skipped.
     """
-    return (bad_lines or BadLines()).usable(_examples(corpus, [folder / file for file in corpus.files], text_names))
+    return (bad_lines or BadLines()).valid_items(
+        _examples(corpus, [folder / file for file in corpus.files], text_names)
+    )
 
 
 def _examples(corpus: Corpus, paths: list[Path], text_names: tuple[str, ...]) -> Iterator[_Example]:

@@ -157,18 +157,18 @@ class SearchVocabulary:
         bos: The token with which decoding starts, unless the request specifies another one.
         eos: The token that ends a target.
         banned: Tokens that are never chosen.
-        other_ends: Tokens that end a target like ``eos``. Hypotheses that they end are returned as if ``eos`` had.
+        extra_eos_ids: Tokens that end a target like ``eos``. Hypotheses that they end are returned as if ``eos`` had.
     """
 
     bos: int
     eos: int
     banned: tuple[int, ...] = ()
-    other_ends: tuple[int, ...] = ()
+    extra_eos_ids: tuple[int, ...] = ()
 
     @property
     def ends(self) -> tuple[int, ...]:
         """All tokens that end a target."""
-        return (self.eos, *self.other_ends)
+        return (self.eos, *self.extra_eos_ids)
 
 
 def length_penalty(length: int, alpha: float, normalization: Literal["gnmt", "average"] = "gnmt") -> float:

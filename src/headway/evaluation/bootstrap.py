@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headway.errors import ConfigError, DataError
-from headway.notebook_html import page, table
+from headway.notebook_html import join_fragments, table
 
 DEFAULT_SEED = 12345  # sacreBLEU's default
 MIN_SAMPLES = 40  # with fewer samples, no sample is outside the middle 95 %
@@ -33,7 +33,7 @@ class Score:
         low: Lower end of the 95 % confidence interval: a bootstrap interval or, if the score is a rate, Wilson's
             interval. None if there is no interval.
         high: Upper end of the interval.
-        no_interval: The reason why there is no interval although one was requested, otherwise None.
+        no_interval_reason: The reason why there is no interval although one was requested, otherwise None.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Score:
     signature: str
     low: float | None = None
     high: float | None = None
-    no_interval: str | None = None
+    no_interval_reason: str | None = None
 
     @property
     def shown_interval(self) -> str:
         """The interval as text, such as "[34.1, 36.2]", or the reason for its absence. Empty if none was requested."""
-        if self.no_interval is not None:
-            return f"(no interval: {self.no_interval})"
+        if self.no_interval_reason is not None:
+            return f"(no interval: {self.no_interval_reason})"
         return "" if self.low is None or self.high is None else f"[{self.low:.1f}, {self.high:.1f}]"
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Score:
         return f"<Score: {' '.join(filter(None, [f'{self.name} {self.value:.1f}', self.shown_interval]))}>"
 
     def _repr_html_(self) -> str:
-        return page(scores_table([self]))
+        return join_fragments(scores_table([self]))
 
 
 def scores_table(scores: Iterable[Score]) -> str:

@@ -34,7 +34,7 @@ from headway.evaluation.bootstrap import (
     too_few_reason,
 )
 from headway.evaluation.wilson import wilson_interval
-from headway.notebook_html import page, table
+from headway.notebook_html import join_fragments, table
 from headway.version import __version__
 
 CALIBRATION_BINS = 15
@@ -83,7 +83,7 @@ class ClassificationReport:
             (label, *(f"{count:,}" for count in counts))
             for label, counts in zip(self.labels, self.confusion, strict=True)
         ]
-        return page(scores_table(self.scores), table(header, rows, numbers=range(1, len(header))))
+        return join_fragments(scores_table(self.scores), table(header, rows, numbers=range(1, len(header))))
 
 
 def evaluate_classes(

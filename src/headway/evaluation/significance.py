@@ -46,7 +46,7 @@ from headway.evaluation.bootstrap import (
 )
 from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import Metric, find_metric, sentence_chrf
-from headway.notebook_html import page, paragraph, table, text
+from headway.notebook_html import join_fragments, paragraph, table, text
 from headway.version import __version__
 
 _Counts = Float[np.ndarray, "N C"]
@@ -93,7 +93,7 @@ class ComparisonRow:
         low: Lower end of the 95 % bootstrap confidence interval of ``delta``; None for the baseline and without tests.
         high: Upper end of the interval.
         p_values: p-value of each test: "bootstrap" and "randomization", or "bootstrap" and "mcnemar" for labels. None
-            for the baseline and without tests (:attr:`ComparisonTable.no_tests`).
+            for the baseline and without tests (:attr:`ComparisonTable.no_tests_reason`).
         signature: The settings that the numbers depend on.
     """
 
@@ -138,14 +138,14 @@ class ComparisonTable:
         rows: One row per metric and system, grouped by metric.
         differences: Sentences for which the systems differ most, largest spread first.
         decimals: Number of decimals to print for scores.
-        no_tests: The reason why there are no intervals and p-values, or None if there are.
+        no_tests_reason: The reason why there are no intervals and p-values, or None if there are.
     """
 
     systems: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
     differences: tuple[OutputDifference, ...]
     decimals: int = 2
-    no_tests: str | None = None
+    no_tests_reason: str | None = None
 
     def cells(self) -> list[list[str]]:
         """Return the texts of all table cells, row by row. The first row contains the headings."""
@@ -167,15 +167,15 @@ class ComparisonTable:
     def _repr_html_(self) -> str:
         header, *rows = self.cells()
         parts = [table(header, rows, numbers=range(2, len(header)))]
-        if self.no_tests:
-            parts.append(paragraph(escape(f"no intervals and no tests: {self.no_tests}"), note=True))
+        if self.no_tests_reason:
+            parts.append(paragraph(escape(f"no intervals and no tests: {self.no_tests_reason}"), note=True))
         for difference in self.differences:
             parts.append(paragraph(f"{difference.number:,}: {text(difference.reference)}"))
             outputs = zip(
                 self.systems, (f"{score:.1f}" for score in difference.scores), difference.outputs, strict=True
             )
             parts.append(table((), outputs, numbers=(1,)))
-        return page(*parts)
+        return join_fragments(*parts)
 
 
 def compare_translations(
@@ -224,7 +224,7 @@ def compare_translations(
             p_values = {"bootstrap": p_value, "randomization": swapped}
             rows.append(ComparisonRow(name, metric.name, value, signature, value - first, low, high, p_values))
     differences = _most_different(systems, references, sentence_chrf, max_differences)
-    return ComparisonTable(names, tuple(rows), differences, no_tests=few)
+    return ComparisonTable(names, tuple(rows), differences, no_tests_reason=few)
 
 
 def compare_labels(
@@ -264,7 +264,7 @@ def compare_labels(
         p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline, right)}
         rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
     differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), max_differences)
-    return ComparisonTable(names, tuple(rows), differ, no_tests=few)
+    return ComparisonTable(names, tuple(rows), differ, no_tests_reason=few)
 
 
 def compare_language_models(
@@ -318,7 +318,7 @@ def compare_language_models(
         signature = f"n:{len(sizes)}|bs:{samples}|ar:{trials}|seed:{seed}|{signatures[system]}"
         p_values = {"bootstrap": p_value, "randomization": swapped}
         rows.append(ComparisonRow(system, name, after, signature, after - first, low, high, p_values))
-    return ComparisonTable(names, tuple(rows), (), decimals=4, no_tests=few)
+    return ComparisonTable(names, tuple(rows), (), decimals=4, no_tests_reason=few)
 
 
 def paired_bootstrap(

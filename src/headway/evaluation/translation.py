@@ -293,6 +293,6 @@ def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str],
         interval = wilson_interval(int(counts.sum(axis=0)[0]), len(references))
         return Score(metric.name, value, metric.signature(0, seed).replace("nrefs:1|", "nrefs:1|ci:wilson|"), *interval)
     if (reason := too_few_reason(len(references), "sentence")) or not bootstrap:
-        return Score(metric.name, value, metric.signature(0, seed), no_interval=reason if bootstrap else None)
+        return Score(metric.name, value, metric.signature(0, seed), no_interval_reason=reason if bootstrap else None)
     sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
     return Score(metric.name, value, metric.signature(bootstrap, seed), *bootstrap_interval(np.array(sampled)))

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from headway.errors import ConfigError
-from headway.kinds import Kinds
+from headway.kinds import KindRegistry
 from headway.nn.arguments import Size, check_floats
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
@@ -220,7 +220,7 @@ def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
 
 
 MakeScore = Callable[[int, int, int], ScoreFunction]
-SCORES: Kinds[MakeScore] = Kinds(
+SCORES: KindRegistry[MakeScore] = KindRegistry(
     "model.score",
     {
         "scaled_dot": lambda width, _heads, _units: _DotScore(width**-0.5),

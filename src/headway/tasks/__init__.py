@@ -14,7 +14,7 @@ from headway.bundle import BUNDLE_TYPES, read_config
 from headway.config import apply_overrides, read_toml
 from headway.errors import ConfigError
 from headway.interop.hub import model_folder
-from headway.kinds import Kinds
+from headway.kinds import KindRegistry
 from headway.predict.presentation import PresentedModel
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _TASKS = (TranslationTask(), ClassificationTask(), LanguageModelTask(), MaskedLanguageModelTask())
-TASKS: Kinds[Task[Any, Any, Any]] = Kinds("task.kind", {task.kind: task for task in _TASKS}, type)
+TASKS: KindRegistry[Task[Any, Any, Any]] = KindRegistry("task.kind", {task.kind: task for task in _TASKS}, type)
 
 
 def register(task: Task[Any, Any, Any]) -> None:

@@ -40,7 +40,7 @@ from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.normalization import normalize
 from headway.training.cache_keys import CacheKey, corpus_options, is_version_1
-from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.prepare import BpeSampling, CorpusEncoding, DataPreparation
 from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
@@ -171,8 +171,8 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
         self, recipe: ClassificationRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> ClassificationData | None:
         """Count labels, train the tokenizer and tokenize the corpora, or load existing results from the run folder."""
-        preparation = Preparation(recipe, run, listener, shard)
-        preparation.check_dev(read_labeled_texts)
+        preparation = DataPreparation(recipe, run, listener, shard)
+        preparation.check_dev_set(read_labeled_texts)
         labels = _labels(recipe, preparation)
         if recipe.validation.metric != "loss":
             _read_dev(recipe)
@@ -277,7 +277,7 @@ def _encoding(
     )
 
 
-def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
+def _labels(recipe: ClassificationRecipe, preparation: DataPreparation) -> Mapping[str, int]:
     """Return the number of training texts per label, in class order.
 
     The counts are stored in tokens/labels.json and reused as long as the files are unchanged. A started run keeps its
@@ -286,7 +286,7 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     start, run = recipe.training.start_from, preparation.run
     folder, corpora = preparation.data_folder, recipe.data.train
     files, path = [(file, corpus) for corpus in corpora for file in corpus.files], run / "tokens" / "labels.json"
-    hashes = preparation.hashed(*corpora)
+    hashes = preparation.hash_files(*corpora)
     contents = [(digest, corpus.fields) for (_, digest), (_, corpus) in zip(hashes, files, strict=True)]
     on_error = recipe.data.on_error
     options: dict[str, Any] = {"corpora": [corpus_options(corpus) for _, corpus in files]}
@@ -299,7 +299,7 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
         atomic_write_text(path, json.dumps({"key": key.value, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:
         shown = format_list([repr(label) for label in single])
-        preparation.listener.say(
+        preparation.listener.on_message(
             f"{len(single):,} of {len(counts):,} labels have only one training text ({shown}), from which a model "
             "cannot generalize; check that the label is in the first column or named in fields"
         )

@@ -127,14 +127,14 @@ class LanguageModelObjective(TokenObjective):
             return super().forward(batch)
         states = self.states(*self.inputs(batch))
         hard = self.loss_of(states, batch, self.label_smoothing)
-        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch, self.read)
+        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch, self.run_model)
         return torch.lerp(hard, soft, self.soft_targets.weight)
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the model's input tokens: BOS and all but the last token of each block."""
         return (batch.decoder_input,)
 
-    def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def run_model(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return a model's hidden states for blocks that begin with BOS."""
         states: Tensor = model.hidden(tokens)
         return states
@@ -162,9 +162,9 @@ class DocumentObjective(LanguageModelObjective):
 
     def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
         """Return the model's hidden states at all positions."""
-        return self.read(self.model, *inputs)
+        return self.run_model(self.model, *inputs)
 
-    def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def run_model(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return a model's hidden states. Each EOS is replaced by BOS, because a document begins after it."""
         begins = (tokens == BOS) | (tokens == EOS)
         documents = DocumentMask.from_starts(begins)
@@ -231,11 +231,11 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
         ids = development.text_tokens()
         num_bytes, num_unknown = len(tokenizers.source.decode(ids.tolist()).encode()), int((ids == UNK).sum())
         if num_unknown:
-            listener.say(
+            listener.on_message(
                 f"{num_unknown:,} of {len(ids):,} tokens of the development text are unknown; the loss does not "
                 "include the text that they replace, so loss, perplexity and bits per byte are too low"
             )
-        return RunData(training, development, tokenizers, dev_bytes=num_bytes, dev_unknown=num_unknown)
+        return RunData(training, development, tokenizers, num_dev_bytes=num_bytes, num_dev_unknown=num_unknown)
 
     def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> ContinuationModel:
         """Build the model."""

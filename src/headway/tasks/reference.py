@@ -11,7 +11,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from headway.config import KindOf
+from headway.config import KindName
 from headway.data.masking import MaskingConfig
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
@@ -59,7 +59,7 @@ def table_of_keys(name: str, model: type[BaseModel]) -> list[str]:
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
         shown = "(required)" if default is PydanticUndefined else "none" if default is None else f"`{_toml(default)}`"
-        tables = [item.table() for item in field.metadata if isinstance(item, KindOf)]
+        tables = [item.table() for item in field.metadata if isinstance(item, KindName)]
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else [*chain(*tables)]
         accepted = f" One of: {', '.join(choices)}." if len(choices) > 1 else ""
         lines.append(f"| `{key}` | {shown} | {field.description or ''}{accepted} |")

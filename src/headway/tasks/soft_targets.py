@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import LanguageModelBundle, read_config, refuse_integers
+from headway.bundle import LanguageModelBundle, read_config, require_float_weights
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError
@@ -40,15 +40,15 @@ class SoftTargets:
         hidden: Float[Tensor, "N D"],
         projection: nn.Module,
         batch: TokenBatch,
-        read: Callable[[ContinuationModel, Tensor], Tensor],
+        run_model: Callable[[ContinuationModel, Tensor], Tensor],
     ) -> Float[Tensor, ""]:
         """Return the divergence of the student's predictions from the teacher's, summed over the batch's tokens.
 
-        ``read`` returns the hidden states of a model for input tokens. ``hidden`` contains the student's states.
+        ``run_model`` returns the hidden states of a model for input tokens. ``hidden`` contains the student's states.
         """
         teacher = self._teacher.to(hidden.device)
         with torch.no_grad():
-            states = read(teacher, batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
+            states = run_model(teacher, batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
         return projected_distillation_loss(hidden, projection, states, teacher.projection, self._temperature)
 
     @cached_property
@@ -61,7 +61,7 @@ def check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int, dat
     config = read_config(folder)
     if config.capability != "continues":
         raise ConfigError(f"training.teacher = {str(folder)!r}: not a language model")
-    refuse_integers(folder, "training.teacher")
+    require_float_weights(folder, "training.teacher")
     if config.load_tokenizers()[0].fingerprint != tokenizer.fingerprint:
         raise ConfigError(
             f"training.teacher = {str(folder)!r}: its tokenizer differs from this run's tokenizer; start over with "

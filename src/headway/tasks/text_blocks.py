@@ -16,7 +16,14 @@ from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
 from headway.data.blocks import BlockDataset
-from headway.data.documents import END, DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
+from headway.data.documents import (
+    END_OF_DOCUMENT,
+    DocumentEncoder,
+    EmptyTextEncoder,
+    TextCorpus,
+    read_documents,
+    read_texts,
+)
 from headway.data.encoding import SideSpec
 from headway.data.store import TokenStore, fingerprint
 from headway.data.store_builder import Shard
@@ -25,7 +32,7 @@ from headway.models.decoder_only import DecoderOnlyConfig
 from headway.text.base import TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.normalization import normalize_characters
-from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.prepare import BpeSampling, CorpusEncoding, DataPreparation
 from headway.training.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
 from headway.training.report import Listener
 from headway.training.task import Tokenizers
@@ -121,8 +128,8 @@ class BlockRecipe(Recipe):
 
 
 def _normalize_piece(piece: str) -> str:
-    """Normalize the characters of a chunk of a document, which may end with :data:`END`."""
-    text = piece.removesuffix(END)
+    """Normalize the characters of a chunk of a document, which may end with :data:`END_OF_DOCUMENT`."""
+    text = piece.removesuffix(END_OF_DOCUMENT)
     return normalize_characters(text) + piece[len(text) :]
 
 
@@ -147,18 +154,18 @@ def prepare_blocks(
 
     Returns the training and development sets and the tokenizers, or None if other shards are not finished yet.
     ``dataset_type`` returns the class of the datasets, or a function with the same arguments. For ``task_key`` and
-    ``tags``, see :meth:`~headway.training.prepare.Preparation.make_tokenizers`.
+    ``tags``, see :meth:`~headway.training.prepare.DataPreparation.make_tokenizers`.
     """
     folder = Path(recipe.data.folder)
-    train = tuple(corpus.expanded(folder, listener.say) for corpus in recipe.data.train)
-    dev = recipe.data.dev and recipe.data.dev.expanded(folder, listener.say)
+    train = tuple(corpus.with_expanded_files(folder, listener.on_message) for corpus in recipe.data.train)
+    dev = recipe.data.dev and recipe.data.dev.with_expanded_files(folder, listener.on_message)
     data = recipe.data.model_copy(update={"train": train, "dev": dev})
-    preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
+    preparation = DataPreparation(recipe.model_copy(update={"data": data}), run, listener, shard)
     # The number of tokens of a text is at most its number of bytes plus one end symbol per line.
     if data.dev_fraction and all(data.dev_fraction * sum(corpus.size(folder)) < 1 for corpus in train):
         raise _too_small(data.dev_fraction)
     tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), *task_key, tags=tags)
-    stores = preparation.stores(partial(_encoding, tokenizers.source, folder), None)
+    stores = preparation.load_or_build_stores(partial(_encoding, tokenizers.source, folder), None)
     if stores is None:
         return None
     kept = 1 - data.dev_fraction
@@ -184,7 +191,7 @@ def prepare_blocks(
                 yield from part(read_documents(corpus, folder, bad_lines=preparation.bad_lines()), *border)
 
         key = fingerprint([store.fingerprint for store in stores[0]], data.dev_fraction)
-        preparation.say_overlap("data.dev_fraction", key, examples(_after), examples(_before))
+        preparation.report_overlap("data.dev_fraction", key, examples(_after), examples(_before))
     return training, development if len(development) else None, tokenizers
 
 
@@ -221,7 +228,7 @@ def _encoding(
     tokenizer: TextTokenizer, folder: Path, corpus: TextCorpus, _sampling: BpeSampling | None
 ) -> CorpusEncoding:
     def sides() -> tuple[SideSpec, SideSpec]:
-        return SideSpec(DocumentEncoder(CorpusEncoder(tokenizer))), SideSpec(NoText())
+        return SideSpec(DocumentEncoder(CorpusEncoder(tokenizer))), SideSpec(EmptyTextEncoder())
 
     return CorpusEncoding(
         partial(read_documents, corpus, folder),

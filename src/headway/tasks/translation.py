@@ -30,7 +30,7 @@ from headway.tasks.token_objective import TokenObjective
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.prepare import BpeSampling, CorpusEncoding, DataPreparation
 from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
@@ -79,7 +79,7 @@ class TranslationRecipe(Recipe):
             )
         return self
 
-    def with_choices(self, begun: Recipe | None) -> TranslationRecipe:
+    def with_resolved_options(self, begun: Recipe | None) -> TranslationRecipe:
         """Return this recipe with the languages of translation memories and the tokenization of scores filled in.
 
         A new run uses the tokenization for the target language; a started run keeps its tokenization.
@@ -131,7 +131,7 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> RunData | None:
         """Train the tokenizers and tokenize the corpora, or load existing results from the run folder."""
-        preparation = Preparation(recipe, run, listener, shard)
+        preparation = DataPreparation(recipe, run, listener, shard)
         tokenizers = preparation.make_tokenizers(read_examples)
         encode = partial(_encoding, tokenizers, Path(recipe.data.folder))
         datasets = preparation.load_or_build_datasets(encode, recipe.data.filter)

@@ -43,7 +43,7 @@ _BASIC = frozenset("abcdefghijklmnopqrstuvwxyz")
 _LETTERS_AND_MARKS = ("L", "M")  # Unicode categories; digits, punctuation and symbols belong to all languages
 
 
-def letters_of(languages: Sequence[str]) -> Callable[[str], bool]:
+def alphabet_predicate(languages: Sequence[str]) -> Callable[[str], bool]:
     """Return a predicate: whether all characters of a text belong to one of these languages.
 
     Digits, punctuation and symbols belong to all languages. A language code may include a region or script, such as

@@ -110,7 +110,7 @@ class TextTokenizer(ABC):
         libraries use all processors.
         """
         for number, text in enumerate(texts, start=1):
-            refuse_surrogates(text, number)
+            check_no_surrogates(text, number)
         return self._encode_batch(list(texts))
 
     def tokens(self, text: str) -> list[str]:
@@ -126,19 +126,19 @@ class TextTokenizer(ABC):
         self._check_ids(ids)
         return [self._name(index) for index in ids]
 
-    def always_kept(self) -> frozenset[int]:
+    def mandatory_ids(self) -> frozenset[int]:
         """Return the ids that every reduced vocabulary must keep: special tokens, tags and single-byte tokens."""
         return frozenset(range(NUM_SPECIAL + len(self.tags)))
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
         """Return ``ids`` and the ids of all tokens that encoding needs to produce them."""
         return set(ids)
 
-    def restricted(self, ids: Sequence[int]) -> TextTokenizer:
+    def restrict_vocabulary(self, ids: Sequence[int]) -> TextTokenizer:
         """Return a tokenizer with only these ids, renumbered as 0, 1, 2 and so on in this order.
 
         It segments a text like this tokenizer if all tokens of the segmentation are in ``ids``. ``ids`` must include
-        :meth:`always_kept` and be closed under :meth:`needed_for`.
+        :meth:`mandatory_ids` and be closed under :meth:`with_required_ids`.
         """
         raise ConfigError(f"the vocabulary of a {self.kind} tokenizer cannot be reduced")
 
@@ -201,7 +201,7 @@ def decode_utf8(data: bytes, *, final: bool) -> str:
     return codecs.utf_8_decode(data, "replace", final)[0]
 
 
-def refuse_surrogates(text: str, text_number: int) -> None:
+def check_no_surrogates(text: str, text_number: int) -> None:
     """Raise :class:`DataError` if ``text`` cannot be encoded in UTF-8. ``text_number`` identifies the text in the
     message.
     """

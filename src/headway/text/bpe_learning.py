@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headway.text.base import refuse_surrogates
+from headway.text.base import check_no_surrogates
 from headway.text.tokenizer import readable_piece, word_splitter
 
 _Pair = tuple[str, str]
@@ -53,7 +53,7 @@ def count_words(texts: Iterable[str], *, split_digits: bool = False) -> Counter[
     """
     splitter, counts = word_splitter(split_digits), Counter[str]()
     for number, text in enumerate(texts, start=1):
-        refuse_surrogates(text, number)
+        check_no_surrogates(text, number)
         counts.update(word for word, _ in splitter.pre_tokenize_str(text))
     return counts
 
@@ -88,13 +88,13 @@ def learn_merges(
         rank += 1
 
 
-def first_symbols(text: str, *, split_digits: bool = False) -> tuple[str, ...]:
+def initial_symbols(text: str, *, split_digits: bool = False) -> tuple[str, ...]:
     """Return the symbols of a text before the first merge: its bytes."""
     return _readable(_words_as_bytes(text, 1, split_digits))
 
 
 def _words_as_bytes(text: str, text_number: int, split_digits: bool) -> list[list[str]]:
-    refuse_surrogates(text, text_number)
+    check_no_surrogates(text, text_number)
     return [list(word) for word, _ in word_splitter(split_digits).pre_tokenize_str(text)]
 
 

@@ -101,9 +101,9 @@ class FastTokenizer(ImportedTokenizer):
         numbered = ({**token, "id": self._headway_ids[token["id"]]} for token in added)
         return [token for token in numbered if token["id"] not in self.reserved_ids]
 
-    def always_kept(self) -> frozenset[int]:
+    def mandatory_ids(self) -> frozenset[int]:
         """Return the ids of special tokens, languages, added tokens, bytes and the library's unknown token."""
-        kept = set(super().always_kept())
+        kept = set(super().mandatory_ids())
         model, spelled = self.library_json["model"], self._spelled()
         added = {token["content"] for token in self.added_tokens}
         unknown = model.get("unk_id") if model.get("unk_token") is None else None
@@ -117,7 +117,7 @@ class FastTokenizer(ImportedTokenizer):
         known = tokens_by_id(self.library_json, "")
         return [known.get(old, "") for old in self.library_ids]
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
         """Return ``ids`` and the ids of all tokens that encoding needs to produce them.
 
         The additional tokens are the intermediate results of merges and, in a unigram model, the token with the lowest
@@ -129,7 +129,7 @@ class FastTokenizer(ImportedTokenizer):
             if model.get("continuing_subword_prefix"):
                 raise ConfigError("the vocabulary of a tokenizer with a continuing_subword_prefix cannot be reduced")
             ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
-            for index in needed - self.always_kept():
+            for index in needed - self.mandatory_ids():
                 symbols = _symbols(spelled[index], model.get("end_of_word_suffix") or "")
                 made = symbols_of_merges(symbols, lambda *pair: ranks.get(pair))
                 needed |= {index_of[token] for token in made if token in index_of}
@@ -138,8 +138,8 @@ class FastTokenizer(ImportedTokenizer):
             needed |= {index_of[last]} if last in index_of else set()
         return needed
 
-    def restricted(self, ids: Sequence[int]) -> FastTokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> FastTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         library, tokens = copy.deepcopy(self.library_json), tokens_by_id(self.library_json, "")
         model, kept = library["model"], {self.library_ids[index] for index in ids}
         in_model = tokens_by_id({**library, "added_tokens": []}, "")

@@ -56,10 +56,10 @@ class ImportedTokenizer(TextTokenizer):
         """The id of the mask token: the reserved token [MASK] (BERT) or <mask> (RoBERTa), or None."""
         return next((index for index in sorted(self.reserved_ids) if self._names[index] in (MASK, "<mask>")), None)
 
-    def always_kept(self) -> frozenset[int]:
+    def mandatory_ids(self) -> frozenset[int]:
         """Return the ids of special tokens, languages and single-byte tokens. Unused rows are not included."""
         named = (index for index in self.reserved_ids if not self._names[index].startswith("<unused "))
-        return super().always_kept().union(named, byte_token_values(dict(enumerate(self._spelled()))))
+        return super().mandatory_ids().union(named, byte_token_values(dict(enumerate(self._spelled()))))
 
     def _spelled(self) -> Sequence[str]:
         """Return the token of each id, as spelled by the library."""

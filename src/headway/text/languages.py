@@ -39,7 +39,7 @@ _PARTS = re.compile(r"[-_]")
 _MAX_PARTS = 8  # maximum number of parts of a code; the rest is treated as a single part, so that the code is unknown
 
 
-def normalized(code: str) -> str:
+def normalize_language_code(code: str) -> str:
     """Return a language code in lower case, with a two-letter code if there is one: deu_Latn becomes de-latn."""
     language, *rest = _PARTS.split(code.strip().lower(), maxsplit=_MAX_PARTS)
     language = _THREE_LETTERS.get(language, language)
@@ -48,4 +48,4 @@ def normalized(code: str) -> str:
 
 def base_language(code: str) -> str:
     """Return a language code in lower case, without region and script: pt-BR becomes pt."""
-    return normalized(code).partition("-")[0]
+    return normalize_language_code(code).partition("-")[0]

@@ -117,7 +117,7 @@ def _learn(
     return cooccurrences.pairs, probability
 
 
-def link_tokens(
+def align_tokens(
     texts: Sequence[tuple[Sequence[int], Sequence[int]]], num_linked: int, vocab_size: int
 ) -> list[dict[int, int]]:
     """Align the tokens of the first ``num_linked`` pairs, with tables learned from all pairs in both directions.

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-Rank = Callable[[str, str], float | None]
+RankFunction = Callable[[str, str], float | None]
 """Function that returns the rank of a merge (the lowest is applied first), or None if the pair cannot be merged."""
 
 
-def symbols_of_merges(symbols: Sequence[str], rank: Rank) -> list[str]:
+def symbols_of_merges(symbols: Sequence[str], rank: RankFunction) -> list[str]:
     """Return the symbols and all tokens into which byte-pair encoding merges them, in merge order."""
     current, made = list(symbols), list(symbols)
     while True:

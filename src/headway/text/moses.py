@@ -100,13 +100,13 @@ class MosesTokenizer(ImportedTokenizer):
         text: str = self._detokenizer.detokenize(words)
         return text
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
         """Return ``ids`` and the ids of the intermediate pieces that merges need to produce them."""
         made = self._made_by_merges(self._pieces[index] for index in ids)
         return {*ids, *(self._ids[piece] for piece in made if piece in self._ids)}
 
-    def restricted(self, ids: Sequence[int]) -> MosesTokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> MosesTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         pieces = [self._pieces[index] for index in ids]
         removed = self._ids.keys() - self._made_by_merges(pieces)  # results of merges may not have an id
         merges = [(left, right) for left, right in self.merges if removed.isdisjoint((left, right, left + right))]

@@ -139,7 +139,7 @@ def is_blank(text: str) -> bool:
     return not normalize(text)
 
 
-def surrounding_space(text: str) -> tuple[str, str, str]:
+def split_surrounding_space(text: str) -> tuple[str, str, str]:
     """Split a text into leading white space, the text itself, and trailing white space.
 
     Unnecessary invisible characters at the ends are dropped.

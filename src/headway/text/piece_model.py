@@ -59,7 +59,7 @@ class PieceModel:
             return set()
         return {choose(self._scores, key=self._scores.__getitem__) for choose in (min, max)}
 
-    def made_by_merges(self, piece: str) -> list[str]:
+    def intermediate_pieces(self, piece: str) -> list[str]:
         """Return the pieces that merges produce on the way to a piece. Pairs with higher scores are merged first."""
 
         def rank(left: str, right: str) -> float | None:

@@ -105,7 +105,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
         pieces, added = [str(piece) for piece in saved["pieces"]], saved.get("added_tokens", [])
         return cls(content, pieces, map(int, saved["reserved"]), str(model), [AddedToken(**token) for token in added])
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
         """Return ``ids`` and the ids of all tokens that encoding needs to produce them.
 
         The additional tokens are added tokens, the intermediate results of merges, and the pieces with the lowest and
@@ -116,11 +116,11 @@ class SentencePieceTokenizer(ImportedTokenizer):
         needed.update(token.content for token in self.added_tokens)
         needed |= model.extreme_pieces()
         if model.is_bpe:
-            needed.update(*(model.made_by_merges(piece) for piece in tuple(needed)))
+            needed.update(*(model.intermediate_pieces(piece) for piece in tuple(needed)))
         return {*ids, *(self._ids[piece] for piece in needed if piece in self._ids)}
 
-    def restricted(self, ids: Sequence[int]) -> SentencePieceTokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> SentencePieceTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         dropped = self._ids.keys() - {self._pieces[index] for index in ids}
         pieces = [self._pieces[index] for index in ids]
         reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]

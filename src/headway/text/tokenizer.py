@@ -40,7 +40,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
-from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
+from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, check_no_surrogates, decode_utf8
 from headway.text.merge_closure import symbols_of_merges
 
 SAMPLE_BYTES = 200  # ``TokenizerConfig.sample_lines`` counts an example of up to this size as one line
@@ -182,7 +182,7 @@ class Tokenizer(TextTokenizer):
         The last step of a word contains its final tokens. A word without merges, whose tokens are single bytes, has no
         steps. Only tokenizers of kind "bpe" have merges.
         """
-        refuse_surrogates(text, 1)
+        check_no_surrogates(text, 1)
         if self.kind != "bpe":
             return []
         words = enumerate(self.byte_spelled_words(text))
@@ -199,24 +199,24 @@ class Tokenizer(TextTokenizer):
                 index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[position], pieces
             )
 
-    def always_kept(self) -> frozenset[int]:
+    def mandatory_ids(self) -> frozenset[int]:
         """Return the ids of special tokens, tags, bytes (for "bpe") and white space (for "words")."""
         bytes_ = self._ids.keys() & _BYTES.keys() if self.kind == "bpe" else ()
         spaces = [token for token in self._tokens if token.isspace()] if self.kind == "words" else ()
-        return super().always_kept().union(self._ids[token] for token in (*bytes_, *spaces))
+        return super().mandatory_ids().union(self._ids[token] for token in (*bytes_, *spaces))
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
         """Return ``ids`` and the ids of the intermediate tokens that merges need to produce them."""
         needed = set(ids)
         if self.kind == "bpe":
             ranks = self.merge_ranks
-            for index in needed - self.always_kept():
+            for index in needed - self.mandatory_ids():
                 made = symbols_of_merges(self._tokens[index - self._shift], lambda *pair: ranks.get(pair))
                 needed |= {self._ids[token] for token in made}
         return needed
 
-    def restricted(self, ids: Sequence[int]) -> Tokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> Tokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         tokens = [self._tokens[index - self._shift] for index in ids if index >= self._shift]
         kept = set(tokens)
         merges = [(left, right) for left, right in self._merges if {left, right, left + right} <= kept]
@@ -416,7 +416,7 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
     """Yield the texts. Raise :class:`DataError` if a text cannot be encoded in UTF-8, or if all texts are blank."""
     blank = True
     for number, text in enumerate(texts, start=1):
-        refuse_surrogates(text, number)
+        check_no_surrogates(text, number)
         blank = blank and not text.strip()
         yield text
     if blank:

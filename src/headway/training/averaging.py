@@ -22,11 +22,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from headway.bundle import load_bundle, refuse_integers
+from headway.bundle import load_bundle, require_float_weights
 from headway.diagrams.model_card import DRAWING_FILE
 from headway.errors import CheckpointError
 from headway.storage import atomic_write_text
-from headway.torch_internals import lerp_all
+from headway.torch_internals import foreach_lerp
 from headway.training.snapshot import average_weights, averageable_checkpoints
 from headway.weights import load_weights, named_weights
 
@@ -47,7 +47,7 @@ class MovingAverage:
         ``step_taken`` is a tensor on the weights' device, so that the host does not wait for its value.
         """
         approach = step_taken * (1 - min(self.decay, (1 + step) / (10 + step)))
-        lerp_all(self._averages, self._weights, approach)
+        foreach_lerp(self._averages, self._weights, approach)
 
     @contextmanager
     def swap_into_model(self) -> Iterator[None]:
@@ -94,7 +94,7 @@ def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
         raise CheckpointError(
             f"{run}: no model folder beside the checkpoints yet; let training reach its first validation"
         )
-    refuse_integers(template, "an average")
+    require_float_weights(template, "an average")
     bundle = load_bundle(template)
     load_weights(bundle.model, average_weights(newest), newest[0])
     steps = ", ".join(path.name for path in newest)

@@ -22,7 +22,7 @@ from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import ConfigError
 from headway.text.tokenizer import TokenizerConfig
-from headway.training.recipe import flat_options, shown_option
+from headway.training.recipe import flatten_options, format_option
 
 _VERSION_1_OPTIONS: dict[type[Config], tuple[str, ...]] = {
     TokenizerConfig: ("kind", "vocab_size", "joint", "min_frequency", "split_digits", "sample_lines"),
@@ -88,9 +88,9 @@ class CacheKey:
         for name, changes in self.changes.items():
             both = zip(changes, items_before[name], after.pop(name), strict=False)
             changed += [change for change, old, new in both if old != new]
-        was, now = flat_options(before), flat_options(after)
+        was, now = flatten_options(before), flatten_options(after)
         return changed + [
-            f"{key} was {shown_option(was.get(key))}, is {shown_option(now.get(key))}"
+            f"{key} was {format_option(was.get(key))}, is {format_option(now.get(key))}"
             for key in sorted(was.keys() | now.keys())
             if was.get(key) != now.get(key)
         ]

@@ -53,7 +53,7 @@ class World:
         """Whether this is process 0, the only process that writes files."""
         return self.rank == 0
 
-    def on_main(self, function: Callable[[], T]) -> T:
+    def run_on_main(self, function: Callable[[], T]) -> T:
         """Run ``function`` in process 0 while the other processes wait, and return its result in all processes.
 
         If ``function`` raises an error, process 0 raises the same error, and the other processes raise a
@@ -75,13 +75,13 @@ class World:
             raise failure
         return cast("T", result)
 
-    def main_first(self, function: Callable[[], T]) -> T:
+    def run_on_main_first(self, function: Callable[[], T]) -> T:
         """Run ``function`` in process 0, then in the other processes, which can use the files written by process 0.
 
         Returns the result of this process.
         """
         results: list[T] = []
-        self.on_main(lambda: results.append(function()))
+        self.run_on_main(lambda: results.append(function()))
         return results[0] if results else function()
 
     def any(self, flag: bool) -> bool:

@@ -27,7 +27,7 @@ _FILE = "environment.json"
 _AFFECTS_LAST_BITS = ("torch", "numpy", "tokenizers", "precision", "device", "processor", "threads", "processes")
 
 
-def record_start(
+def record_environment(
     run: Path,
     device: torch.device,
     precision: str,

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from headway.bundle import load_bundle, read_config, refuse_integers
-from headway.config import flat_items, read_toml, spelling_hint
+from headway.bundle import load_bundle, read_config, require_float_weights
+from headway.config import flatten_items, read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.interop.hub import model_folder
 from headway.models.base import Model
@@ -47,10 +47,10 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     The pretrained model provides [model], tokenizer.joint and the languages of [task]. Once ``run`` has started, they
     are taken from its saved recipe, because the model folder may have changed. A started run also keeps its learning
     rate and all inert values for keys that ``recipe`` does not set, so that it can be resumed even if a default has
-    changed or an option was added. Automatic options are resolved (:meth:`Recipe.with_choices`).
+    changed or an option was added. Automatic options are resolved (:meth:`Recipe.with_resolved_options`).
     """
     begun = recipe_of_run(recipe, run)
-    return cast("RecipeT", _completed(recipe, begun, run).with_choices(begun))
+    return cast("RecipeT", _completed(recipe, begun, run).with_resolved_options(begun))
 
 
 def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
@@ -59,7 +59,7 @@ def _completed(recipe: RecipeT, begun: RecipeT | None, run: Path) -> RecipeT:
         rate = {"learning_rate": begun.optimizer.learning_rate}
         recipe = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=rate)})
     if begun:
-        recipe = recipe.keeping_inert(begun)
+        recipe = recipe.with_inert_values_of(begun)
     if start is None:
         return recipe
     theirs = begun.as_dict() if begun else _sections_of(model_folder(start))
@@ -100,7 +100,7 @@ def _with_decoder(start: Path, encoder: dict[str, Any], folder: Path) -> dict[st
         encoder: Options that are determined by the encoder.
         folder: Folder of the model that provides the decoder.
     """
-    refuse_integers(folder, "training.start_decoder_from")
+    require_float_weights(folder, "training.start_decoder_from")
     config, origin = read_config(folder), f"training.start_decoder_from = {str(folder)!r}"
     decoder_start = architecture_of(config.model).decoder_start
     if decoder_start is None:
@@ -125,7 +125,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the recipe sections that describe the model in ``folder``."""
-    refuse_integers(folder, "training.start_from")
+    require_float_weights(folder, "training.start_from")
     config = read_config(folder)
     tokenizer = tokenizer_settings(Tokenizers(*config.load_tokenizers()))
     return {"task": config.task.as_dict(), "model": config.model.as_dict(), "tokenizer": tokenizer}
@@ -140,14 +140,14 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
     in ``folder`` is for another task, only the options in :class:`~headway.models.registry.TrainingStart` must be
     equal. Classifier labels are compared later, when the data are prepared.
     """
-    refuse_integers(folder, "training.start_from")
+    require_float_weights(folder, "training.start_from")
     start = load_bundle(folder).model
     training_start = None
     if model.config.kind != start.config.kind:
         training_start = architecture_of(start.config).starts[architecture_of(model.config).capability]
     _load_part(model, start, training_start, folder, "start_from")
     if decoder_folder is not None:
-        refuse_integers(decoder_folder, "training.start_decoder_from")
+        require_float_weights(decoder_folder, "training.start_decoder_from")
         decoder = load_bundle(decoder_folder).model
         training_start = architecture_of(decoder.config).decoder_start
         _load_part(model, decoder, training_start, decoder_folder, "start_decoder_from")
@@ -165,7 +165,7 @@ def _load_part(model: Model, start: Model, training_start: TrainingStart | None,
         required = {**model.config.as_dict(), **training_start.config(config)}
         config = type(model.config).parse(required, f"training.{key} = {str(folder)!r}").as_dict()
         weights = {**named_weights(model), **training_start.weights(weights)}
-    ours, theirs = (dict(flat_items(options)) for options in (model.config.as_dict(), config))
+    ours, theirs = (dict(flatten_items(options)) for options in (model.config.as_dict(), config))
     differing = [
         f"{name} is {_shown(ours, name)}, but {_shown(theirs, name)} in the model"
         for name in {**ours, **theirs}

@@ -13,7 +13,7 @@ import torch
 
 
 @contextmanager
-def kept_host_state() -> Iterator[None]:
+def preserve_host_state() -> Iterator[None]:
     """Restore the state of the process at the end of the block.
 
     The state consists of the random states of Python, NumPy and PyTorch (only for the CPU; training restores the GPU's

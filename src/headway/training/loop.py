@@ -31,17 +31,17 @@ import torch
 
 from headway.bundle import CHOSEN_MODEL_FILE
 from headway.config import to_toml
-from headway.contention import adapt_waiting
+from headway.contention import adapt_openmp_waiting
 from headway.diagrams.model_card import add_drawing
 from headway.engine.accelerate import accelerate, compile_blocks
 from headway.errors import ConfigError, DivergenceError
-from headway.hardware import autocast, prepared_gpu, return_freed_memory
+from headway.hardware import autocast, cudnn_attention_disabled, return_freed_memory
 from headway.interop.hub import model_folder
 from headway.models.registry import architecture_of, blocks_of
 from headway.storage import atomic_write_text, lock_run_folder
 from headway.training.checkpoints import Checkpoints
 from headway.training.distributed import World, join_world
-from headway.training.environment import record_start
+from headway.training.environment import record_environment
 from headway.training.fine_tuning import complete_recipe, freeze, load_initial_weights, recipe_of_run
 from headway.training.memory import (
     BatchShape,
@@ -53,15 +53,15 @@ from headway.training.memory import (
 )
 from headway.training.model_card import model_card
 from headway.training.muon import Muon
-from headway.training.optim import clip_and_step, depths, learning_rate, learning_rate_warning
-from headway.training.recipe import Recipe, TrainingConfig, refuse_changes
-from headway.training.report import Listener, MetricsWriter, Scores, shown_number
-from headway.training.slowdown import SlowdownNotice
+from headway.training.optim import clip_and_step, learning_rate, learning_rate_warning, weight_depths
+from headway.training.recipe import Recipe, TrainingConfig, check_resumable
+from headway.training.report import Listener, MetricsWriter, Scores, format_number
+from headway.training.slowdown import SlowdownMonitor
 from headway.training.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
 from headway.training.state import TrainingState
 from headway.training.stream import BatchStream, prefetch
 from headway.training.task import RunData, Task
-from headway.training.validation import Selection, dev_scores, selection, target_entropy
+from headway.training.validation import SelectionKey, dev_scores, selection_key, target_entropy
 from headway.weights import load_weights
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
@@ -133,9 +133,11 @@ def train(
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main:
             _check_memory(task, trainer)
-        trainer.listener.started(state.step, recipe.training.steps)
+        trainer.listener.on_started(state.step, recipe.training.steps)
         pace = _FirstSteps(state.step)
-        slowdown = SlowdownNotice(trainer.listener.say, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size)))
+        slowdown = SlowdownMonitor(
+            trainer.listener.on_message, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size))
+        )
         while not trainer.is_finished:
             start = time.perf_counter()
             objective.train()
@@ -144,7 +146,7 @@ def train(
                 group["lr"] = rate * group["rate_factor"]
             trainer.unfreeze()
 
-            batches = next(trainer.batches).with_counts(world.sum_counts)
+            batches = next(trainer.batches).with_global_counts(world.sum_counts)
             total = torch.zeros((), device=world.device)
             with explain_out_of_memory(max(map(BatchShape.of, batches.micro_batches.values()))):
                 for index, batch in batches.micro_batches.items():
@@ -166,7 +168,7 @@ def train(
 
             slowdown.check()
             if (seconds_left := pace.seconds_left(state.step, recipe.training)) is not None:
-                trainer.listener.first_steps(state.step, recipe.training.steps, seconds_left)
+                trainer.listener.on_first_steps(state.step, recipe.training.steps, seconds_left)
             if trainer.is_due(recipe.training.log_every):
                 trainer.report(rate)
             if trainer.is_due(recipe.validation.every):
@@ -201,16 +203,16 @@ def _started(
     task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener, stop: threading.Event
 ) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
     """Prepare or restore a run. Yield the trainer and ``stop``, which is set when training is interrupted."""
-    with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
-        recipe = world.on_main(lambda: _resolved(recipe, run))
+    with join_world(recipe.training.device) as world, adapt_openmp_waiting(), ExitStack() as stack:
+        world.run_on_main(lambda: stack.enter_context(lock_run_folder(run)))
+        recipe = world.run_on_main(lambda: _resolved(recipe, run))
         # Dropout is seeded in each step, which must not affect the caller's random numbers.
         on_gpu = world.device.type == "cuda"
         stack.enter_context(torch.random.fork_rng(devices=[world.device] if on_gpu else []))
         if on_gpu:
-            stack.enter_context(prepared_gpu())
+            stack.enter_context(cudnn_attention_disabled())
         listener = listener if world.is_main else Listener()
-        prepared = world.main_first(partial(task.prepare, recipe, run, listener))
+        prepared = world.run_on_main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing, because this process builds all of them
         stack.enter_context(_interruptible(stop))
         keep, keep_best = recipe.checkpoints.keep, recipe.checkpoints.keep_best
@@ -225,7 +227,7 @@ def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
     recipe = complete_recipe(recipe, run)
     recipe.refuse_options_without_blocks()
     if begun := recipe_of_run(recipe, run):
-        refuse_changes(begun, recipe, run)
+        check_resumable(begun, recipe, run)
     elif message := learning_rate_warning(recipe.optimizer, recipe.model.d_model):
         warnings.warn(message, stacklevel=2)
     atomic_write_text(run / "recipe.toml", to_toml(recipe.as_dict()))
@@ -268,12 +270,12 @@ class _Trainer(Generic[RecipeT]):
         if compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
             compile_blocks(blocks or [self.model])
         self.objective = world.wrap(objective, find_unused=recipe.leaves_weights_unused)
-        depth_items = depths(self.model, blocks).items()
+        depth_items = weight_depths(self.model, blocks).items()
         self._depths = {weight: depth for weight, depth in depth_items if weight.requires_grad}
         self.state = TrainingState(objective, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
         settings = {"step": step, "world_size": world.world_size, "order_version": recipe.data.order_version}
-        self.precision = world.on_main(partial(record_start, run, device, training.precision, **settings))
+        self.precision = world.run_on_main(partial(record_environment, run, device, training.precision, **settings))
         if isinstance(self.state.optimizer, Muon):
             self.state.optimizer.uses_bfloat16 = self.precision == "bfloat16"
         position = {"first_epoch": progress.epoch, "first_batch": progress.batch}
@@ -286,7 +288,7 @@ class _Trainer(Generic[RecipeT]):
         self.metrics = MetricsWriter(run, step) if world.is_main else None
         self.metric = progress.best_metric or recipe.validation.metric
         if progress.best is None:
-            self.metric = world.on_main(lambda: task.selection_metric(recipe))
+            self.metric = world.run_on_main(lambda: task.selection_metric(recipe))
         self._introduce()
 
     def close(self) -> None:
@@ -326,7 +328,7 @@ class _Trainer(Generic[RecipeT]):
         record |= {**state.pop_window_metrics(), "elapsed_s": state.progress.elapsed_s}
         state.progress.train_loss = float(record["loss"])
         self._write_metrics("train", record)
-        self.listener.step(state.step, self.recipe.training.steps, record)
+        self.listener.on_step(state.step, self.recipe.training.steps, record)
 
     def validate(self) -> None:
         """Score the development set, if there is one, and write the model to ``best/`` if it is the best so far."""
@@ -334,27 +336,27 @@ class _Trainer(Generic[RecipeT]):
             return
         self._check_skipped()
         state, progress = self.state, self.state.progress
-        record = self.world.on_main(self._dev_scores)
+        record = self.world.run_on_main(self._dev_scores)
         self._write_metrics("dev", record)
-        self.listener.validation(state.step, record)
+        self.listener.on_validation(state.step, record)
         progress.dev_loss = float(record["loss"])
-        state.selection = selection(self.metric, record)
+        state.selection = selection_key(self.metric, record)
         if self._best is None or state.selection > self._best:
             progress.best, progress.best_step, progress.stale = state.selection.score, state.step, 0
             progress.best_loss, progress.best_metric = progress.dev_loss, self.metric
-            self.world.on_main(lambda: self._write_model("best", record))
+            self.world.run_on_main(lambda: self._write_model("best", record))
         else:
             progress.stale += 1
 
     @property
-    def _best(self) -> Selection | None:
+    def _best(self) -> SelectionKey | None:
         """The selection criteria of the best model so far. A run of an older version has no loss; an equal score is
         then not better.
         """
         progress = self.state.progress
         if progress.best is None:
             return None
-        return Selection(progress.best, math.inf if progress.best_loss is None else -progress.best_loss)
+        return SelectionKey(progress.best, math.inf if progress.best_loss is None else -progress.best_loss)
 
     def save_if_due(self, *, force: bool) -> None:
         """Save a checkpoint if one is due, if its score may be among the best scores, or if ``force`` is set."""
@@ -363,20 +365,20 @@ class _Trainer(Generic[RecipeT]):
         may_be_best = settings.keep_best > 0 and state.selection is not None
         if state.step != state.saved_step and (force or scheduled or may_be_best):
             self._check_skipped()
-            state.save(regular=scheduled or may_be_best, counts_as_newest=scheduled or not may_be_best)
-            self.listener.saved(state.step)
+            state.save(is_regular=scheduled or may_be_best, counts_as_newest=scheduled or not may_be_best)
+            self.listener.on_saved(state.step)
 
     def finish(self) -> Result:
         """Save a final checkpoint, write and score the averaged models, and return a result with the best model."""
         self.save_if_due(force=True)
         progress = self.state.progress
         if self._is_out_of_patience:
-            self.listener.say(
+            self.listener.on_message(
                 f"stopped after step {progress.step:,}: the last {progress.stale:,} validations gave no improvement "
                 f"over step {progress.best_step:,} (validation.patience)"
             )
         self.checkpoints.wait()
-        return self.world.on_main(self._finish)
+        return self.world.run_on_main(self._finish)
 
     def _finish(self) -> Result:
         folder, best, scores = self.run / "best", self._best, Scores()
@@ -393,12 +395,12 @@ class _Trainer(Generic[RecipeT]):
             record = self._dev_scores()
             if record:
                 self._write_metrics(name, record)
-                self.listener.say(f"the {_AVERAGES[name]}:")
-                self.listener.validation(self.state.step, record)
+                self.listener.on_message(f"the {_AVERAGES[name]}:")
+                self.listener.on_validation(self.state.step, record)
             self._write_model(name, record)
             self.task.complete_model_folder(self.run / name, self.recipe)
             add_drawing(self.run / name, self.model)
-            selected = selection(self.metric, record) if record else None
+            selected = selection_key(self.metric, record) if record else None
             if best is None or selected is None or selected >= best:
                 folder, scores, best = self.run / name, record, selected
         atomic_write_text(self.run / CHOSEN_MODEL_FILE, folder.name + "\n")
@@ -423,13 +425,13 @@ class _Trainer(Generic[RecipeT]):
         is_learned = progress.train_loss is not None and progress.train_loss <= entropy
         if last > _DIVERGED * progress.first_loss and not is_learned:
             return (
-                f"training has diverged: the last {kind} loss, {shown_number(last)}, is above the loss of the first "
-                f"step, {shown_number(progress.first_loss)}. Lower optimizer.learning_rate "
+                f"training has diverged: the last {kind} loss, {format_number(last)}, is above the loss of the first "
+                f"step, {format_number(progress.first_loss)}. Lower optimizer.learning_rate "
                 f"({optimizer.learning_rate:g}), increase optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and "
                 "start over with --fresh"
             )
-        self.listener.say(
-            f"the last {kind} loss, {shown_number(last)}, is above the entropy of the targets, {entropy:.2f}: a model "
+        self.listener.on_message(
+            f"the last {kind} loss, {format_number(last)}, is above the entropy of the targets, {entropy:.2f}: a model "
             "that has learned only their frequencies would be better; train longer, or change the learning rate"
         )
         return None
@@ -441,12 +443,12 @@ class _Trainer(Generic[RecipeT]):
         so it is called only before a report, a validation or a save.
         """
         start = time.perf_counter()
-        skipped, step = self.state.skipped_in_a_row(), self.state.step
+        skipped, step = self.state.num_consecutive_skips(), self.state.step
         self.state.progress.elapsed_s += time.perf_counter() - start
         if skipped < _MAX_SKIPPED:
             return
-        self.state.save(regular=False)
-        self.world.on_main(self.checkpoints.wait)
+        self.state.save(is_regular=False)
+        self.world.run_on_main(self.checkpoints.wait)
         raise DivergenceError(
             f"the last {skipped} steps, up to step {step:,}, had an infinite loss or gradient and were skipped; the "
             f"weights have not changed since step {step - skipped:,} and are saved in {self.run / 'checkpoints'}. "
@@ -467,7 +469,7 @@ class _Trainer(Generic[RecipeT]):
             self.metrics.write(kind, self.state.step, record)
 
     def _introduce(self) -> None:
-        data, plan, say = self.prepared.train, self.stream.epoch_plan, self.listener.say
+        data, plan, say = self.prepared.train, self.stream.epoch_plan, self.listener.on_message
         about, padding = "about " if plan.num_pools > 1 else "", plan.pool(0).padding_fraction
         say(
             f"{len(data):,} examples, {about}{plan.estimate_len():,} batches per epoch of at most "

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from headway.config import Config, Inert
 from headway.errors import ConfigError
 from headway.nn.attention import MultiHeadAttention
-from headway.torch_internals import fused_step, fused_step_works
+from headway.torch_internals import fused_adam_step, fused_adam_step_works
 from headway.training.muon import Muon
 
 # The paper's factor on equation 3 is 1. For the paper's base model, this gives a peak of 7e-4, which is therefore the
@@ -154,7 +154,7 @@ def depends_on_total_steps(config: OptimizerConfig) -> bool:
     return config.schedule in ("linear", "cosine") or (config.schedule == "halve_every" and config.halve_every is None)
 
 
-def depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, int]:
+def weight_depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, int]:
     """Return the depth of each weight relative to ``blocks``, which determines its layer decay.
 
     The depth is 0 above all blocks, 1 in the last block, and so on up to len(blocks) + 1 below all blocks. Weights of
@@ -182,7 +182,7 @@ def make_optimizer(
     and by Muon.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
+    factors = {weight: config.layer_decay**depth for weight, depth in weight_depths(model, blocks).items()}
     orthogonal = _orthogonal_parts(blocks, config.muon_splits_attention) if config.kind == "muon" else {}
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
@@ -236,15 +236,15 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
 
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
     moments nor step counters. With Adam, the host does not wait for the norm, because the fused kernel skips the step
-    if necessary and clips the gradients in the same pass (:func:`~headway.torch_internals.fused_step`). The other
+    if necessary and clips the gradients in the same pass (:func:`~headway.torch_internals.fused_adam_step`). The other
     optimizers have no such kernel, so the host waits.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     finite: Tensor = norm.isfinite()
-    if optimizer.defaults.get("fused") and fused_step_works(finite.device):
+    if optimizer.defaults.get("fused") and fused_adam_step_works(finite.device):
         divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
-        fused_step(optimizer, finite=finite, divisor=divisor)
+        fused_adam_step(optimizer, finite=finite, divisor=divisor)
     elif finite:
         if clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)

@@ -77,7 +77,7 @@ class CorpusEncoding:
     side_changes: tuple[str, str] = ("the source tokenizer has changed", "the target tokenizer has changed")
 
 
-class Preparation:
+class DataPreparation:
     """Builds the tokenizers and token stores of a run folder, or loads them if they already exist."""
 
     def __init__(self, recipe: Recipe, run: Path, listener: Listener, shard: Shard | None = None) -> None:
@@ -98,13 +98,13 @@ class Preparation:
         method, one of them creates the tokenizers while the others wait. New tokenizers contain the tags of the target
         languages, and ``tags``.
         """
-        self.check_dev(read)
+        self.check_dev_set(read)
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.tokenizer_source:
                 return self._tokenizers_of_start(model_folder(self.recipe.tokenizer_source), read, columns)
             return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
 
-    def check_dev(self, read: ExampleReader) -> None:
+    def check_dev_set(self, read: ExampleReader) -> None:
         """Check that the development set can be read before any other work starts, unless it has already been
         tokenized.
 
@@ -114,7 +114,7 @@ class Preparation:
         dev = self.recipe.data.dev
         if dev is None or stored_fingerprint(self.run / "tokens" / "dev") is not None:
             return
-        self.hashed(*self.recipe.data.train)  # reports a missing training file first
+        self.hash_files(*self.recipe.data.train)  # reports a missing training file first
         if not sum(1 for _ in read(dev, self.data_folder, bad_lines=self.bad_lines())):
             raise DataError(
                 f"data.dev: {dev.shown_files} contains no examples; expected at least one (remove data.dev to train "
@@ -131,7 +131,7 @@ class Preparation:
                 BPE-dropout, or is None if BPE-dropout is not used.
             filters: Length limits for training examples. The development set is never filtered.
         """
-        data, stores = self.recipe.data, self.stores(encode, filters)
+        data, stores = self.recipe.data, self.load_or_build_stores(encode, filters)
         if stores is None:
             return None
         train = TokenDataset(stores[0], [corpus.weight for corpus in data.train], data.temperature)
@@ -141,7 +141,7 @@ class Preparation:
             )
         return train, TokenDataset([stores[1]]) if stores[1] else None
 
-    def stores(
+    def load_or_build_stores(
         self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig | None
     ) -> tuple[list[TokenStore], TokenStore | None] | None:
         """Return the token stores of the training corpora and of the development set.
@@ -156,12 +156,12 @@ class Preparation:
             sampling = settings if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
             counts = store.filter_counts if store is not None else "some parts are built by other shards"
-            self.listener.say(f"{corpus.shown_files}: {counts}")
+            self.listener.on_message(f"{corpus.shown_files}: {counts}")
             if store is not None:
                 stores.append(store)
         dev = self._store("dev", data.dev, encode(data.dev, None)) if data.dev else None
         if dev and data.dev and dev.filter_counts.truncated:
-            self.listener.say(f"{data.dev.shown_files}: {dev.filter_counts}")
+            self.listener.on_message(f"{data.dev.shown_files}: {dev.filter_counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
         if data.dev:
@@ -169,11 +169,11 @@ class Preparation:
             options = [corpus_options(corpus) for corpus in corpora]
             readers = [encode(corpus, None).read_examples for corpus in corpora]
             dev_examples, *train_examples = (read(bad_lines=self.bad_lines()) for read in readers)
-            key = fingerprint(self.hashed(*corpora), options, self._reading_options())
-            self.say_overlap(data.dev.shown_files, key, dev_examples, chain.from_iterable(train_examples))
+            key = fingerprint(self.hash_files(*corpora), options, self._reading_options())
+            self.report_overlap(data.dev.shown_files, key, dev_examples, chain.from_iterable(train_examples))
         return stores, dev
 
-    def say_overlap(
+    def report_overlap(
         self, shown_dev: str, key: str, dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]]
     ) -> None:
         """Report how many development examples also occur in the training data.
@@ -189,11 +189,11 @@ class Preparation:
         except (OSError, ValueError, KeyError, TypeError):
             overlap = None
         if overlap is None:
-            progress = partial(self.listener.progress, "examples compared with the development set")
+            progress = partial(self.listener.on_activity_progress, "examples compared with the development set")
             overlap = count_overlap(dev, train, progress)
             atomic_write_text(path, json.dumps({"key": key, "overlap": asdict(overlap)}))
         if overlap.texts:
-            self.listener.say(f"{shown_dev}: {overlap}")
+            self.listener.on_message(f"{shown_dev}: {overlap}")
 
     def _store(
         self,
@@ -203,7 +203,7 @@ class Preparation:
         filters: FilterConfig | None = None,
         sampling: BpeSampling | None = None,
     ) -> TokenStore | None:
-        hashes = self.hashed(corpus)
+        hashes = self.hash_files(corpus)
         version_1 = fingerprint(
             [digest for _, digest in hashes],
             corpus.fields,
@@ -237,9 +237,9 @@ class Preparation:
                 "comparable; restore the data to resume, choose another --run, or start over with --fresh"
             )
         if changes:
-            self.listener.say(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
+            self.listener.on_message(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
         spec, bad_lines = EncodingSpec(encoding.make_sides(), filters, self.recipe.normalization), self.bad_lines()
-        progress = partial(self.listener.progress, "examples tokenized")
+        progress = partial(self.listener.on_activity_progress, "examples tokenized")
         return open_or_build_store(
             path,
             key.value,
@@ -257,11 +257,11 @@ class Preparation:
         on_error = {} if data.on_error == "refuse" else {"on_error": data.on_error}
         return {**on_error, **({"normalize": True} if data.normalize else {})}
 
-    def hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
+    def hash_files(self, *corpora: Corpus) -> list[tuple[str, str]]:
         """Return the name and the hash of each file of ``corpora``."""
         files = [file for corpus in corpora for file in corpus.files]
         paths = [self.data_folder / file for file in files]
-        hashes = self.content_hashes.hash_files(paths, partial(self.listener.progress, "files compared"))
+        hashes = self.content_hashes.hash_files(paths, partial(self.listener.on_activity_progress, "files compared"))
         return list(zip(files, hashes, strict=True))
 
     def bad_lines(self) -> BadLines:
@@ -272,7 +272,7 @@ class Preparation:
         self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object], tags: Sequence[str]
     ) -> Tokenizers:
         config, corpora = self.recipe.tokenizer, self.recipe.data.train
-        hashes = self.hashed(*corpora)
+        hashes = self.hash_files(*corpora)
         digests, fields = [digest for _, digest in hashes], [corpus.fields for corpus in corpora]
         version_1 = fingerprint(digests, version_1_options(config), fields, tags, *task_key)
         options = {
@@ -298,7 +298,7 @@ class Preparation:
                 f"options ({'; '.join(changes) or 'the run does not record which'}); restore them to resume, or "
                 "start over with --fresh"
             )
-        self.listener.say(f"training the tokenizer ({config.kind})")
+        self.listener.on_message(f"training the tokenizer ({config.kind})")
         if config.joint:
             source = target = self._train_tokenizer(read, sides, tags)
         else:
@@ -312,7 +312,7 @@ class Preparation:
         wanted = self.recipe.tokenizer.vocab_size
         missing = {"bpe": "pairs to merge", "words": "words"}.get(tokenizer.kind)
         if missing and tokenizer.vocab_size < wanted:
-            self.listener.say(
+            self.listener.on_message(
                 f"the vocabulary has only {tokenizer.vocab_size:,} tokens instead of tokenizer.vocab_size = "
                 f"{wanted:,}, because the text has no more {missing}"
             )
@@ -382,7 +382,7 @@ class Preparation:
                 f"model.tie = {tie!r} shares one embedding between the languages, but with tokenizer.joint = false "
                 "each language has a separate vocabulary; set model.tie to 'target' or 'none'"
             )
-        self.listener.say(f"training the target tokenizer ({self.recipe.tokenizer.kind})")
+        self.listener.on_message(f"training the target tokenizer ({self.recipe.tokenizer.kind})")
         target = self._train_tokenizer(read, columns[1:])
         return Tokenizers(source, target, template)
 
@@ -477,7 +477,9 @@ def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData
     training = recipe.training
     if training.device == "cuda" or training.compile == "on" or choose_device(training.device).type != "cpu":
         return
-    listener.say("running one training step on a few examples to compile kernels (only necessary once per machine)")
+    listener.on_message(
+        "running one training step on a few examples to compile kernels (only necessary once per machine)"
+    )
     device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         model = accelerate(task.build_model(recipe, prepared))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
-from headway.config import Config, Inert, flat_items
+from headway.config import Config, Inert, flatten_items
 from headway.data.bad_lines import OnError
 from headway.data.draws import ORDER_VERSION
 from headway.data.readers import Corpus
@@ -261,7 +261,7 @@ class Recipe(Config):
                 f"{origin}: data.segmentations has no effect without data.bpe_dropout; set bpe_dropout, or remove "
                 "data.segmentations"
             )
-        if self.training.r_drop and not any(value for key, value in flat_items(model) if key.endswith("dropout")):
+        if self.training.r_drop and not any(value for key, value in flatten_items(model) if key.endswith("dropout")):
             raise ConfigError(
                 f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout "
                 "masks, but the model has no dropout; set model.dropout, or set r_drop to 0"
@@ -292,7 +292,7 @@ class Recipe(Config):
         if architecture_of(self.model).blocks is None and (names := [name for name in used if used[name]]):
             raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; remove the key")
 
-    def with_choices(self, begun: Recipe | None) -> Recipe:
+    def with_resolved_options(self, begun: Recipe | None) -> Recipe:
         """Return this recipe with automatic options resolved. If the run has started, use the values of its recipe
         ``begun``.
         """
@@ -326,7 +326,7 @@ class Recipe(Config):
     @property
     def _layer_dropout(self) -> float:
         return max(
-            (value for key, value in flat_items(self.model.as_dict()) if key.endswith("layer_dropout")), default=0.0
+            (value for key, value in flatten_items(self.model.as_dict()) if key.endswith("layer_dropout")), default=0.0
         )
 
 
@@ -344,7 +344,7 @@ _MAY_CHANGE = (
 )
 
 
-def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
+def check_resumable(old: Recipe, new: Recipe, run: Path) -> None:
     """Raise :class:`CheckpointError` if ``run``, which was started with recipe ``old``, cannot resume with ``new``.
 
     The message lists the keys that must not change.
@@ -358,15 +358,15 @@ def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
 
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:
     """Describe the keys that differ between two recipes but must not change when a run resumes."""
-    before, after, may_change = flat_options(old.as_dict()), flat_options(new.as_dict()), _may_change(old)
+    before, after, may_change = flatten_options(old.as_dict()), flatten_options(new.as_dict()), _may_change(old)
     return [
-        f"{key} was {shown_option(before.get(key))}, is {shown_option(after.get(key))}"
+        f"{key} was {format_option(before.get(key))}, is {format_option(after.get(key))}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in may_change
     ]
 
 
-def shown_option(value: Any) -> str:
+def format_option(value: Any) -> str:
     """Format the value of an option for a message."""
     return "not set" if value is None else repr(value)
 
@@ -376,7 +376,7 @@ def _may_change(recipe: Recipe) -> list[str]:
     return [key for key in _MAY_CHANGE if key != fixed]
 
 
-def flat_options(value: Any, key: str = "") -> dict[str, Any]:
+def flatten_options(value: Any, key: str = "") -> dict[str, Any]:
     """Return all nested values, keyed by full dotted keys. Tables in a list are numbered."""
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = dict(enumerate(value))
@@ -384,5 +384,5 @@ def flat_options(value: Any, key: str = "") -> dict[str, Any]:
         return {key: value}
     flat: dict[str, Any] = {}
     for name, inner in value.items():
-        flat |= flat_options(inner, f"{key}.{name}" if key else str(name))
+        flat |= flatten_options(inner, f"{key}.{name}" if key else str(name))
     return flat

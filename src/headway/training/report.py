@@ -24,7 +24,7 @@ _LARGE = 1e5
 _AT_THE_END = ("average", "ema")  # kinds of records that are rewritten each time a run ends
 
 
-def shown_number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number: 12.34, or 1.6e6 for a large number."""
     if not abs(value) >= _LARGE:
         return f"{value:.2f}"
@@ -35,25 +35,25 @@ def shown_number(value: float) -> str:
 class Listener:
     """Base class of callbacks that receive the progress of a run. By default, the methods do nothing."""
 
-    def say(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         """Called with a line of text to show to the user."""
 
-    def progress(self, activity: str, num_done: int) -> None:
+    def on_activity_progress(self, activity: str, num_done: int) -> None:
         """Called when ``num_done`` items of ``activity``, such as "examples tokenized", are done."""
 
-    def started(self, step: int, total_steps: int) -> None:
+    def on_started(self, step: int, total_steps: int) -> None:
         """Called when the data are prepared and training starts or resumes after ``step`` of ``total_steps``."""
 
-    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+    def on_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Called when ``step`` of ``total_steps`` steps are done. ``record`` contains the latest training metrics."""
 
-    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Called once with an early estimate of the remaining time if the first report is far away."""
 
-    def validation(self, step: int, record: Mapping[str, float | str]) -> None:
+    def on_validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Called with the development scores after a validation."""
 
-    def saved(self, step: int) -> None:
+    def on_saved(self, step: int) -> None:
         """Called when the training state after ``step`` has been copied and is being written to a checkpoint."""
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import torch
 
-from headway.contention import OtherProcesses, exceeds_processors, num_cores, seconds_waited, waiting_advice
+from headway.contention import OtherProcessLoad, exceeds_processors, num_cores, processor_wait_s, waiting_advice
 
 _INTERVAL_S = 10.0
 _MIN_SHARE_WAITED = 0.2
 
 
-class SlowdownNotice:
+class SlowdownMonitor:
     """Reports once if training threads often wait for processors that other processes use.
 
     Time spent waiting for other threads or for data is not counted, and nothing is reported on an otherwise idle
@@ -29,15 +29,15 @@ class SlowdownNotice:
     def __init__(self, say: Callable[[str], None], processes: int = 1) -> None:
         self._say, self._processes = say, processes
         self._is_done = False
-        self._start, self._waited, self._others = time.monotonic(), seconds_waited(), OtherProcesses()
+        self._start, self._waited, self._others = time.monotonic(), processor_wait_s(), OtherProcessLoad()
 
     def check(self) -> None:
         """Report a slowdown if one is detected. Call this after every step; it measures only every ten seconds."""
         elapsed = time.monotonic() - self._start
         if self._is_done or elapsed < _INTERVAL_S:
             return
-        threads, others, before = torch.get_num_threads(), self._others.processors(), self._waited
-        self._start, self._waited = time.monotonic(), seconds_waited()
+        threads, others, before = torch.get_num_threads(), self._others.measure(), self._waited
+        self._start, self._waited = time.monotonic(), processor_wait_s()
         share = min(1.0, (self._waited - before) / elapsed)
         if share < _MIN_SHARE_WAITED or not exceeds_processors(threads, others):
             return

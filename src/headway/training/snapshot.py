@@ -97,8 +97,8 @@ class Snapshot:
             name chosen by the objective.
         score: Validation score of these weights, if they were validated; higher is better.
         dev_loss: Development loss of these weights, which breaks ties between equal scores.
-        regular: False if the snapshot was taken because training was interrupted. An uninterrupted run would not have
-            this checkpoint.
+        is_regular: False if the snapshot was taken because training was interrupted. An uninterrupted run would not
+            have this checkpoint.
         counts_as_newest: False if the snapshot was taken only for its score. Such a checkpoint is not one of the newest
             checkpoints, which are kept and averaged.
     """
@@ -107,7 +107,7 @@ class Snapshot:
     tensors: dict[str, Tensor]
     score: float | None = None
     dev_loss: float | None = None
-    regular: bool = True
+    is_regular: bool = True
     counts_as_newest: bool = True
 
     def tensors_of_kind(self, kind: str) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ def write_header(folder: Path, snapshot: Snapshot) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     state: dict[str, Any] = {
         "format": FORMAT_VERSION,
-        "regular": snapshot.regular,
+        "regular": snapshot.is_regular,
         "counted": snapshot.counts_as_newest,
         "score": snapshot.score,
         "dev_loss": snapshot.dev_loss,
@@ -196,7 +196,7 @@ def read_snapshot(path: Path) -> Snapshot:
             tensors=prefixed_tensors(**{kind: read_weights(path / file) for kind, file in present.items()}),
             score=header.get("score"),
             dev_loss=header.get("dev_loss"),
-            regular=header.get("regular", True),
+            is_regular=header.get("regular", True),
             counts_as_newest=header.get("counted", True),
         )
 

@@ -19,7 +19,7 @@ from headway.training.recipe import Recipe
 from headway.training.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 from headway.training.stream import StepBatches
 from headway.training.task import Objective
-from headway.training.validation import Selection
+from headway.training.validation import SelectionKey
 from headway.weights import named_weights
 
 
@@ -38,7 +38,7 @@ class TrainingState:
         self.ema = None if recipe.training.ema is None else MovingAverage(self.model, recipe.training.ema)
         self._objective = objective
         self.progress = Progress()
-        self.selection: Selection | None = None  # validation scores of the current weights
+        self.selection: SelectionKey | None = None  # validation scores of the current weights
         self._world, self._checkpoints = world, checkpoints
         self._restore(run)
         self.saved_step = self.progress.step
@@ -51,9 +51,9 @@ class TrainingState:
 
     def _restore(self, run: Path) -> None:
         """Load the newest checkpoint, if any."""
-        newest = self._world.main_first(self._checkpoints.load_newest)
+        newest = self._world.run_on_main_first(self._checkpoints.load_newest)
         path, snapshot = newest or (None, None)
-        if self._world.any(self._world.on_main(lambda: path) != path):
+        if self._world.any(self._world.run_on_main(lambda: path) != path):
             raise CheckpointError(
                 f"{run}: ranks disagree on which checkpoint to resume from; put the run folder on a file system "
                 "shared by all ranks"
@@ -87,7 +87,7 @@ class TrainingState:
         self._sources += batches.num_source_tokens
         self.selection = None
 
-    def skipped_in_a_row(self) -> int:
+    def num_consecutive_skips(self) -> int:
         """Return the current number of consecutive skipped steps. This makes the host wait for the device."""
         return int(self._sums[3])
 
@@ -106,7 +106,7 @@ class TrainingState:
         self._start_window()
         return record
 
-    def save(self, *, regular: bool, counts_as_newest: bool = True) -> None:
+    def save(self, *, is_regular: bool, counts_as_newest: bool = True) -> None:
         """Save a checkpoint. See :class:`headway.training.snapshot.Snapshot` for the arguments."""
         self._update_progress()
         self.saved_step = self.step
@@ -117,7 +117,7 @@ class TrainingState:
             tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema, carried=carried)
             score, negative_loss = self.selection or (None, None)
             dev_loss = None if negative_loss is None or math.isinf(negative_loss) else -negative_loss
-            self._checkpoints.save(Snapshot(self.progress, tensors, score, dev_loss, regular, counts_as_newest))
+            self._checkpoints.save(Snapshot(self.progress, tensors, score, dev_loss, is_regular, counts_as_newest))
 
     def _update_progress(self) -> None:
         progress, (_, targets, skipped, in_a_row) = self.progress, self._sums.tolist()

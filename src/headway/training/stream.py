@@ -79,7 +79,7 @@ class StepBatches:
         num_target_tokens: Number of real target tokens in the whole step, over all processes.
         next_epoch: Epoch of the next step, counted from 0.
         next_batch: Position of the first batch of the next step in its epoch (:class:`EpochPlan`).
-        is_counted: Whether the numbers of tokens refer to the whole step. Otherwise they refer only to
+        has_global_counts: Whether the numbers of tokens refer to the whole step. Otherwise they refer only to
             ``micro_batches``, because the number of targets in a batch is unknown until it is read.
     """
 
@@ -88,14 +88,14 @@ class StepBatches:
     num_target_tokens: int
     next_epoch: int
     next_batch: int
-    is_counted: bool = True
+    has_global_counts: bool = True
 
-    def with_counts(self, sum_over_processes: Callable[[list[int]], list[int]]) -> StepBatches:
+    def with_global_counts(self, sum_over_processes: Callable[[list[int]], list[int]]) -> StepBatches:
         """Return the same batches with the numbers of tokens in the whole step."""
-        if self.is_counted:
+        if self.has_global_counts:
             return self
         sources, targets = sum_over_processes([self.num_source_tokens, self.num_target_tokens])
-        return replace(self, num_source_tokens=sources, num_target_tokens=targets, is_counted=True)
+        return replace(self, num_source_tokens=sources, num_target_tokens=targets, has_global_counts=True)
 
 
 class BatchStream:
@@ -131,7 +131,7 @@ class BatchStream:
         """Return the batches of the next step."""
         if self._device.index:  # the current device of a new thread is GPU 0
             torch.cuda.set_device(self._device)
-        micro_batches, is_counted = {}, True
+        micro_batches, has_global_counts = {}, True
         counts = np.zeros(2, np.int64)
         for index in range(self._recipe.training.accumulate):
             # An epoch may be empty if small corpora have small weights.
@@ -140,7 +140,7 @@ class BatchStream:
                 self.epoch_plan = self._plan_epoch()
             pool, number, position = location
             self._batch = position + 1
-            is_counted &= pool.is_exact
+            has_global_counts &= pool.is_exact
             if pool.is_exact:
                 counts += pool.num_tokens[number]
             if index % self._world_size == self._rank:
@@ -149,7 +149,7 @@ class BatchStream:
                     counts += [np.count_nonzero(side != PAD) for side in (batch.source, batch.target)]
                 micro_batches[index] = to_device(batch, self._device)
         sources, targets = counts.tolist()
-        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch, is_counted)
+        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch, has_global_counts)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data

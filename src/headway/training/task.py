@@ -52,16 +52,16 @@ class Tokenizers:
 class RunData:
     """Token stores and tokenizers of a run. Tasks define subclasses with additional data.
 
-    ``dev_bytes`` is the number of bytes in the development text over which the loss is summed; None means that bits per
-    byte are not reported. ``dev_unknown`` is the number of unknown tokens in this text, which is recorded in
+    ``num_dev_bytes`` is the number of bytes in the development text over which the loss is summed; None means that bits
+    per byte are not reported. ``num_dev_unknown`` is the number of unknown tokens in this text, which is recorded in
     metrics.jsonl.
     """
 
     train: TokenDataset
     dev: TokenDataset | None
     tokenizers: Tokenizers
-    dev_bytes: int | None = field(default=None, kw_only=True)
-    dev_unknown: int = field(default=0, kw_only=True)
+    num_dev_bytes: int | None = field(default=None, kw_only=True)
+    num_dev_unknown: int = field(default=0, kw_only=True)
 
 
 class Objective(nn.Module):

@@ -45,10 +45,10 @@ def dev_scores(
     record: Scores = {name: value / max(targets, 1) for name, value in sums.items()}
     if objective.is_per_token:
         record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
-    if prepared.dev_bytes is not None:
-        record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.dev_bytes
-    if prepared.dev_unknown:
-        record["unknown_tokens"] = prepared.dev_unknown
+    if prepared.num_dev_bytes is not None:
+        record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.num_dev_bytes
+    if prepared.num_dev_unknown:
+        record["unknown_tokens"] = prepared.num_dev_unknown
     for score in task.dev_scores(task.build_bundle(model, recipe, prepared), recipe):
         record |= {score.name: score.value, f"{score.name} signature": score.signature}
     return record
@@ -69,16 +69,16 @@ def target_entropy(train: TokenDataset, plan: EpochPlan) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-class Selection(NamedTuple):
+class SelectionKey(NamedTuple):
     """A sort key for models: the greatest key belongs to the best model. The loss breaks ties between equal scores."""
 
     score: float
     negative_loss: float
 
 
-def selection(metric: str, record: Mapping[str, float | str]) -> Selection:
+def selection_key(metric: str, record: Mapping[str, float | str]) -> SelectionKey:
     """Return the sort key of a model with the scores in ``record``."""
-    return Selection(selection_score(metric, record), selection_score("loss", record))
+    return SelectionKey(selection_score(metric, record), selection_score("loss", record))
 
 
 def selection_score(metric: str, record: Mapping[str, float | str]) -> float:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 
 from headway.errors import HeadwayError
-from headway.text.languages import base_language, normalized
+from headway.text.languages import base_language
 
 if TYPE_CHECKING:
     from headway.predict import ScoredTarget, Translator

@@ -52,7 +52,7 @@ from headway.predict.phrases import banned_ids, check_phrases, phrases_to_includ
 from headway.predict.presentation import PresentedModel
 from headway.predict.results import Source, TokenAlternative
 from headway.predict.shared_weights import Once, with_own_model
-from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
+from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, check_no_surrogates
 
 Prompt = str | tuple[int, ...]
 """A text, or its token ids without the tokens that the tokenizer puts before every prompt."""
@@ -103,7 +103,7 @@ class LanguageModel(PresentedModel):
         self._int8_check, self._check_lock = int8_check, Lock()
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
-        self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
+        self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), extra_eos_ids=bundle.extra_eos_ids)
 
     def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches."""
@@ -434,7 +434,7 @@ class LanguageModel(PresentedModel):
 
     def _encode(self, text: Prompt, number: int) -> list[int]:
         if isinstance(text, str):
-            refuse_surrogates(text, number)
+            check_no_surrogates(text, number)
             return self._tokenizer.encode(self.bundle.normalized(text))
         size = self._tokenizer.vocab_size
         if unknown := [index for index in text if not 0 <= index < size]:

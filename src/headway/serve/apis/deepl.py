@@ -37,7 +37,7 @@ from headway.serve.apis.request_fields import read_fields
 from headway.serve.errors import BadRequestError, UnknownDictionaryError, UnknownLanguageError
 from headway.serve.languages import english_name
 from headway.serve.service import Service
-from headway.text.languages import base_language, normalized
+from headway.text.languages import base_language
 
 _UNLIMITED = 1_000_000_000_000  # the character limit to report for accounts without a limit
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
