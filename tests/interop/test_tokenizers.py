@@ -364,7 +364,7 @@ def test_wrong_arguments_are_named(kind: str) -> None:
         tokenizer.display([-1])
     with pytest.raises(DataError, match=r"text 2, character 1: lone surrogate"):
         tokenizer.encode_batch(["a", "\ud800"])
-    with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; this vocabulary has none"):
+    with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; this vocabulary has no tags"):
         tokenizer.tag_id("<2en>")
     assert tokenizer.merge_steps("der Hund") == []
 

@@ -145,5 +145,5 @@ def test_what_draws_blocks_at_random_is_refused(folder: Path) -> None:
 
 def test_several_processes_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.training.loop.join_world", lambda _: nullcontext(TwoProcesses()))
-    with pytest.raises(ConfigError, match="2 processes cannot share a text whose state is carried"):
+    with pytest.raises(ConfigError, match="2 processes cannot train a model whose state is carried"):
         train(recipe(folder), folder / "two")

@@ -320,7 +320,7 @@ def test_tags_have_ids_between_the_specials_and_the_vocabulary() -> None:
 
 def test_tag_errors(bpe: Tokenizer) -> None:
     config = TokenizerConfig(vocab_size=300)
-    with pytest.raises(ConfigError, match="unknown tag '<2en>'; this vocabulary has none"):
+    with pytest.raises(ConfigError, match="unknown tag '<2en>'; this vocabulary has no tags"):
         bpe.tag_id("<2en>")
     with pytest.raises(ConfigError, match=r"unknown tag '<2em>'; did you mean '<2en>'\?"):
         Tokenizer.train(SENNRICH, config, tags=("<2en>",)).tag_id("<2em>")

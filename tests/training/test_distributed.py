@@ -259,7 +259,7 @@ class TestLossesEqualThoseOfOneProcess:
     ) -> None:
         chosen = recipe(corpus)
         assert [each.step for each in pair(train_interrupted, chosen, tmp_path, 2, 1)] == [2, 2]
-        with pytest.warns(UserWarning, match=r"processes was 2, is 1\): the resumed run is as good as before"):
+        with pytest.warns(UserWarning, match=r"processes was 2, is 1\): the resumed run is just as good"):
             assert train_interrupted(chosen, tmp_path, 5, 0).step == 5
         assert [each.interrupted for each in pair(train, chosen, tmp_path)] == [False, False]
         assert_same_losses(tmp_path, alone)
@@ -386,7 +386,7 @@ class TestWorld:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         for name, value in {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "3"}.items():
             monkeypatch.setenv(name, value)
-        expected = r"LOCAL_RANK = 2: each process needs a GPU, but there are 2 here; lower --nproc-per-node"
+        expected = r"LOCAL_RANK = 2: each process needs a GPU, but this machine has 2; lower --nproc-per-node"
         with pytest.raises(ConfigError, match=expected), join_world("cuda"):
             pass
 

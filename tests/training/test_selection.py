@@ -254,7 +254,7 @@ def test_bad_lines_are_skipped_on_both_sides_and_counted(one_word: Path, tmp_pat
 def test_a_missing_tokenizer_of_a_begun_run_is_named(one_word: Path, tmp_path: Path) -> None:
     train_in(tmp_path / "run", recipe(one_word))
     shutil.rmtree(tmp_path / "run" / "tokenizer")
-    with pytest.raises(CheckpointError, match="tokenizer: missing, but training has begun with it"):
+    with pytest.raises(CheckpointError, match="tokenizer: missing, although training has already started with it"):
         train_in(tmp_path / "run", recipe(one_word, {"training": {"steps": 2}}))
 
 

@@ -74,8 +74,8 @@ def test_processes_of_the_same_run_are_not_other_programs(
         machine.pass_time(12.0, waited=6.0, others=1.9)
         notice.check()
     assert machine.messages == [
-        f"the {processes} processes of this run have 4 threads for 2 processors, which slows training down: a thread "
-        f"waits for a processor 50% of the time; {advice}"
+        f"the {processes} processes of this run have 4 threads for 2 processors, which slows training down: threads "
+        f"wait for a processor 50% of the time; {advice}"
         for _ in range(advice is not None)
     ]
 

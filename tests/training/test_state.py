@@ -177,7 +177,9 @@ def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder:
 
 def test_a_newer_format_is_not_reported_as_damage(folder: Path) -> None:
     rewrite_state(folder / "step-2", lambda content: content.update(format=2, checksums="elsewhere"))
-    message = r"step-2: written by a newer Headway \(format 2, this one reads up to 1\); update Headway"
+    message = (
+        r"step-2: written by a newer version of Headway \(format 2; this version supports up to 1\); update Headway"
+    )
     with pytest.raises(CheckpointError, match=message):
         Trainee(99).restore(folder)
 
