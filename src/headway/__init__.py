@@ -73,7 +73,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that needs PyTorch when it is first used (PEP 562)."""
+    """Import names that need PyTorch only when they are first used (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"headway.{_MODULES.get(name, 'predict')}"), name)

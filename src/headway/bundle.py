@@ -425,7 +425,7 @@ class LanguageModelBundle(_OneSidedBundle):
     generation: GenerationOptions = DEFAULT_GENERATION
 
     def normalized(self, text: str) -> str:
-        """Return a text as the model reads it: with its characters in normal form, or unchanged."""
+        """Return the model's input for a text: with normalized characters, or unchanged."""
         return normalize_characters(text) if self.normalize else text
 
     @property
@@ -475,7 +475,7 @@ class MaskedLanguageModelBundle(_OneSidedBundle):
     normalize: bool = False
 
     def normalized(self, text: str) -> str:
-        """Return a text as the model reads it: with its characters in normal form, or unchanged."""
+        """Return the model's input for a text: with normalized characters, or unchanged."""
         return normalize_characters(text) if self.normalize else text
 
     def describe(self) -> dict[str, Any]:
@@ -539,7 +539,7 @@ def read_config(folder: str | Path) -> BundleConfig:
         if "quantization" in content:
             quantization = Quantization.parse_saved(content["quantization"], "quantization")
             if model.kind not in _QUANTIZED_KINDS:
-                raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
+                raise ValueError(f"quantization: a {model.kind} model cannot be stored in 8-bit integers")
         defaults = DefaultOptions.parse_saved(content)
     names = source, target
     return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, defaults)
@@ -670,7 +670,7 @@ def build_without_initialization(config: ArchitectureConfig, source_size: int, t
 
 
 def _expected_shapes(config: BundleConfig, model: Model, stored: dict[str, Shape]) -> dict[str, Shape]:
-    """Return the shapes that the weights file must contain, given the shapes that it does contain (``stored``)."""
+    """Return the expected shapes of the weights file. With quantization, they depend on the ``stored`` shapes."""
     weights = named_weights(model)
     if config.quantization is None:
         return shapes_of(weights)
@@ -686,7 +686,7 @@ def _in_integers(model: Model, quantization: Quantization) -> dict[str, Tensor]:
         ConfigError: The model or the machine does not support integer weights.
     """
     if model.config.kind not in _QUANTIZED_KINDS:
-        raise ConfigError(f"quantization int8: a {model.config.kind} model has no form in 8-bit integers")
+        raise ConfigError(f"quantization int8: a {model.config.kind} model cannot be stored in 8-bit integers")
     from headway.engine import search_precision
     from headway.engine.int8_weights import tensors_to_store
 

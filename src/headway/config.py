@@ -232,7 +232,7 @@ class Config(BaseModel):
     def with_inert_values_of(self: ConfigT, saved: ConfigT) -> ConfigT:
         """Return this config, but with the inert values of ``saved`` for options that were not set.
 
-        The result continues what began with ``saved`` even if an option is younger and its default is not inert.
+        A run started with ``saved`` can thus be resumed even if an option was added later and its default is not inert.
         """
         inert = self.inert_values()
 

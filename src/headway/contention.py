@@ -38,7 +38,7 @@ def num_cores() -> int:
 class OtherProcessLoad:
     """Measures how many processors other processes use, on average since the last call of :meth:`measure`.
 
-    In a virtual machine this includes the time that the host gives to other machines.
+    In a virtual machine, this includes the time that the host gives to other machines.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
 
-_CHUNK_PAIRS = 2048  # takes a few seconds to translate; has enough sentences of similar length to fill batches
+_CHUNK_PAIRS = 2048  # translated in a few seconds, with enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 
 
@@ -65,7 +65,7 @@ def distill(
 ) -> Recipe:
     """Translate the sources of all training corpora into ``run``/distilled, and return the student's recipe.
 
-    The student's recipe is ``recipe`` with the distilled corpora in place of its own, or in addition to them if
+    The student's recipe is ``recipe`` with its corpora replaced by the distilled ones, or with both if
     ``keep_original`` is set. Corpus weights and other options are unchanged. Translations from earlier calls are
     reused.
 

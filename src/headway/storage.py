@@ -250,7 +250,7 @@ def _staging_folder(path: Path) -> Iterator[Path]:
         yield staging
     finally:
         _remove(staging, lock)
-        _remove_tree(staging)  # remove the lock file, too, because some systems cannot remove locked files
+        _remove_tree(staging)  # remove the rest, because some systems cannot remove locked files
 
 
 def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
@@ -336,7 +336,7 @@ def _remove_tree(folder: Path) -> None:
     if folder.exists() and not folder.is_symlink():
         with suppress(OSError):
             folder.chmod(stat.S_IRWXU)
-        for parent, names, _ in os.walk(folder):  # os.walk reads a folder after its mode has been changed
+        for parent, names, _ in os.walk(folder):  # os.walk lists a folder after its mode has been changed
             for child in (Path(parent, name) for name in names):
                 if not child.is_symlink():
                     with suppress(OSError):
@@ -384,7 +384,7 @@ def _remove_if_abandoned(staging: Path, path: Path | None = None) -> None:
 def _renamed(staging: Path) -> Path:
     """Return the new name of a staging folder. A writer that has just created it can then not lock it any more.
 
-    Otherwise the writer might create the lock file again while the folder is being removed, and lose what it writes.
+    Otherwise the writer might create the lock file again while the folder is being removed, and lose its data.
     """
     prefix, _, _ = staging.name.rpartition("-")
     renamed = staging.with_name(f"{prefix}-{secrets.token_hex(4)}.part")

@@ -104,7 +104,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> 
     expected = named_weights(model)
     check_weights(shapes_of(expected), shapes_of(weights), origin)
     placed = {name: weights[name].to(tensor.device) for name, tensor in expected.items()}
-    model.load_state_dict(placed, strict=False)  # the other names of tied weights are missing
+    model.load_state_dict(placed, strict=False)  # not strict, because only one name of each tied weight is present
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Shape]:

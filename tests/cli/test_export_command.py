@@ -105,6 +105,6 @@ def test_options_that_do_not_fit_together_are_refused(
 @pytest.mark.parametrize("name", ["classifier", "masked"])
 def test_other_models_have_no_smaller_form(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     ended = run("export", folders[name], "--to", "headway", "--quantization", "int8", "-o", tmp_path / "x")
-    assert_refused(ended, "has no form in 8-bit integers")
+    assert_refused(ended, "cannot be stored in 8-bit integers")
     ended = run("export", folders[name], "--to", "headway", "--keep-languages", "de", "-o", tmp_path / "x")
     assert_refused(ended, "its vocabulary cannot be cut")

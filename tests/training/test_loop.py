@@ -390,7 +390,7 @@ class TestAverage:
     def test_needs_a_model_folder(self, corpus: Path, tmp_path: Path) -> None:
         with at_step(1, interrupt):
             train(recipe(corpus), tmp_path)
-        with pytest.raises(CheckpointError, match="no model folder beside the checkpoints yet"):
+        with pytest.raises(CheckpointError, match="no model folder next to the checkpoints yet"):
             average_checkpoints(tmp_path, 5, tmp_path / "mean")
 
 

@@ -197,7 +197,7 @@ class TokenDataset:
         max_batch_examples: int | None = None,
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
-        """Return the batches of an epoch. The same arguments give the same batches on every machine.
+        """Return the batches of an epoch. Equal arguments give equal batches on every machine.
 
         For ``order_version``, see :mod:`headway.data.draws`.
         """

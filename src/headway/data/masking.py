@@ -85,7 +85,7 @@ class Masking:
         """Return the masked tokens, and a mask of the positions to predict (at least one if there is text)."""
         config, is_text = self._config, self._is_text[tokens]
         begins = is_text if config.unit == "tokens" else is_text & ~self._continues_word(tokens)
-        # index of the unit at each position, or -1 if there is none
+        # index of the unit at each position, or -1 without a unit
         unit_of = np.where(is_text, np.cumsum(begins) - 1, -1)
         sizes = np.bincount(unit_of[is_text])
         budget = max(round(config.fraction * int(sizes.sum())), 1)

@@ -19,7 +19,7 @@ from headway.notebook_html import join_fragments, table
 
 DEFAULT_SEED = 12345  # sacreBLEU's default
 MIN_SAMPLES = 40  # with fewer samples, no sample is outside the middle 95 %
-MIN_EXAMPLES = 10  # with fewer examples, intervals are far too narrow (one example gives an interval of width 0)
+MIN_EXAMPLES = 10  # with fewer examples, intervals are far too narrow (with one example, the width is 0)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
     template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)
     if template is None:
         raise CheckpointError(
-            f"{run}: no model folder beside the checkpoints yet; let training reach its first validation"
+            f"{run}: no model folder next to the checkpoints yet; continue training until its first validation"
         )
     require_float_weights(template, "an average")
     bundle = load_bundle(template)

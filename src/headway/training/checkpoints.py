@@ -43,11 +43,11 @@ _NICENESS = 10
 class Checkpoints:
     """The ``checkpoints`` folder of a run. As a context manager, it waits on exit until all checkpoints are written.
 
-    The ``keep`` newest checkpoints that are regular and have ``counts_as_newest`` set (see
-    :class:`~headway.training.snapshot.Snapshot`) are kept, and in addition the ``keep_best`` checkpoints with the
-    highest scores. If scores are equal, the checkpoint with the lower development loss is kept; if the losses are also
-    equal, the earlier checkpoint. An irregular checkpoint, which is saved when training is interrupted, is removed by
-    the next save.
+    It keeps the ``keep`` newest checkpoints that are regular and have ``counts_as_newest`` set (see
+    :class:`~headway.training.snapshot.Snapshot`), and in addition the ``keep_best`` checkpoints with the highest
+    scores. If scores are equal, the checkpoint with the lower development loss is kept; if the losses are also equal,
+    the earlier checkpoint. An irregular checkpoint, which is saved when training is interrupted, is removed by the next
+    save.
 
     If writing fails, the :class:`OutputError` is raised by the next call or on exit. Earlier checkpoints are unchanged.
     """

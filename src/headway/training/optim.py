@@ -227,7 +227,7 @@ def _orthogonal_parts(blocks: Sequence[nn.Module], splits_attention: bool) -> di
     parts: dict[nn.Parameter, tuple[int, ...]] = {weight: heights.get(weight, (len(weight),)) for weight in matrices}
     if parts:
         return parts
-    raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
+    raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has no blocks; use 'adam'")
 
 
 @torch.no_grad()

@@ -403,7 +403,7 @@ class DataPreparation:
         if missing := set(self._tags()) - set(source.tags):
             raise ConfigError(
                 f"training.start_from = {start}: its vocabulary has no tag {min(missing)} (it has "
-                f"{', '.join(source.tags) or 'none'}), and none can be added; use other values of target_language, "
+                f"{', '.join(source.tags) or 'none'}), and no tags can be added; use other values of target_language, "
                 "remove it, or train from scratch"
             )
         languages = [tag for tag in source.tags if tag != MASK]

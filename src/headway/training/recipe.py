@@ -202,7 +202,7 @@ class CheckpointConfig(Config):
 
 
 class Recipe(Config):
-    """The complete specification of a training run."""
+    """The complete configuration of a training run."""
 
     capability: ClassVar[Capability] = "translates"  # what the task's models can do with a text
     default_model: ClassVar[str] = "transformer"

@@ -112,7 +112,7 @@ class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
         kind: The task's name: the value of ``task.kind`` in recipes and model folders.
         recipe_type: The recipe class, which adds the task's defaults and checks. Its ``capability`` determines which
             architectures, commands and service endpoints are suitable.
-        bundle_type: The class that reads and writes model folders.
+        bundle_type: The bundle class, which reads and writes model folders.
         command: The ``headway`` command that uses a trained model.
         throughput_unit: Unit of throughput in progress reports.
     """
