@@ -232,7 +232,8 @@ def _followed(path: Path) -> Path:
 _NEW, _OLD, _LOCK, _DEFAULT_MODE = "new", "old", "lock", "mode"
 _STAGING_NAME = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}-[0-9a-f]{8}\.part", re.DOTALL)
 _MAX_NAME_BYTES = 100  # longer names are hashed, so that staging names fit: some file systems allow 143 bytes
-_ABANDONED_AFTER_S = 7 * 24 * 3600  # time without a change, if no lock shows whether the writer is alive
+# time without changes, for folders whose locks do not show whether the writer is alive
+_ABANDONED_AFTER_S = 7 * 24 * 3600
 _MAX_ATTEMPTS = 100
 _NO_LINK = vars(os).get("O_NOFOLLOW", 0)  # Windows does not have it
 

@@ -10,7 +10,7 @@ By default, 80 % of the chosen tokens are replaced by MASK, 10 % are replaced by
 With ``spans``, all tokens of a span are treated alike. Only the chosen tokens are predicted.
 
 The masking of a block is a pure function of the seed, the epoch and the block's position in the text
-(:mod:`headway.data.draws`). Each epoch masks different tokens. In the development set, always the same tokens are
+(:mod:`headway.data.draws`). Each epoch masks different tokens. In the development set, the same tokens are always
 masked, regardless of the seed.
 """
 

@@ -192,7 +192,7 @@ def compare_translations(
     """Compare translations of two or more systems, with paired bootstrap and approximate randomization.
 
     Args:
-        systems: The translations of each system, by the system's name. The first system is the baseline.
+        systems: The translations of each system, by system name. The first system is the baseline.
         references: One reference for each sentence.
         metrics: Names from :data:`~headway.evaluation.METRICS`.
         tokenization: The tokenization of BLEU and TER; see :func:`~headway.evaluation.tokenization_for`.
@@ -238,7 +238,7 @@ def compare_labels(
     """Compare the accuracy of two or more classifiers, with paired bootstrap and McNemar's test.
 
     Args:
-        systems: The predicted labels of each system, by the system's name. The first system is the baseline.
+        systems: The predicted labels of each system, by system name. The first system is the baseline.
         truth: The true label of each text.
         samples: Number of bootstrap samples.
         seed: Random seed of the bootstrap.
