@@ -137,7 +137,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 def test_waiting_follows_the_other_processes(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     use = 0.0
-    monkeypatch.setattr(OtherProcessLoad, "processors", lambda _: use)
+    monkeypatch.setattr(OtherProcessLoad, "measure", lambda _: use)
     with adapt_openmp_waiting(), adapt_openmp_waiting():
         time.sleep(0.03)
         assert recorder.history == []
@@ -153,7 +153,7 @@ def test_waiting_follows_the_other_processes(recorder: _Recorder, monkeypatch: p
 def test_one_thread_and_more_threads_than_processors_need_no_others(
     recorder: _Recorder, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr(OtherProcessLoad, "processors", lambda _: 4.0)
+    monkeypatch.setattr(OtherProcessLoad, "measure", lambda _: 4.0)
     monkeypatch.setattr(contention, "_torch_threads", lambda: threads)
     with adapt_openmp_waiting():
         time.sleep(0.03)

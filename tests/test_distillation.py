@@ -354,7 +354,7 @@ class TestRefusals:
 
     def test_a_language_that_the_teacher_was_not_trained_for(self, data: Path, tmp_path: Path) -> None:
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>", "<2fr>"])
-        with pytest.raises(ConfigError, match=r"one must be chosen: got 'es'; give one of en, fr"):
+        with pytest.raises(ConfigError, match=r"one must be selected: got 'es'; choose one of en, fr"):
             distill(teacher, tagged(data, "es"), tmp_path / "run")
 
     def test_a_beam_of_zero(self, data: Path, teacher: Path, tmp_path: Path) -> None:

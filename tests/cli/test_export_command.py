@@ -56,10 +56,12 @@ def test_training_and_another_export_need_floating_point(
     recipe = tmp_path / "recipe.toml"
     training = f"[training]\nstart_from = '{integers}'\nsteps = 1\n"
     recipe.write_text(f"[data]\ntrain = [{{ files = ['pairs.tsv'] }}]\n{training}", encoding="utf-8")
-    expected = "its weights are 8-bit integers .* and training.start_from needs floating point; use the model that"
+    expected = (
+        "its weights are 8-bit integers .* but training.start_from needs floating-point weights; use the model that"
+    )
     assert_refused(run("train", recipe, "--run", tmp_path / "run"), expected)
     again = run("export", integers, "--to", "headway", "--quantization", "int8", "-o", tmp_path / "again")
-    assert_refused(again, "an export needs floating point")
+    assert_refused(again, "an export needs floating-point weights")
 
 
 def test_a_smaller_vocabulary_translates(folders: dict[str, Path], tmp_path: Path) -> None:

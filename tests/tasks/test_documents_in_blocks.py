@@ -223,5 +223,5 @@ def test_a_recurrent_teacher_is_refused(folder: Path) -> None:
     sections["model"] = {"kind": "recurrent_lm", "d_model": 16, "max_length": CONTEXT}
     train(parse_recipe(sections, "test"), folder / "recurrent")
     chosen = recipe(folder, training={"teacher": str(folder / "recurrent" / "best")})
-    with pytest.raises(ConfigError, match="a recurrent_lm model cannot keep the documents of a block apart"):
+    with pytest.raises(ConfigError, match="a recurrent_lm model cannot separate the documents of a block"):
         train(chosen, folder / "refused")

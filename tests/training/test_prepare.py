@@ -219,7 +219,7 @@ class TestShards:
         monkeypatch.setattr("headway.data.store_builder.num_cores", lambda: 1)
         heard = Heard()
         assert prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(2, 2)) is None
-        assert heard.messages[-1] == "train.de + train.en: some parts are left to other shards"
+        assert heard.messages[-1] == "train.de + train.en: some parts are built by other shards"
         prepared = prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(1, 2))
         assert prepared is not None
         assert len(prepared.train) == 20
@@ -385,7 +385,7 @@ class TestTags:
         model = load_translator(tmp_path / "model", device="cpu")
         assert model.target_languages == ()
         with pytest.raises(
-            ConfigError, match=r"target language 'en': this model has one target language, .*leave it out"
+            ConfigError, match=r"target language 'en': this model has only one target language, .*omit it"
         ):
             model.translate("a", target_language="en")
 
@@ -394,8 +394,8 @@ class TestTags:
         [
             (["en", None], "en", "some corpora have a target_language and others do not; set it for all or for none"),
             (["en", "de"], None, "dev: target_language is not set, but the corpora in train have: de, en"),
-            (["en", "de"], "fr", "dev: target_language is fr, but the corpora of train have: de, en"),
-            ([None, None], "en", "dev: target_language is en, but the corpora of train have: none"),
+            (["en", "de"], "fr", "dev: target_language is fr, but the corpora in train have: de, en"),
+            ([None, None], "en", "dev: target_language is en, but the corpora in train have: none"),
             (["<2en>"], "en", "train.0.target_language = '<2en>'"),
         ],
     )
@@ -493,7 +493,7 @@ class TestStartFrom:
     @pytest.mark.parametrize(
         ("tags", "make", "message"),
         [
-            (["<2en>"], both_ways, r"its vocabulary has no tag <2de> \(it has <2en>\), and none can be added"),
+            (["<2en>"], both_ways, r"its vocabulary has no tag <2de> \(it has <2en>\), and no tags can be added"),
             ([], both_ways, r"its vocabulary has no tag <2de> \(it has none\)"),
             (
                 ["<2en>"],

@@ -183,7 +183,7 @@ class TestRefusal:
         changes = ("training.seed=7", "model.dropout=0.5", "training.log_every=9")
         message = self.refusal(load(tmp_path), load(tmp_path, MINIMAL, *changes))
         differs, may_change = message.split("A resumed run may change only: ")
-        assert "runs/x was trained with another recipe" in differs
+        assert "runs/x was trained with a different recipe" in differs
         assert "model.dropout was 0.1, is 0.5; training.seed was 1, is 7." in differs
         assert "log_every" not in differs
         assert "--fresh" in differs

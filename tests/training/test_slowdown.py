@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> _Machine:
     found = _Machine()
     monkeypatch.setattr(slowdown, "time", SimpleNamespace(monotonic=lambda: found.now))
     monkeypatch.setattr(slowdown, "processor_wait_s", lambda: found.waited)
-    monkeypatch.setattr(contention.OtherProcessLoad, "processors", lambda _: found.others)
+    monkeypatch.setattr(contention.OtherProcessLoad, "measure", lambda _: found.others)
     monkeypatch.setattr(slowdown, "waiting_advice", lambda: "")
     for module in (slowdown, contention):
         monkeypatch.setattr(module, "num_cores", lambda: 2)
@@ -49,8 +49,8 @@ def test_training_beside_a_busy_process_is_reported_once(machine: _Machine) -> N
         machine.pass_time(12.0, waited=6.0, others=1.0)
         notice.check()
     assert machine.messages == [
-        "other processes slow training down: they use 1.0 of 2 processors, and training (with 2 threads) waits for one "
-        "50% of the time; stop other programs, or train with OMP_NUM_THREADS=1"
+        "other processes slow training down: they use 1.0 of 2 processors, and training (with 2 threads) waits for a "
+        "processor 50% of the time; stop other programs, or train with OMP_NUM_THREADS=1"
     ]
 
 
@@ -59,7 +59,7 @@ def test_one_thread_cannot_become_fewer(machine: _Machine, monkeypatch: pytest.M
     notice = SlowdownMonitor(machine.messages.append)
     machine.pass_time(12.0, waited=8.0, others=1.7)
     notice.check()
-    assert machine.messages[0].endswith("(with 1 thread) waits for one 67% of the time; stop other programs")
+    assert machine.messages[0].endswith("(with 1 thread) waits for a processor 67% of the time; stop other programs")
 
 
 @pytest.mark.parametrize(

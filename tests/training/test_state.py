@@ -547,7 +547,7 @@ class TestAverage:
         path = folder / "step-1" / "model.safetensors"
         weights = load_file(path)
         save_file({name: tensor + 1 for name, tensor in weights.items()}, path)
-        with pytest.raises(CheckpointError, match=r"step-1 is damaged \(.*checksum\); remove that folder"):
+        with pytest.raises(CheckpointError, match=r"step-1 is damaged \(.*checksum\); remove this folder"):
             average_weights(checkpoint_folders(folder))
         shutil.rmtree(folder / "step-1")
         assert average_weights(checkpoint_folders(folder))

@@ -173,7 +173,7 @@ def _load_part(model: Model, start: Model, training_start: TrainingStart | None,
     ]
     if differing:
         raise ConfigError(
-            f"training.{key} = {str(folder)!r}: the recipe's [model] is different: {'; '.join(differing)}. Set these "
+            f"training.{key} = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Set these "
             "keys to the model's values"
         )
     load_weights(model, weights, folder)
