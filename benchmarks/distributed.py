@@ -47,7 +47,7 @@ from torch.multiprocessing.spawn import spawn
 
 from headway.data.batching import PaddedBatch
 from headway.engine.accelerate import accelerate, compile_blocks
-from headway.hardware import autocast, keep_freed_memory, prepare_gpu, processor_name
+from headway.hardware import autocast, disable_cudnn_attention, keep_freed_memory, processor_name
 from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
 from headway.tasks.translation import TranslationObjective
@@ -114,11 +114,11 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
         model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
         plain = TranslationObjective(model, 0.1)
         if world.device.type == "cuda":
-            prepare_gpu()
+            disable_cudnn_attention()
             compile_blocks(blocks_of(model))
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}
-        alone = world.on_main(lambda: quartiles_ms(single, steps, world))["alone"]
+        alone = world.run_on_main(lambda: quartiles_ms(single, steps, world))["alone"]
         shared = world.wrap(plain, find_unused=False)
         size = sum(parameter.numel() for parameter in model.parameters())
         buckets = torch.split(torch.zeros(size, device=world.device), BUCKET_BYTES // 4)

@@ -34,8 +34,8 @@ def waiting_as_in_commands() -> AbstractContextManager[None]:
     Only for rows with busy neighbors: in other rows, the process of the other commit would count as one in its turn.
     """
     with suppress(ImportError):
-        adapt_waiting: Any = importlib.import_module("headway.contention").adapt_waiting
-        return cast(AbstractContextManager[None], adapt_waiting())
+        adapt_openmp_waiting: Any = importlib.import_module("headway.contention").adapt_openmp_waiting
+        return cast(AbstractContextManager[None], adapt_openmp_waiting())
     return nullcontext()
 
 

@@ -45,7 +45,7 @@ from torch.nn import functional as F
 
 from headway.data.batching import PaddedBatch, plan_batches
 from headway.engine.accelerate import accelerate, compile_blocks
-from headway.hardware import autocast, choose_device, has_fast_bfloat16, prepare_gpu, processor_name
+from headway.hardware import autocast, choose_device, disable_cudnn_attention, has_fast_bfloat16, processor_name
 from headway.models.registry import blocks_of
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.tasks.translation import TranslationObjective
@@ -313,7 +313,7 @@ def main(
     """Measure all contestants and print a table for each model."""
     place = choose_device(device)
     if place.type == "cuda":
-        prepare_gpu()
+        disable_cudnn_attention()
     dtype = torch.bfloat16 if has_fast_bfloat16(place) else torch.float32
     compiles = {"both": (False, True), "on": (True,), "off": (False,)}[compile_]
     cubes = (2_048, 4_096, 8_192) if place.type == "cuda" else (256,)

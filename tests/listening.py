@@ -18,7 +18,7 @@ class Heard(Listener):
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def say(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         self.messages.append(message)
 
 

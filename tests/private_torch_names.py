@@ -123,12 +123,12 @@ def _operation(
     return {f"{name} {way}": Case(shown, predicate, model, take_away) for way, take_away in ways.items()}
 
 
-_ADAM: tuple[str, str, Model] = ("found_inf and grad_scale", "fused_step_works", "translation")
+_ADAM: tuple[str, str, Model] = ("found_inf and grad_scale", "fused_adam_step_works", "translation")
 _HOOKS: tuple[str, str, Model] = ("nn.Module._forward_hooks", "hooks_are_visible", "translation")
-_PARTS: tuple[str, str, Model] = ("nn.Module._modules", "parts_are_visible", "translation")
+_PARTS: tuple[str, str, Model] = ("nn.Module._modules", "module_members_are_visible", "translation")
 _LOADING: tuple[str, str, Model] = (
     "nn.Module._load_state_dict_pre_hooks",
-    "loading_hooks_are_visible",
+    "load_hooks_are_visible",
     "translation",
 )
 _INIT: tuple[str, str, Model] = ("torch.nn.init", "_initialization_is_skipped", "translation")
@@ -155,12 +155,12 @@ CASES: dict[str, Case] = {
     ),
     **_operation(torch.ops.aten, "sigmoid_backward", *_GATES, deletable=False),
     **_operation(torch.ops.aten, "tanh_backward", *_GATES, deletable=False),
-    **_operation(torch, "lstm", "torch.lstm", "run_cell_works", "lstm"),
-    **_operation(torch, "gru", "torch.gru", "run_cell_works", "gru"),
+    **_operation(torch, "lstm", "torch.lstm", "run_recurrent_layer_works", "lstm"),
+    **_operation(torch, "gru", "torch.gru", "run_recurrent_layer_works", "gru"),
     "hooks renamed": Case(*_HOOKS, _hide_from_headway("_FORWARD_HOOKS", {"_renamed": "register_forward_hook"})),
     "hooks elsewhere": Case(*_HOOKS, _replace(nn.Module, "register_forward_hook", lambda _: lambda *_: None)),
     "parts renamed": Case(*_PARTS, _hide_from_headway("parts", _raises)),
-    "loading hooks renamed": Case(*_LOADING, _hide_from_headway("bind_loading_hooks", _raises)),
+    "loading hooks renamed": Case(*_LOADING, _hide_from_headway("rebind_load_hooks", _raises)),
     "init unseen by modes": Case(*_INIT, _replace(nn.init, "normal_", _draw_unseen)),
 }
 

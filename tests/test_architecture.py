@@ -268,7 +268,9 @@ _CALLED_AS_IN_PYTHON = {
     },
     "export.py": {"headway.bundle.load_bundle"},
     "import_.py": {"headway.diagrams.model_card.add_drawing", "headway.engine.int8_check.write_int8_check"},
-    "learn_bpe.py": {f"headway.text.bpe_learning.{name}" for name in ("count_words", "first_symbols", "learn_merges")},
+    "learn_bpe.py": {
+        f"headway.text.bpe_learning.{name}" for name in ("count_words", "initial_symbols", "learn_merges")
+    },
     "shortlist.py": {"headway.bundle.Bundle"},
     "tokenize.py": {"headway.bundle.load_bundle"},
 }

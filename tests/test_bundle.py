@@ -260,7 +260,7 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
         ),
         (edit_config(model={**SMALL, "decoder_layers": 3}), "model.safetensors: weight 'decoder.blocks.2."),
         (cut("tokenizer.json", 0.5), "tokenizer.json: not valid JSON"),
-        (write("tokenizer.json", '{"model": {"type": "BPE"}}'), "tokenizer.json: not a tokenizer that Headway saved"),
+        (write("tokenizer.json", '{"model": {"type": "BPE"}}'), "tokenizer.json: not a tokenizer saved by Headway"),
         (
             lambda folder: tokenizer("abcdefgh").save(folder, "tokenizer"),
             "model.safetensors: weight 'source_embedding.weight' has shape [7, 16]; "

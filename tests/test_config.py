@@ -252,9 +252,11 @@ def test_active_options_are_those_that_are_not_inert() -> None:
 
 def test_what_has_begun_keeps_inert_values_unless_an_option_is_set() -> None:
     begun = Outer.parse_saved({"name": "a", "items": [{"size": 1}]}, "run")
-    resumed = Outer.parse({"name": "a", "items": [{"size": 1}]}, "recipe").keeping_inert(begun)
+    resumed = Outer.parse({"name": "a", "items": [{"size": 1}]}, "recipe").with_inert_values_of(begun)
     assert resumed == begun
-    given = Outer.parse({"name": "b", "inner": {"new": True}, "items": [{"size": 1}]}, "recipe").keeping_inert(begun)
+    given = Outer.parse({"name": "b", "inner": {"new": True}, "items": [{"size": 1}]}, "recipe").with_inert_values_of(
+        begun
+    )
     assert (given.name, given.inner.new, given.items[0].new) == ("b", True, False)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headway import cli, contention
-from headway.contention import OtherProcesses, adapt_waiting, exceeds_processors, num_cores, waiting_advice
+from headway.contention import OtherProcessLoad, adapt_openmp_waiting, exceeds_processors, num_cores, waiting_advice
 
 # Prints the number of OpenMP's libraries; whether a thread waits actively after products in two threads, before, with
 # and without idle threads; and the numbers of threads.
@@ -97,9 +97,9 @@ def test_other_processes_use_what_is_busy_and_not_our_own(monkeypatch: pytest.Mo
     """In 2 s, 3.0 s of all processors were used, 1.0 s of them by this process. Then nothing more is known."""
     readings = iter([(10.0, 50.0, 5.0), (12.0, 53.0, 6.0), None])
     monkeypatch.setattr(contention, "_times", lambda: next(readings))
-    others = OtherProcesses()
-    assert others.processors() == pytest.approx((3.0 - 1.0) / 2.0)
-    assert others.processors() == 0.0
+    others = OtherProcessLoad()
+    assert others.measure() == pytest.approx((3.0 - 1.0) / 2.0)
+    assert others.measure() == 0.0
 
 
 class _Recorder:
@@ -137,8 +137,8 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 def test_waiting_follows_the_other_processes(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     use = 0.0
-    monkeypatch.setattr(OtherProcesses, "processors", lambda _: use)
-    with adapt_waiting(), adapt_waiting():
+    monkeypatch.setattr(OtherProcessLoad, "measure", lambda _: use)
+    with adapt_openmp_waiting(), adapt_openmp_waiting():
         time.sleep(0.03)
         assert recorder.history == []
         use = 2.0
@@ -153,9 +153,9 @@ def test_waiting_follows_the_other_processes(recorder: _Recorder, monkeypatch: p
 def test_one_thread_and_more_threads_than_processors_need_no_others(
     recorder: _Recorder, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr(OtherProcesses, "processors", lambda _: 4.0)
+    monkeypatch.setattr(OtherProcessLoad, "measure", lambda _: 4.0)
     monkeypatch.setattr(contention, "_torch_threads", lambda: threads)
-    with adapt_waiting():
+    with adapt_openmp_waiting():
         time.sleep(0.03)
     assert recorder.history == []
 
@@ -173,7 +173,7 @@ def test_every_command_adapts(recorder: _Recorder, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", contention._POLICIES)
 def test_the_users_own_policy_stays(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    with adapt_waiting():
+    with adapt_openmp_waiting():
         assert all(thread.name != "waiting" for thread in threading.enumerate())
     assert waiting_advice() == f"unset {name}"
 

@@ -354,7 +354,7 @@ class TestRefusals:
 
     def test_a_language_that_the_teacher_was_not_trained_for(self, data: Path, tmp_path: Path) -> None:
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>", "<2fr>"])
-        with pytest.raises(ConfigError, match=r"one must be chosen: got 'es'; give one of en, fr"):
+        with pytest.raises(ConfigError, match=r"one must be selected: got 'es'; choose one of en, fr"):
             distill(teacher, tagged(data, "es"), tmp_path / "run")
 
     def test_a_beam_of_zero(self, data: Path, teacher: Path, tmp_path: Path) -> None:
@@ -397,10 +397,10 @@ def test_progress_is_reported_every_30_seconds_and_at_the_end(
         said: ClassVar[list[str]] = []
         worked: ClassVar[list[int]] = []
 
-        def say(self, message: str) -> None:
+        def on_message(self, message: str) -> None:
             self.said.append(message)
 
-        def progress(self, what: str, done: int) -> None:
+        def on_activity_progress(self, what: str, done: int) -> None:
             assert what == "sources translated"
             self.worked.append(done)
 

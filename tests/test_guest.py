@@ -31,7 +31,7 @@ from headway.inspection.inspect_text import inspect
 from headway.predict import occlude
 from headway.tasks import parse_recipe, train
 from headway.training import loop
-from headway.training.host_state import kept_host_state
+from headway.training.host_state import preserve_host_state
 from headway.training.loop import Result
 
 WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
@@ -225,14 +225,14 @@ def test_a_training_call_restores_what_its_parts_change(
 def test_random_numbers_of_python_are_restored() -> None:
     """Checked inside one function, because the type checks of the tests draw, too."""
     state = random.getstate()
-    with kept_host_state():
+    with preserve_host_state():
         random.random()
     assert random.getstate() == state
 
 
 def test_training_on_a_gpu_restores_how_attention_is_computed() -> None:
     def inside() -> None:
-        with hardware.prepared_gpu():
+        with hardware.cudnn_attention_disabled():
             assert not torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
 
     unchanged(inside)
@@ -289,7 +289,7 @@ def test_a_thread_sets_its_own_number_of_threads_only() -> None:
     seen: list[int] = []
 
     def work() -> None:
-        hardware.set_own_threads(1)
+        hardware.set_num_threads_of_this_thread(1)
         torch.ones(200, 200) @ torch.ones(200, 200)
         seen.append(torch.get_num_threads())
 
@@ -309,7 +309,7 @@ def test_without_a_setter_for_one_thread_pytorchs_own_is_used(monkeypatch: pytes
     monkeypatch.setattr("ctypes.CDLL", not_found)
     hardware._thread_setters.cache_clear()
     try:
-        hardware.set_own_threads(1)
+        hardware.set_num_threads_of_this_thread(1)
     finally:
         hardware._thread_setters.cache_clear()
     assert called == [1]

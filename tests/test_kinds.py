@@ -16,7 +16,7 @@ import pytest
 from headway import kinds
 from headway.bundle import BUNDLE_TYPES
 from headway.errors import ConfigError
-from headway.kinds import Kinds
+from headway.kinds import KindRegistry
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import TASKS
 
@@ -27,23 +27,24 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[headway.kinds]\nbroken = broken_kinds\n")
     script = (
-        "from headway.kinds import Kinds\nfrom headway.errors import ConfigError\n"
+        "from headway.kinds import KindRegistry\nfrom headway.errors import ConfigError\n"
         "from headway.tasks import parse_recipe\n"
         "recipe = {'data': {'train': [{'files': ['a', 'b']}]}, 'model': {'kind': 'transformer'}}\n"
         "print(parse_recipe(recipe, 'a recipe of a known kind').model.kind)\n"
-        "for _ in range(2):\n    try: 'x' in Kinds('model.kind', {})\n    except ConfigError as error: print(error)"
+        "for _ in range(2):\n    try: 'x' in KindRegistry('model.kind', {})\n"
+        "    except ConfigError as error: print(error)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "transformer",
-        *["the package broken registers kinds of models, but broken_kinds cannot be imported "
+        *["the package broken registers model kinds, but broken_kinds cannot be imported "
           "(ModuleNotFoundError: No module named 'broken_kinds'); repair or uninstall it"] * 2,
     ]  # fmt: skip
 
 
 def test_a_thread_waits_for_kinds_that_another_one_is_importing(monkeypatch: pytest.MonkeyPatch) -> None:
-    table: Kinds[int] = Kinds("model.kind", {})
+    table: KindRegistry[int] = KindRegistry("model.kind", {})
     begun, may_go_on = Event(), Event()
 
     def load() -> None:
@@ -71,7 +72,7 @@ def test_each_task_has_bundles_of_its_capability() -> None:
 
 
 def test_a_kind_is_registered_only_once() -> None:
-    table = Kinds("model.kind", {"a": 1}, type)
+    table = KindRegistry("model.kind", {"a": 1}, type)
     table.register("b", 2)
     table.register("b", 2)
     with pytest.raises(ConfigError, match=r"model\.kind = 'b' is already registered"):
@@ -84,7 +85,7 @@ def test_a_kind_is_registered_only_once() -> None:
 
 def test_a_cell_of_a_notebook_may_run_again() -> None:
     """The class of the second run replaces that of the first one. Another module's class of the same name does not."""
-    table: Kinds[type] = Kinds("model.kind", {})
+    table: KindRegistry[type] = KindRegistry("model.kind", {})
     classes = []
     for module in ("__main__", "__main__", "elsewhere"):
         names: dict[str, Any] = {"__name__": module}

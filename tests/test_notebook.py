@@ -118,7 +118,7 @@ def kernel(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
     started.shutdown_kernel(now=True)
 
 
-def run_cell(kernel: tuple[Any, Any], where: str, folder: str) -> list[str]:
+def run_recurrent_layer(kernel: tuple[Any, Any], where: str, folder: str) -> list[str]:
     """Return the lines that the cell prints. The kernel is interrupted at the place ``where``."""
     manager, client = kernel
     printed = list[str]()
@@ -139,11 +139,11 @@ def run_cell(kernel: tuple[Any, Any], where: str, folder: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_kernel_that_is_interrupted_resumes_with_the_same_weights(kernel: tuple[Any, Any]) -> None:
-    *_, whole, weights = run_cell(kernel, "nowhere", "straight")
+    *_, whole, weights = run_recurrent_layer(kernel, "nowhere", "straight")
     assert whole == "False 8"
     for place, steps in (("data", ("0",)), ("step", ("2", "3")), ("validation", ("2", "3"))):
-        at, interrupted = run_cell(kernel, place, place)
+        at, interrupted = run_recurrent_layer(kernel, place, place)
         assert at == f"at {place}"
         assert interrupted.startswith("True ")
         assert interrupted.split()[1] in steps
-        assert run_cell(kernel, "nowhere", place)[-2:] == ["False 8", weights]
+        assert run_recurrent_layer(kernel, "nowhere", place)[-2:] == ["False 8", weights]

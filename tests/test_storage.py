@@ -614,7 +614,7 @@ def test_where_locks_say_nothing_a_staging_folder_without_changes_is_removed_aft
 
 class TestLockedFolder:
     def test_a_second_process_learns_who_holds_the_lock(self, tmp_path: Path) -> None:
-        message = rf"run: process {os.getpid()} is training there; wait for it, stop it .* another --run"
+        message = rf"run: process {os.getpid()} is training in this folder; wait for it, stop it .* another --run"
         with lock_run_folder(tmp_path / "run"):
             with pytest.raises(CheckpointError, match=message), lock_run_folder(tmp_path / "run"):
                 raise AssertionError("two at once")

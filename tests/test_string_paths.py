@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.bundle import Bundle, load_bundle, load_outline, read_config
+from headway.bundle import Bundle, load_bundle, load_without_weights, read_config
 
 MODULES = ("headway", "headway.predict", "headway.tasks", "headway.documents", "headway.interop.huggingface")
 FURTHER = {
@@ -50,5 +50,5 @@ def test_a_bundle_is_saved_and_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_translator().bundle.save("folder", "card")
-    for load in (load_bundle, load_outline, Bundle.load, Bundle.load_outline, read_config):
+    for load in (load_bundle, load_without_weights, Bundle.load, Bundle.load_without_weights, read_config):
         assert load("folder").task == load(Path("folder")).task

@@ -113,7 +113,7 @@ class TestEffect:
                 called.append(func.__name__)
                 return func(*args, **(kwargs or {}))
 
-        with Recorder(), torch_internals.skipped_initialization():
+        with Recorder(), torch_internals.skip_initialization():
             RecurrentLayer("gru", 2, 2)
         assert called
         assert "linalg_qr" not in called
@@ -138,7 +138,7 @@ DEAF: dict[str, Callable[[Tensor, Tensor | None], tuple[Tensor | None, Tensor | 
 )
 def test_names_are_tried_wherever_they_are_first_needed(name: str, device: str) -> None:
     """A model whose weights will be loaded is built with "meta" as the default device, and searches infer."""
-    arguments = [CPU] if name == "fused_step_works" else []
+    arguments = [CPU] if name == "fused_adam_step_works" else []
     with torch.device(device), torch.autocast("cpu", torch.bfloat16):
         assert getattr(torch_internals, name)(*arguments)
     try_again()
@@ -152,7 +152,7 @@ def test_names_are_tried_wherever_they_are_first_needed(name: str, device: str) 
 def test_names_are_usable_with_another_default_type(name: str) -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        assert getattr(torch_internals, name)(*([CPU] if name == "fused_step_works" else []))
+        assert getattr(torch_internals, name)(*([CPU] if name == "fused_adam_step_works" else []))
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -220,7 +220,7 @@ class TestFusedAdam:
 
     def test_the_trial_changes_no_random_numbers(self) -> None:
         before = torch.get_rng_state()
-        assert torch_internals.fused_step_works(CPU)
+        assert torch_internals.fused_adam_step_works(CPU)
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -342,7 +342,7 @@ def test_without_visible_parts_layers_stay_plain(way: str, monkeypatch: pytest.M
 def test_without_visible_loading_hooks_a_copy_of_a_model_still_shares_its_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch_internals, "bind_loading_hooks", raises)
+    monkeypatch.setattr(torch_internals, "rebind_load_hooks", raises)
     model = small_model()
     twin, (warning,) = warned(lambda: copy_sharing_weights(model))
     assert "nn.Module._load_state_dict_pre_hooks" in warning

@@ -1,6 +1,6 @@
-"""Headway: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) as real software.
+"""Headway: a practical implementation of the Transformer of "Attention Is All You Need" (Vaswani et al., 2017).
 
-Importing the package is fast and does not import PyTorch. Each name imports what it needs when it is first used:
+Importing the package is fast and does not import PyTorch. Each name imports its dependencies when it is first used:
 
     import headway
     model = headway.load("runs/quickstart-en-de/best")
@@ -73,7 +73,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that needs PyTorch when it is first used (PEP 562)."""
+    """Import names that need PyTorch only when they are first used (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"headway.{_MODULES.get(name, 'predict')}"), name)

@@ -1,4 +1,4 @@
-"""``python -m headway`` runs the command ``headway``."""
+"""Run the ``headway`` command with ``python -m headway``."""
 
 from headway.cli import main
 

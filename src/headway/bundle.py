@@ -1,19 +1,20 @@
-"""The model folder, or bundle: everything that a trained model needs, in one folder that can be copied and published.
+"""The model folder, or bundle: everything that is needed to use a trained model, in one folder that can be copied and
+published.
 
-    config.json           format version, task, languages or labels, model configuration, names of the tokenizer files
-    model.safetensors     the weights, each once, under names that never change
+    config.json           format version, task, languages or labels, model configuration, tokenizer file names
+    model.safetensors     the weights, under names that never change; tied weights are stored once
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
 
-With "quantization" in config.json, which format version 3 has added, model.safetensors contains 8-bit integers
+If config.json contains "quantization" (added in format version 3), model.safetensors contains 8-bit integers
 (:mod:`headway.engine.int8_weights`). The folder of a translation model may also contain calibration.json and
-shortlist.safetensors (:mod:`headway.predict`), and the folder of a language model int8_check.json. It contains neither
-pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported models and classifiers.
-An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as tokenizer.spm beside its
-JSON), and its config.json contains the special-token template under the key ``framing``, and under ``search`` the
-options of :class:`~headway.decode.DecodingOptions` that came with it; that of a language model has those of
-:class:`~headway.predict.GenerationOptions` under ``generation``. The key ``normalize`` is true if the model reads
-normalized texts.
+shortlist.safetensors (:mod:`headway.predict`), and the folder of a language model may contain int8_check.json. A model
+folder contains neither pickles nor code. Older format versions can still be loaded. Version 2 is used for imported
+models and classifiers. An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as
+tokenizer.spm next to tokenizer.json). Its config.json contains the special-token template under the key ``framing`` and
+the :class:`~headway.decode.DecodingOptions` that came with the model under ``search``, or, for a language model, the
+:class:`~headway.predict.GenerationOptions` under ``generation``. The key ``normalize`` is true if texts must be
+normalized before they are tokenized.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headway.config import Config, KindOf, flat_items
+from headway.config import Config, KindName, flatten_items
 from headway.decode.generation_options import DEFAULT_GENERATION, GenerationOptions
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.errors import BundleError, ConfigError
-from headway.kinds import Capability, Kinds
+from headway.kinds import Capability, KindRegistry
 from headway.models.base import (
     ArchitectureConfig,
     ClassificationModel,
@@ -51,74 +52,74 @@ from headway.text.loading import load_tokenizer
 from headway.text.normalization import normalize, normalize_characters
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag
-from headway.torch_internals import skipped_initialization
+from headway.torch_internals import skip_initialization
 from headway.weights import (
     Shape,
     check_weights,
     load_weights,
     map_weights,
     named_weights,
+    read_shapes,
     read_weights,
     shapes_of,
-    stored_shapes,
-    write_mappable_weights,
+    write_aligned_weights,
     write_weights,
 )
 
 FORMAT_VERSION = (
-    3  # newest format version that can be read; AnyBundle.save writes the oldest that can describe the model
+    3  # newest format version that can be read; AnyBundle.save writes the oldest version that can describe the model
 )
-_QUANTIZED_KINDS = ("transformer", "decoder_only")  # architectures with a form in 8-bit integers
+_QUANTIZED_KINDS = ("transformer", "decoder_only")  # architectures that can be stored in 8-bit integers
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 
 
 class TaskConfig(Config):
-    """The task of a model."""
+    """Configuration of a model's task."""
 
-    kind: Annotated[str, KindOf(lambda: BUNDLE_TYPES, "headway.tasks.register")] = Field(
+    kind: Annotated[str, KindName(lambda: BUNDLE_TYPES, "headway.tasks.register")] = Field(
         "translation",
         description="Whether a model converts one sequence to another, assigns a label to a text, continues it, or "
         "fills in its hidden words.",
     )
-    source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
-    target_language: str = Field("target", description="Language of the targets. Classification has none.")
+    source_language: str = Field("source", description="Language of the source texts, as a BCP 47 tag such as de.")
+    target_language: str = Field("target", description="Language of the target texts. Not used for classification.")
 
 
 class Quantization(Config):
-    """How a model folder stores weights in integers."""
+    """Configuration of the integer format in which a model folder stores its weights."""
 
-    kind: Literal["int8"] = Field("int8", description="The integers of the linear layers.")
-    embeddings: bool = Field(False, description="Whether embeddings are stored in integers, too.")
+    kind: Literal["int8"] = Field("int8", description="Integer type of the weights of linear layers.")
+    embeddings: bool = Field(False, description="Whether embeddings are also stored as integers.")
 
     def describe(self) -> str:
-        """Return the data types of the weights, for people."""
+        """Return a human-readable description of the weights' data types."""
         return f"8-bit integers; embeddings in {'8-bit integers' if self.embeddings else 'float32'}"
 
 
 ANY_LANGUAGE = "mul"
-"""The language of a side that has several (ISO 639-2 and BCP 47)."""
+"""Language code of the source or target side if it has several languages (ISO 639-2 and BCP 47)."""
 
 
 @dataclass(frozen=True)
 class DefaultOptions:
-    """The settings that came with a pretrained model, as the defaults of what it does.
+    """The settings that came with a pretrained model, used as its default options.
 
     Attributes:
-        search: The search settings of a translation model.
-        generation: The settings of a language model's texts.
+        search: Default decoding options of a translation model.
+        generation: Default generation options of a language model.
     """
 
     search: DecodingOptions = PAPER_OPTIONS
     generation: GenerationOptions = DEFAULT_GENERATION
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the options that were given, by name, without those of which none was."""
+        """Return the options that were set explicitly, by name. A name with no such options is omitted."""
         given = {name: getattr(self, name).model_dump(mode="json", exclude_unset=True) for name in vars(self)}
         return {name: options for name, options in given.items() if options}
 
     @classmethod
     def parse_saved(cls, data: Mapping[str, Any]) -> DefaultOptions:
-        """Read what :meth:`as_dict` returned.
+        """Parse the output of :meth:`as_dict`.
 
         Raises:
             ConfigError: An option is invalid.
@@ -131,12 +132,13 @@ class DefaultOptions:
 
 NO_DEFAULTS = DefaultOptions()
 
-CHOSEN_MODEL_FILE = "chosen_model"  # in a run folder: the name of the model folder that training named at its end
+# file in a run folder with the name of the model folder that training chose at its end
+CHOSEN_MODEL_FILE = "chosen_model"
 
 
 @dataclass(frozen=True)
 class BundleConfig:
-    """The validated content of a model folder's config.json."""
+    """The validated content of config.json in a model folder."""
 
     folder: Path
     task: TaskConfig
@@ -150,7 +152,7 @@ class BundleConfig:
 
     @property
     def capability(self) -> Capability:
-        """The capability of the model."""
+        """What the model can do with a text, such as "translates"."""
         return BUNDLE_TYPES[self.task.kind].capability
 
     @property
@@ -172,16 +174,16 @@ class AnyBundle(ABC):
     """Base class of the bundles of all tasks. Subclasses are frozen dataclasses.
 
     Attributes:
-        capability: What the models do.
-        purpose: What they do, for error messages.
-        task: The task of the model.
-        model: The model.
-        labels: The names of the classes, in the order of the logits. Empty if the model does not label texts.
-        imported_token_template: The special-token template of an imported model, or of a model with a part of a
+        capability: What the models can do with a text, such as "translates".
+        purpose: The capability as a verb phrase, for error messages.
+        task: Configuration of the model's task.
+        model: The PyTorch model.
+        labels: The names of the classes, in the order of the logits. Empty if the model is not a classifier.
+        imported_token_template: The special-token template of an imported model, or of a model that contains part of a
             language model. None for other models that Headway trained.
-        normalize: Whether texts are normalized before the model reads them (:meth:`normalized`).
-        search: The search settings that came with an imported translation model: the defaults of its searches.
-        generation: The settings of generation that came with an imported language model: the defaults of its texts.
+        normalize: Whether texts are normalized before they are tokenized (:meth:`normalized`).
+        search: Default decoding options that came with an imported translation model.
+        generation: Default generation options that came with an imported language model.
     """
 
     capability: ClassVar[Capability]
@@ -200,7 +202,7 @@ class AnyBundle(ABC):
         return _default_target_language(self.imported_token_template, self.task)
 
     def normalized(self, text: str) -> str:
-        """Return a text as the model reads it: in normal form (:mod:`headway.text.normalization`) or unchanged."""
+        """Return the model's input for a text: normalized (:mod:`headway.text.normalization`), or unchanged."""
         return normalize(text) if self.normalize else text
 
     @classmethod
@@ -215,7 +217,7 @@ class AnyBundle(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what a service reports about the model: languages, labels, or the length of its context."""
+        """Return the properties that a service reports about the model: languages, labels or context length."""
 
     @property
     def format_version(self) -> int:
@@ -230,7 +232,7 @@ class AnyBundle(ABC):
             BundleError: A file is missing, damaged or of the wrong kind. The message names the file.
         """
         folder = Path(folder)
-        outline = cls.load_outline(folder)
+        outline = cls.load_without_weights(folder)
         config, source, path = read_config(folder), outline.tokenizers["source"], folder / "model.safetensors"
         target = outline.tokenizers.get("target", source)
         model = build_without_initialization(config.model, source.vocab_size, len(config.labels) or target.vocab_size)
@@ -246,11 +248,11 @@ class AnyBundle(ABC):
         return replace(cast("Any", outline), model=model)  # type: ignore[no-any-return]
 
     @classmethod
-    def load_outline(cls: type[BundleT], folder: str | Path) -> BundleT:
-        """Read a model folder without its weights: those of the result are on PyTorch's meta device.
+    def load_without_weights(cls: type[BundleT], folder: str | Path) -> BundleT:
+        """Read a model folder without its weights. The weights of the returned model are on PyTorch's meta device.
 
         Raises:
-            BundleError: A file is missing, damaged or of the wrong kind, as far as the file headers show.
+            BundleError: A file is missing, or its header shows that it is damaged or of the wrong kind.
         """
         folder = Path(folder)
         config = read_config(folder)
@@ -264,7 +266,7 @@ class AnyBundle(ABC):
             with _config_errors(folder):
                 _check_template(config.imported_token_template, source, target)
         path = folder / "model.safetensors"
-        shapes = stored_shapes(path)
+        shapes = read_shapes(path)
         model = _without_weights(config, source.vocab_size, len(config.labels) or target.vocab_size, len(shapes))
         check_weights(_expected_shapes(config, model, shapes), shapes, path)
         return cast("BundleT", bundle_type.assemble(config, model, source, target))
@@ -273,9 +275,9 @@ class AnyBundle(ABC):
         """Write the model folder atomically.
 
         Args:
-            folder: The folder. An existing one is replaced when the new one is complete.
+            folder: Path of the folder. An existing folder is replaced when the new one is complete.
             model_card: The content of README.md.
-            quantization: How to store weights in integers. None means the data types that they have.
+            quantization: How to store weights as integers. None means that their data types are kept.
 
         Raises:
             ConfigError: The model or the machine does not support the quantization.
@@ -300,7 +302,7 @@ class AnyBundle(ABC):
             if quantization is None:
                 write_weights(named_weights(self.model), aside / "model.safetensors")
             else:
-                write_mappable_weights(_in_integers(self.model, quantization), aside / "model.safetensors")
+                write_aligned_weights(_in_integers(self.model, quantization), aside / "model.safetensors")
             for name, tokenizer in {names["source"]: source, names["target"]: target}.items():
                 tokenizer.save(aside, name)
             (aside / "README.md").write_text(model_card, encoding="utf-8")
@@ -312,8 +314,8 @@ class AnyBundle(ABC):
 class Bundle(AnyBundle):
     """A translation model with its tokenizers and its task.
 
-    ``imported_token_template`` is the special-token template of an imported model, or of a model whose encoder is that
-    of a language model. It is None for other models that Headway trained, which all have the same template
+    ``imported_token_template`` is the special-token template of an imported model, or of a model whose encoder comes
+    from a language model. It is None for other models that Headway trained, which all use the default template
     (:attr:`token_template`).
     """
 
@@ -340,13 +342,14 @@ class Bundle(AnyBundle):
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
-        """The special-token template of a sentence: by default EOS, and a language tag if the model has tags."""
+        """The special-token template of a sentence. Default: EOS, and a language tag if the model has tags."""
         return self.imported_token_template or default_token_template(self.source_tokenizer)
 
     def describe(self) -> dict[str, Any]:
         """Return the languages of the model, and whether calls must name them."""
         sources, targets = self.token_template.source_languages, self.token_template.target_languages
-        read = targets if self.task.source_language == ANY_LANGUAGE else ()  # a text in any language that it writes
+        # any target language can also be the source
+        read = targets if self.task.source_language == ANY_LANGUAGE else ()
         return {
             "source_languages": sources or read or (self.task.source_language,),
             "target_languages": targets or (self.task.target_language,),
@@ -370,13 +373,13 @@ class Bundle(AnyBundle):
 
 
 class _OneSidedBundle(AnyBundle):
-    """Base class of the bundles of models that read and write texts with one tokenizer."""
+    """Base class of the bundles of models that use a single tokenizer."""
 
     tokenizer: TextTokenizer
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizer, under the name "source". There is no other side."""
+        """The tokenizer, under the name "source". There is no target tokenizer."""
         return {"source": self.tokenizer}
 
 
@@ -407,8 +410,8 @@ class ClassifierBundle(_OneSidedBundle):
 class LanguageModelBundle(_OneSidedBundle):
     """A language model with its tokenizer.
 
-    ``imported_token_template`` has the special tokens before a prompt of an imported model. It is None for models that
-    Headway trained, whose texts all begin with BOS.
+    ``imported_token_template`` contains the special tokens that an imported model expects before a prompt. It is None
+    for models that Headway trained: their prompts begin with BOS.
     """
 
     capability: ClassVar[Capability] = "continues"
@@ -422,18 +425,18 @@ class LanguageModelBundle(_OneSidedBundle):
     generation: GenerationOptions = DEFAULT_GENERATION
 
     def normalized(self, text: str) -> str:
-        """Return a text as the model reads it: with its characters in normal form, or unchanged."""
+        """Return the model's input for a text: with normalized characters, or unchanged."""
         return normalize_characters(text) if self.normalize else text
 
     @property
     def prompt_prefix(self) -> tuple[int, ...]:
-        """The special tokens before a prompt: BOS, or those that the tokenizer of an imported model puts there."""
+        """The special tokens before a prompt: BOS, or the prefix that the tokenizer of an imported model adds."""
         template = self.imported_token_template
         return (BOS,) if template is None else template.fill().source_prefix
 
     @property
-    def other_ends(self) -> tuple[int, ...]:
-        """Tokens that end a text like EOS: those that follow EOS in the template of an imported model."""
+    def extra_eos_ids(self) -> tuple[int, ...]:
+        """Additional tokens that end a text like EOS: the tokens after EOS in the template of an imported model."""
         template = self.imported_token_template
         return () if template is None else template.fill().source_suffix[1:]
 
@@ -441,12 +444,12 @@ class LanguageModelBundle(_OneSidedBundle):
     def context_length(self) -> int | None:
         """The length of the longest text that the model was trained on, in tokens with BOS.
 
-        None for a model that carries its state, which has the whole text before a token as its context.
+        None for a model that carries its state, whose context is the entire preceding text.
         """
         return None if self.model.carries_state else self.model.config.max_length
 
     def describe(self) -> dict[str, Any]:
-        """Return the context of the model, in tokens."""
+        """Return the model's context length in tokens."""
         return {"context_length": self.context_length}
 
     @classmethod
@@ -461,7 +464,7 @@ class LanguageModelBundle(_OneSidedBundle):
 
 @dataclass(frozen=True)
 class MaskedLanguageModelBundle(_OneSidedBundle):
-    """A masked language model with its tokenizer, which has an id for hidden tokens."""
+    """A masked language model with its tokenizer, which has a mask token."""
 
     capability: ClassVar[Capability] = "fills"
     purpose: ClassVar[str] = "fills in hidden words"
@@ -472,7 +475,7 @@ class MaskedLanguageModelBundle(_OneSidedBundle):
     normalize: bool = False
 
     def normalized(self, text: str) -> str:
-        """Return a text as the model reads it: with its characters in normal form, or unchanged."""
+        """Return the model's input for a text: with normalized characters, or unchanged."""
         return normalize_characters(text) if self.normalize else text
 
     def describe(self) -> dict[str, Any]:
@@ -485,7 +488,7 @@ class MaskedLanguageModelBundle(_OneSidedBundle):
     ) -> MaskedLanguageModelBundle:
         """Return the bundle of a masked language model that was loaded from a folder with this ``config``."""
         if source.mask_id is None:
-            raise _config_error(config.folder, ValueError("the tokenizer has no id for hidden tokens"))
+            raise _config_error(config.folder, ValueError("the tokenizer has no mask token"))
         return cls(config.task, cast("FillingModel", model), source, config.normalize)
 
 
@@ -495,9 +498,9 @@ _BUNDLE_TYPES: dict[str, type[AnyBundle]] = {
     "language_model": LanguageModelBundle,
     "masked_language_model": MaskedLanguageModelBundle,
 }
-BUNDLE_TYPES: Kinds[type[AnyBundle]] = Kinds("task.kind", _BUNDLE_TYPES)
-"""The class that reads and writes model folders, for each kind of task. Other packages add tasks (:mod:`headway.kinds`)
-with :func:`headway.tasks.register`.
+BUNDLE_TYPES: KindRegistry[type[AnyBundle]] = KindRegistry("task.kind", _BUNDLE_TYPES)
+"""The class that reads and writes model folders for each task. Other packages add tasks (:mod:`headway.kinds`) with
+:func:`headway.tasks.register`.
 """
 
 
@@ -510,13 +513,13 @@ def load_bundle(folder: str | Path) -> AnyBundle:
     return AnyBundle.load(folder)
 
 
-def load_outline(folder: str | Path) -> AnyBundle:
-    """Read a model folder of any task without its weights; see :meth:`AnyBundle.load_outline`.
+def load_without_weights(folder: str | Path) -> AnyBundle:
+    """Read a model folder of any task without its weights; see :meth:`AnyBundle.load_without_weights`.
 
     Raises:
         BundleError: A file is missing, damaged or not from Headway. The message names the file.
     """
-    return AnyBundle.load_outline(folder)
+    return AnyBundle.load_without_weights(folder)
 
 
 def read_config(folder: str | Path) -> BundleConfig:
@@ -536,18 +539,20 @@ def read_config(folder: str | Path) -> BundleConfig:
         if "quantization" in content:
             quantization = Quantization.parse_saved(content["quantization"], "quantization")
             if model.kind not in _QUANTIZED_KINDS:
-                raise ValueError(f"quantization: a {model.kind} model has no form in 8-bit integers")
+                raise ValueError(f"quantization: a {model.kind} model cannot be stored in 8-bit integers")
         defaults = DefaultOptions.parse_saved(content)
     names = source, target
     return BundleConfig(folder, task, model, labels, template, names, normalize, quantization, defaults)
 
 
-def refuse_integers(folder: str | Path, purpose: str) -> None:
-    """Raise :class:`ConfigError` if the weights in a model folder are integers, which ``purpose`` cannot use."""
+def require_float_weights(folder: str | Path, purpose: str) -> None:
+    """Raise :class:`ConfigError` if the weights in a model folder are integers, because ``purpose`` needs floating
+    point.
+    """
     if read_config(folder).quantization is not None:
         raise ConfigError(
-            f"{folder}: its weights are 8-bit integers (headway export --quantization int8), and {purpose} needs "
-            "floating point; use the model that it was exported from"
+            f"{folder}: its weights are 8-bit integers (headway export --quantization int8), but {purpose} needs "
+            "floating-point weights; use the model that it was exported from"
         )
 
 
@@ -562,7 +567,7 @@ def default_token_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
 
 
 def _tokenizer_name(folder: Path, name: object) -> str:
-    """Check and return the name of a tokenizer's files. They must be in ``folder`` itself, and not link outside it.
+    """Check and return the name of a tokenizer's files. They must be in ``folder`` itself and must not link outside it.
 
     Links within a repository of the Hugging Face cache (from ``snapshots/REVISION`` to ``blobs``) are accepted.
     """
@@ -578,7 +583,7 @@ def _tokenizer_name(folder: Path, name: object) -> str:
 
 def _labels(names: object) -> tuple[str, ...]:
     if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
-        raise ValueError("labels: expected a list of different names")
+        raise ValueError("labels: expected a list of distinct names")
     return tuple(map(str, names))
 
 
@@ -612,18 +617,19 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder}: no such folder; expected a model folder such as runs/NAME/best")
     if not path.is_file():
         hint = "expected config.json, model.safetensors and tokenizer files in it"
-        if (inside := model_folder_in(folder)) is not None:
+        if (inside := find_model_folder(folder)) is not None:
             hint = f"did you mean {inside}?"
         elif (folder / "state.json").is_file() and folder.parent.name == "checkpoints":
             run = folder.parent.parent
             hint = (
-                f"it is a checkpoint of a run. {run / 'best'} is the best model, and headway average {run} --last 1 -o "
-                "FOLDER makes a model folder of the newest checkpoint"
+                f"it is a training checkpoint. {run / 'best'} is the best model, and headway average {run} --last 1 "
+                "-o FOLDER creates a model folder from the newest checkpoint"
             )
         raise BundleError(f"{folder}: not a model folder; {hint}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(config, ensure_ascii=False).encode()  # raises an error for lone surrogates, which cannot be printed
+        # raises an error if there are lone surrogates, which cannot be printed
+        json.dumps(config, ensure_ascii=False).encode()
     except OSError as error:
         raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
@@ -643,8 +649,8 @@ def _is_of_transformers(config: object) -> bool:
     return isinstance(config, dict) and "model_type" in config
 
 
-def model_folder_in(run: Path) -> Path | None:
-    """Return the model folder in a run folder: that which training has chosen, or else the best, or any."""
+def find_model_folder(run: Path) -> Path | None:
+    """Return the model folder in a run folder: the folder that training chose, otherwise "best", otherwise any."""
     names = ["best", *sorted(path.parent.name for path in run.glob("*/config.json"))]
     with suppress(OSError, UnicodeDecodeError):
         names.insert(0, (run / CHOSEN_MODEL_FILE).read_text(encoding="utf-8").strip())
@@ -652,19 +658,19 @@ def model_folder_in(run: Path) -> Path | None:
 
 
 def build_without_initialization(config: ArchitectureConfig, source_size: int, target_size: int) -> Model:
-    """Build a model whose weights are not initialized, because they will be loaded.
+    """Build a model without initializing its weights, which will be loaded afterwards.
 
     Args:
         config: The model's configuration.
         source_size: Size of the source vocabulary.
         target_size: Size of the target vocabulary, or number of classes.
     """
-    with skipped_initialization():
+    with skip_initialization():
         return build_model(config, source_size, target_size)
 
 
 def _expected_shapes(config: BundleConfig, model: Model, stored: dict[str, Shape]) -> dict[str, Shape]:
-    """Return the shapes that the file of weights must have, given those that it has (``stored``)."""
+    """Return the expected shapes of the weights file. With quantization, they depend on the ``stored`` shapes."""
     weights = named_weights(model)
     if config.quantization is None:
         return shapes_of(weights)
@@ -674,13 +680,13 @@ def _expected_shapes(config: BundleConfig, model: Model, stored: dict[str, Shape
 
 
 def _in_integers(model: Model, quantization: Quantization) -> dict[str, Tensor]:
-    """Return the tensors that a folder with integers stores.
+    """Return the tensors that are stored in a model folder with integer weights.
 
     Raises:
-        ConfigError: The model or the machine does not support integers.
+        ConfigError: The model or the machine does not support integer weights.
     """
     if model.config.kind not in _QUANTIZED_KINDS:
-        raise ConfigError(f"quantization int8: a {model.config.kind} model has no form in 8-bit integers")
+        raise ConfigError(f"quantization int8: a {model.config.kind} model cannot be stored in 8-bit integers")
     from headway.engine import search_precision
     from headway.engine.int8_weights import tensors_to_store
 
@@ -698,17 +704,17 @@ def _without_weights(config: BundleConfig, source_size: int, target_size: int, s
         config: The content of config.json.
         source_size: Size of the source vocabulary.
         target_size: Size of the target vocabulary, or number of classes.
-        stored: Number of weights in the folder. A model has at least one weight in each layer.
+        stored: Number of weights in the folder. Each layer has at least one weight.
     """
-    for name, value in flat_items(config.model.as_dict()):
+    for name, value in flatten_items(config.model.as_dict()):
         if name.endswith("_layers") and value > stored:
             reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
             raise _config_error(config.folder, ValueError(reason))
     try:
-        with torch.device("meta"), skipped_initialization():
+        with torch.device("meta"), skip_initialization():
             return build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"
         raise BundleError(f"{path}: does not fit the tokenizers in this folder ({error})") from None
-    except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes that no tensor can have
+    except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes too large for a tensor
         raise _config_error(config.folder, ValueError("model: sizes too large for any tensor")) from None

@@ -1,14 +1,14 @@
-"""Base class of all configuration: TOML files are parsed to frozen, validated pydantic models.
+"""Base class of all configuration: TOML files are parsed into frozen, validated pydantic models.
 
 Each package defines a subclass of :class:`Config` for its section, and the recipe in ``training`` combines them. An
-error about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On
+error about an unknown key suggests the most similar known key, and an error about a value lists the accepted values. On
 the command line, ``section.key=value`` overrides a value.
 
-Every option has an *inert* value, with which everything works as before the option existed. It is the default, unless
-the annotation of the field contains :class:`Inert`. A key that is missing in a file that Headway wrote
-(:meth:`Config.parse_saved`) has its inert value, because the option did not exist then. Keys of caches contain only the
-options that are not inert (:meth:`Config.active_options`). So neither a new option nor a new default makes a saved file
-invalid.
+Every option has an *inert* value, which gives the same behavior as before the option existed. It is the default, unless
+the annotation of the field contains :class:`Inert`. A key that is missing from a file that Headway wrote
+(:meth:`Config.parse_saved`) gets its inert value, because the option did not exist when the file was written. Cache
+keys contain only the options that are not inert (:meth:`Config.active_options`). Therefore neither a new option nor a
+new default makes a saved file invalid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownEr
 
 from headway.errors import ConfigError
 
-# Maximum number of words in a list of an error message, and maximum length of each word.
+# Maximum number of words in a list in an error message, and maximum length of each word.
 _MAX_WORDS, _MAX_CHARACTERS = 20, 40
 _MAX_PROBLEMS = 20  # maximum number of problems in an error message
 
@@ -47,25 +47,25 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 
 @dataclass(frozen=True)
 class Inert:
-    """The value of an option with which everything works as before the option existed, if it is not the default.
+    """Marks the inert value of an option, if it is not the default: the behavior from before the option existed.
 
-    It is given in the annotation of the field: ``Annotated[bool, Inert(False)] = True``. None cannot be inert unless
-    it is also the default: files do not contain None.
+    It is part of the field's annotation: ``Annotated[bool, Inert(False)] = True``. None cannot be inert unless it is
+    also the default, because files do not contain None.
     """
 
     value: Any
 
 
 @dataclass(frozen=True)
-class ByKind:
-    """The values of a field are configs of different classes, which the key ``kind`` selects.
+class ConfigByKind:
+    """Marks a field whose values are configs of different classes, selected by the key ``kind``.
 
-    It is given in the annotation of the field, as ``Field(discriminator="kind")`` is for a fixed union of classes. The
-    table is read at each validation, so that kinds can be added after the config with this field is defined.
+    It is part of the field's annotation, like ``Field(discriminator="kind")`` for a fixed union of classes. The table
+    is read at each validation, so kinds can be added after the config with this field has been defined.
 
     Args:
         table: Function that returns the table of kinds.
-        config_class: Function that maps an entry of the table to its config class.
+        config_class: Function that maps a table entry to its config class.
         register: The name of the function that adds to the table, for messages.
     """
 
@@ -74,7 +74,7 @@ class ByKind:
     register: str
 
     def all_classes(self) -> list[type[Config]]:
-        """Return the classes of all kinds."""
+        """Return the config classes of all kinds."""
         return list(map(self.config_class, self.table().values()))
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -84,7 +84,7 @@ class ByKind:
     def __get_pydantic_json_schema__(
         self, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"type": "object"}  # the classes may change
+        return {"type": "object"}  # more classes may be registered later
 
     def _validated(self, value: Any, info: Any) -> Config:
         table = self.table()
@@ -98,7 +98,7 @@ class ByKind:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
         kind = value["kind"]
         if not isinstance(kind, str) or kind not in table:
-            facts = {"kind": str(kind), "hint": unregistered(str(kind), table, self.register)}
+            facts = {"kind": str(kind), "hint": unregistered_hint(str(kind), table, self.register)}
             raise PydanticCustomError("unknown_kind", "unknown kind", facts)
         try:
             return self.config_class(table[kind]).model_validate(value, context=info.context)
@@ -116,8 +116,9 @@ class ByKind:
 
 
 @dataclass(frozen=True)
-class KindOf:
-    """The values of a field are names in a table. It is given in the annotation of the field, whose type is ``str``.
+class KindName:
+    """Marks a field whose values are names in a table. It is part of the field's annotation; the field's type is
+    ``str``.
 
     Args:
         table: Function that returns the table.
@@ -140,7 +141,7 @@ class KindOf:
         try:
             table[kind]
         except KeyError:
-            raise ValueError(unregistered(kind, table, self.register)) from None
+            raise ValueError(unregistered_hint(kind, table, self.register)) from None
         return kind
 
 
@@ -160,7 +161,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse_saved(cls: type[ConfigT], data: Any, origin: str) -> ConfigT:
-        """Validate ``data``, which this version of Headway or an earlier one wrote. Missing keys have inert values.
+        """Validate ``data`` that this or an earlier version of Headway wrote. Missing keys have inert values.
 
         Raises:
             ConfigError: A key or value is invalid. The message begins with ``origin``, for example a file name.
@@ -192,7 +193,7 @@ class Config(BaseModel):
         }
 
     def active_options(self) -> dict[str, Any]:
-        """Return the options that are not inert, as plain values for JSON, and the kind of the config if it has one."""
+        """Return the options that are not inert, as JSON values, and the kind of the config if it has one."""
         inert, kinds, plain = self.inert_values(), _kind_keys(type(self)), self.model_dump(mode="json")
         active: dict[str, Any] = {}
         for name in type(self).model_fields:
@@ -211,8 +212,8 @@ class Config(BaseModel):
 
         Args:
             supported: The supported values of each option; :data:`ANY_VALUE` means all. An option that is not listed
-                must have its inert value. So a new option that is not listed yet is supported at the value at which it
-                has no effect.
+                must have its inert value, so a new option that is not listed yet is supported as long as it has no
+                effect.
         """
         inert = self.inert_values()
         for name in type(self).model_fields:
@@ -223,13 +224,15 @@ class Config(BaseModel):
 
     @property
     def is_default(self) -> bool:
-        """Whether all options have the values that they have if their keys are missing in a recipe or a saved file."""
+        """Whether all options have the values that they would have if all keys were missing, in a recipe or in a saved
+        file.
+        """
         return self in (type(self)(), type(self).parse_saved({}, ""))
 
-    def keeping_inert(self: ConfigT, saved: ConfigT) -> ConfigT:
+    def with_inert_values_of(self: ConfigT, saved: ConfigT) -> ConfigT:
         """Return this config, but with the inert values of ``saved`` for options that were not set.
 
-        The result continues what began with ``saved`` even if an option is younger and its default is not inert.
+        A run started with ``saved`` can thus be resumed even if an option was added later and its default is not inert.
         """
         inert = self.inert_values()
 
@@ -238,23 +241,23 @@ class Config(BaseModel):
             if name not in self.model_fields_set and name in inert and theirs == inert[name]:
                 return theirs
             if isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
-                return tuple(_keeping_inert(*pair) for pair in zip(ours, theirs, strict=True))
-            return _keeping_inert(ours, theirs)
+                return tuple(_with_inert_values_of(*pair) for pair in zip(ours, theirs, strict=True))
+            return _with_inert_values_of(ours, theirs)
 
         kept_values = {name: kept(name) for name in type(self).model_fields}
         changes = {name: value for name, value in kept_values.items() if value != getattr(self, name)}
         return self.model_copy(update=changes) if changes else self
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for TOML or JSON. Keys whose value is None are left out."""
+        """Return plain values for TOML or JSON. Keys whose value is None are omitted."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
-_SAVED = object()  # the context in which saved files are validated
+_SAVED = object()  # validation context for saved files
 
 
 def _declared_inert(field: FieldInfo) -> list[Any]:
-    """Return the inert value in the annotation of a field, if there is one, in a list."""
+    """Return a list with the inert value in a field's annotation, or an empty list if there is none."""
     return [entry.value for entry in field.metadata if isinstance(entry, Inert)]
 
 
@@ -269,12 +272,12 @@ def _inert_but_not_default(config: type[Config]) -> dict[str, Any]:
     return differing
 
 
-def _keeping_inert(ours: Any, theirs: Any) -> Any:
-    return ours.keeping_inert(theirs) if isinstance(ours, Config) and type(ours) is type(theirs) else ours
+def _with_inert_values_of(ours: Any, theirs: Any) -> Any:
+    return ours.with_inert_values_of(theirs) if isinstance(ours, Config) and type(ours) is type(theirs) else ours
 
 
 def _kind_keys(config: type[BaseModel]) -> list[str]:
-    """Return the fields that accept only one string, which distinguish the classes of configs."""
+    """Return the fields that accept only one string. They distinguish config classes."""
     return [name for name, field in config.model_fields.items() if _only_value(field) is not None]
 
 
@@ -284,7 +287,7 @@ def _only_value(field: FieldInfo) -> str | None:
 
 
 def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Replace the key ``preset`` of ``data``, if any, by the values of that preset. Other keys take precedence."""
+    """Replace the key ``preset`` of ``data``, if any, with the values of that preset. Other keys take precedence."""
     if "preset" not in data:
         return dict(data)
     rest = {key: value for key, value in data.items() if key != "preset"}
@@ -293,11 +296,11 @@ def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any
     return {**presets[data["preset"]], **rest}
 
 
-def flat_items(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flatten_items(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the items of nested tables, with dotted keys."""
     for key, value in data.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", inner) for name, inner in flat_items(value))
+            yield from ((f"{key}.{name}", inner) for name, inner in flatten_items(value))
         else:
             yield key, value
 
@@ -309,11 +312,11 @@ def spelling_hint(word: str, known_words: Iterable[str]) -> str:
     return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + format_list(known)
 
 
-def unregistered(kind: str, table: Iterable[str], register: str) -> str:
-    """Return a hint for an error message: known names, and the function that registers other names."""
+def unregistered_hint(kind: str, table: Iterable[str], register: str) -> str:
+    """Return a hint for an error message about an unknown kind: known kinds, and the function that registers others."""
     hint = spelling_hint(kind, table)
     end = " " if hint.endswith("?") else ". "
-    return f"{hint}{end}If it is defined in another package or in a notebook, call {register} for it first"
+    return f"{hint}{end}If another package or a notebook defines it, first call {register} for it"
 
 
 def format_list(words: Sequence[str]) -> str:
@@ -350,7 +353,7 @@ def _message(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
 
 
 def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:
-    """Return the keys of a pydantic error location, and the class that the last key belongs to.
+    """Return the keys in a pydantic error location, and the class to which the last key belongs.
 
     For a tagged union, pydantic's location also contains the tag, which is not a key.
     """
@@ -368,9 +371,9 @@ def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -
 
 
 def _models_of(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return the model classes that the values of a field may have."""
+    """Return the possible model classes of a field's values."""
     by_kind: list[type[BaseModel]] = [
-        config for item in field.metadata if isinstance(item, ByKind) for config in item.all_classes()
+        config for item in field.metadata if isinstance(item, ConfigByKind) for config in item.all_classes()
     ]
     return by_kind or _models_in(field.annotation)
 
@@ -391,7 +394,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        ConfigError: The file cannot be read or parsed. The message contains its path, and the line of a syntax error.
+        ConfigError: The file cannot be read or parsed. The message contains the path and the line of a syntax error.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -401,12 +404,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a TOML file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text; expected a TOML file") from None
-    except ValueError as error:  # TOMLDecodeError, or Python's error for integers with thousands of digits
+    # TOMLDecodeError, or the error that Python raises for integers with thousands of digits
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
 def apply_overrides(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of ``data`` with each ``section.key=value`` applied. A value that is not TOML is a string."""
+    """Return a copy of ``data`` with each ``section.key=value`` applied. A value that is not valid TOML is used as a
+    string.
+    """
     result = cast("dict[str, Any]", json.loads(json.dumps(data, default=str)))
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -430,7 +436,7 @@ def _toml_value(text: str) -> Any:
 
 
 def to_toml(data: Mapping[str, Any]) -> str:
-    """Return nested plain values as TOML. Keys whose value is None are left out."""
+    """Return nested plain values as TOML. Keys whose value is None are omitted."""
     return tomli_w.dumps(json.loads(json.dumps(data), object_hook=_without_none))
 
 

@@ -1,14 +1,15 @@
-"""Controls how the threads of matrix products wait for each other while other processes use the same processors.
+"""Control how the threads of matrix products wait for each other while other processes use the same processors.
 
 PyTorch and Numba divide products among the threads of GNU OpenMP, which wait for each other hundreds of times per
-training step. A thread that waits repeats a test for several milliseconds before it sleeps. This is fastest on an idle
-machine: waking a sleeping thread takes longer than most of these waits. While another process is busy, however, a
-waiting thread occupies the processor that the thread it waits for needs, and training becomes up to ten times slower.
+training step. A waiting thread spins for several milliseconds before it sleeps. This is fastest on an idle machine,
+because waking a sleeping thread takes longer than most of these waits. If another process is busy, however, a spinning
+thread occupies the processor needed by the thread that it is waiting for, and training becomes up to ten times slower.
 
-OpenMP reads the environment variables that shorten waiting (OMP_WAIT_POLICY, GOMP_SPINCOUNT) only when it is loaded,
-and no one setting is right for both cases. But as its manual describes (under GOMP_SPINCOUNT), threads also sleep
-almost at once if OpenMP has more threads than there are processors. :func:`adapt_waiting` therefore adds threads that
-do nothing, as long as other processes are busy. The number of threads that compute stays the same, and so do results.
+OpenMP reads the environment variables that shorten spinning (OMP_WAIT_POLICY, GOMP_SPINCOUNT) only when it is loaded,
+and no single setting is right for both cases. According to its manual (under GOMP_SPINCOUNT), however, threads also
+sleep almost immediately if OpenMP manages more threads than there are processors. :func:`adapt_openmp_waiting`
+therefore adds idle threads while other processes are busy. The number of computing threads does not change, and neither
+do results.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _INTERVAL_S = 0.5
-_MIN_OTHERS = 0.3  # in processors; a measurement of half a second has an error of about 0.1
-_QUIET_INTERVALS = 2  # waiting becomes active again after this many intervals without contention
+_MIN_OTHERS = 0.3  # number of processors; a half-second measurement has an error of about 0.1
+_QUIET_INTERVALS = 2  # threads spin again after this many intervals without contention
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _adapting = threading.Lock()
 
@@ -34,17 +35,17 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class OtherProcesses:
-    """Measures how many processors other processes use, on average since the last call of :meth:`processors`.
+class OtherProcessLoad:
+    """Measures how many processors other processes use, on average since the last call of :meth:`measure`.
 
-    In a virtual machine this includes the time that the host gives to other machines.
+    In a virtual machine, this includes the time that the host gives to other machines.
     """
 
     def __init__(self) -> None:
         self._before = _times()
 
-    def processors(self) -> float:
-        """Return the average number of processors that other processes have used; 0.0 if it is unknown."""
+    def measure(self) -> float:
+        """Return the average number of processors used by other processes since the last call; 0.0 if it is unknown."""
         before, now = self._before, _times()
         self._before = now
         if before is None or now is None or now[0] <= before[0]:
@@ -54,11 +55,11 @@ class OtherProcesses:
 
 
 def exceeds_processors(threads: int, others: float) -> bool:
-    """Return whether ``threads`` and the ``others`` processors that other processes use are more than there are."""
+    """Return whether ``threads`` plus ``others``, the processors used by other processes, exceed the available ones."""
     return others >= _MIN_OTHERS and threads + others >= num_cores() + _MIN_OTHERS
 
 
-def seconds_waited() -> float:
+def processor_wait_s() -> float:
     """Return the total time for which this process's threads have waited for a processor, or 0.0 if it is unknown.
 
     Unlike processor time, this does not depend on how threads wait for each other.
@@ -71,7 +72,7 @@ def seconds_waited() -> float:
 
 
 def waiting_advice() -> str:
-    """Return what the user should change if :func:`adapt_waiting` has no effect, otherwise ""."""
+    """Return a suggestion for the user if :func:`adapt_openmp_waiting` has no effect, otherwise ""."""
     is_passive = os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
     others = _POLICIES[1:] if is_passive else _POLICIES  # GOMP_SPINCOUNT takes precedence
     if policies := [name for name in others if name in os.environ]:
@@ -80,11 +81,11 @@ def waiting_advice() -> str:
 
 
 @contextmanager
-def adapt_waiting() -> Iterator[None]:
-    """Make OpenMP's threads wait passively inside the block whenever other processes need the same processors.
+def adapt_openmp_waiting() -> Iterator[None]:
+    """Make OpenMP threads wait without spinning inside the block whenever other processes need the same processors.
 
-    Does nothing if the user has set a policy, or if other processes cannot be measured. At the end of the block,
-    threads wait as before.
+    Does nothing if the user has set a wait policy, or if the load of other processes cannot be measured. The previous
+    behavior is restored at the end of the block.
     """
     if any(name in os.environ for name in _POLICIES) or _times() is None or not _adapting.acquire(blocking=False):
         yield
@@ -101,10 +102,10 @@ def adapt_waiting() -> Iterator[None]:
 
 
 def _watch(stop: threading.Event) -> None:
-    others, extra, quiet = OtherProcesses(), IdleThreads(), 0
+    others, extra, quiet = OtherProcessLoad(), IdleThreads(), 0
     while not stop.wait(_INTERVAL_S):
         threads, cores = _torch_threads(), num_cores()
-        is_contended = exceeds_processors(threads, others.processors())
+        is_contended = exceeds_processors(threads, others.measure())
         quiet = 0 if is_contended else quiet + 1
         if is_contended and 1 < threads <= cores:  # one thread never waits; too many threads sleep anyway
             extra.add(cores - threads + 1)
@@ -122,7 +123,7 @@ def _torch_threads() -> int:
 
 
 class IdleThreads:
-    """Idle OpenMP threads, whose existence makes all OpenMP threads sleep while they wait."""
+    """Idle OpenMP threads that make all OpenMP threads sleep instead of spinning while they wait."""
 
     def __init__(self) -> None:
         self._end = threading.Event()
@@ -137,7 +138,7 @@ class IdleThreads:
             starter.start()
 
     def remove(self) -> None:
-        """End all of these threads."""
+        """End all idle threads."""
         self._end.set()
         for starter in self._starters.values():
             starter.join()
@@ -146,18 +147,18 @@ class IdleThreads:
 
 
 def _start_threads(path: str, count: int, end: threading.Event) -> None:
-    """Start OpenMP threads that belong to the current thread, and end them with it at ``end``."""
-    with suppress(OSError, AttributeError):  # unloaded meanwhile, or another library with this name
+    """Start ``count`` OpenMP threads in a team of the current thread, and keep them until ``end`` is set."""
+    with suppress(OSError, AttributeError):  # the library was unloaded, or is another library with this name
         run_parallel = ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
         run_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         run_parallel.restype = None
-        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # a function without effect: free(NULL)
-        run_parallel(nothing, None, count + 1, 0)  # the current thread takes part, too
+        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # a function that has no effect: free(NULL)
+        run_parallel(nothing, None, count + 1, 0)  # including the current thread
         end.wait()
 
 
 def _openmp_libraries() -> set[str]:
-    """Return the files of GNU OpenMP that are loaded. PyTorch and Numba usually have their own."""
+    """Return the paths of all loaded GNU OpenMP libraries. PyTorch and Numba usually have separate copies."""
     with suppress(OSError):
         names = (line.split()[-1] for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines())
         return {name for name in names if Path(name).name.startswith("libgomp")}

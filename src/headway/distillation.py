@@ -1,19 +1,19 @@
 """Sequence-level knowledge distillation (Kim & Rush 2016, "Sequence-Level Knowledge Distillation", section 3.2).
 
-A student is trained on the teacher's translations of the training sources instead of the corpus's own targets. Beam
-search approximates the mode of the teacher's distribution, and the mode represents the whole distribution. Such
-translations are more regular than human ones, so that a smaller student learns more from them and needs less search.
+A student is trained on the teacher's translations of the training sources instead of the original targets. Beam search
+approximates the mode of the teacher's distribution, and the mode represents the whole distribution. Such translations
+are more regular than human translations, so a smaller student learns more from them and needs a smaller beam.
 
 Files in the run folder:
 
-    distilled/train-0.jsonl    source, target (from the teacher) and original of each pair; one file per training corpus
-    distilled/dev.jsonl        a copy of the development set
-    distilled/teacher.json     the teacher, its beam size, and the corpora that it has translated
-    distilled/jobs/            a job for each corpus (:mod:`headway.jobs`), in chunks of up to 2,048 pairs
+    distilled/train-0.jsonl    source, target (by the teacher) and original target of each pair; one file per corpus
+    distilled/dev.jsonl        copy of the development set
+    distilled/teacher.json     the teacher, the beam size and the translated corpora
+    distilled/jobs/            one job per corpus (:mod:`headway.jobs`), in chunks of up to 2,048 pairs
 
-The name of a job is a hash of everything that determines its results: the teacher's files, the beam size and the pairs.
-A command that is killed loses at most one chunk, and stale translations are never used. The job of a changed corpus
-reuses the results of unchanged chunks from earlier jobs.
+Each job is named with a hash of everything that determines its results: the teacher's files, the beam size and the
+pairs. A killed command loses at most one chunk, and stale translations are never used. If a corpus changes, its new job
+reuses the results of unchanged chunks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
 
-_CHUNK_PAIRS = 2048  # a few seconds of work; enough sentences of similar length to fill batches
+_CHUNK_PAIRS = 2048  # translated in a few seconds, with enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 
 
@@ -65,17 +65,18 @@ def distill(
 ) -> Recipe:
     """Translate the sources of all training corpora into ``run``/distilled, and return the student's recipe.
 
-    The student's recipe is ``recipe`` with the distilled corpora in place of its own, or in addition to them if
-    ``keep_original`` is set. Corpus weights and other options are unchanged. Translations of earlier calls are reused.
+    The student's recipe is ``recipe`` with its corpora replaced by the distilled ones, or with both if
+    ``keep_original`` is set. Corpus weights and other options are unchanged. Translations from earlier calls are
+    reused.
 
     A teacher with several target languages translates into the corpus's ``target_language``, or into the task's target
     language if the corpus has none. A teacher with several source languages uses the corpus's ``source_language``, or
     its default if the corpus has none.
 
-    A source with more than data.filter.max_length tokens of the teacher is not translated. The pair has an empty
-    target, so training leaves it out.
+    A source with more than data.filter.max_length tokens (in the teacher's vocabulary) is not translated. Its pair has
+    an empty target, so training skips it.
 
-    ``reused_run`` is the folder of a run whose translations are used again.
+    ``reused_run`` is the folder of a run whose translations are reused.
 
     Raises:
         BundleError: ``teacher`` is not a model folder.
@@ -86,7 +87,8 @@ def distill(
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(
             "headway distill translates in one process, but torchrun has started several; run it without torchrun, "
-            "press Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
+            "press Ctrl-C when training starts, and resume with `torchrun ... -m -- headway train RUN/recipe.toml "
+            "--run RUN`"
         )
     run = Path(run)
     teacher = model_folder(teacher)
@@ -96,13 +98,13 @@ def distill(
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if read_config(teacher).capability == "continues":
         raise ConfigError(
-            f"{teacher}: a language model, which cannot translate; to distill a language model, set "
+            f"{teacher}: this is a language model, which cannot translate; to distill a language model, set "
             "training.teacher in the student's recipe, and run headway train"
         )
     translator = load_translator(teacher, device=recipe.training.device, precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
     work = [(corpus, _requested_languages(teacher, translator, recipe.task, corpus)) for corpus in corpora]
-    for _, languages in work:  # raises an error for a wrong language before any corpus is read
+    for _, languages in work:  # raises an error for an unsupported language before any corpus is read
         translator.translate([], options, **languages)
     teacher_key = _teacher_key(teacher)
     with lock_file(home / "lock"):  # if several processes call this, one translates, and the others reuse its files
@@ -117,8 +119,8 @@ def distill(
                 f"{beam_size} (or files in {home / 'jobs'} are missing); restore teacher, beam size and corpora to "
                 "resume, choose another --run, or start over with --fresh"
             )
-        listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
-        if recipe.data.dev:  # copied, so that one folder contains everything that the student reads
+        listener.on_message(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
+        if recipe.data.dev:  # copied, so that one folder contains all data for the student
             pairs = read_examples(recipe.data.dev, folder, bad_lines=_bad_lines(recipe))
             _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
         progress = _TranslationProgress(missing, listener)
@@ -133,7 +135,7 @@ def distill(
             shutil.rmtree(unused)
         shutil.rmtree(
             home / "pieces", ignore_errors=True
-        )  # older versions wrote this folder; jobs now contain the translations
+        )  # written by older versions; the jobs contain the translations now
         about = {"teacher": str(teacher), "fingerprint": teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
         atomic_write_text(home / "teacher.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -148,7 +150,7 @@ class _Languages(TypedDict):
 
 
 def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> _Languages:
-    """Return the language arguments with which the teacher translates a corpus."""
+    """Return the language arguments for translating a corpus with the teacher."""
     teacher_task, target = translator.bundle.task, corpus.target_language or task.target_language
     multilingual = bool(translator.target_languages)
     if teacher_task.source_language != task.source_language or not (
@@ -165,7 +167,7 @@ def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig
 
 
 def _student_recipe(recipe: Recipe, folder: Path, keep_original: bool) -> Recipe:
-    """Return ``recipe`` with the distilled files in ``folder`` as its corpora."""
+    """Return ``recipe`` with its corpora replaced by the distilled files in ``folder``."""
 
     def reading(corpus: Corpus, file: str, target: str = "target") -> Corpus:
         return corpus.model_copy(update={"files": (file,), "fields": ("source", target)})
@@ -193,7 +195,7 @@ def _pairs(corpus: Corpus, folder: Path, recipe: Recipe) -> Iterator[dict[str, s
 
 
 def _teacher_key(teacher: Path) -> str:
-    """Return the hash of the teacher's files that determine translations."""
+    """Return a hash of the teacher's files that affect translations."""
     files = (path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors"))
     hashed = [path for path in files if path.name != SHORTLIST_FILE]  # the teacher does not use a shortlist
     return fingerprint([(path.name, checksum(path)) for path in hashed])
@@ -202,7 +204,7 @@ def _teacher_key(teacher: Path) -> str:
 def _make_job(
     home: Path, corpus: Corpus, languages: _Languages, folder: Path, recipe: Recipe, teacher_key: str, beam_size: int
 ) -> tuple[Plan, bool]:
-    """Return the job that translates a corpus, with the finished chunks of earlier jobs, and whether it is new."""
+    """Return the job that translates a corpus, with finished chunks of earlier jobs, and whether the job is new."""
     content = hashlib.blake2b(digest_size=20)
     for pair in _pairs(corpus, folder, recipe):
         content.update(json.dumps(pair).encode() + b"\n")
@@ -222,7 +224,7 @@ def _make_job(
 
 
 def _take_over_pieces(plan: Plan, folder: Path, key: tuple[str, int, int], languages: _Languages) -> None:
-    """Give chunks the translations that an older version has stored, in a file for each chunk."""
+    """Store translations from an older version, which wrote one file per chunk, as the results of their chunks."""
     source_language = languages["source_language"]
     for chunk in list(unfinished(plan)) if folder.is_dir() else []:
         pairs = [json.loads(line[0]) for line in plan.read_lines(chunk)]
@@ -237,18 +239,18 @@ def _take_over_pieces(plan: Plan, folder: Path, key: tuple[str, int, int], langu
 
 
 def _record(pair: dict[str, str], target: str) -> str:
-    """Return the line of a pair with its translation."""
+    """Return the JSON line of a pair with its translation."""
     record = {"source": pair["source"], "target": target, "original": pair["original"]}
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def _missing_chunks(plans: Iterable[Plan]) -> dict[int, int]:
-    """Return the number of sources of each chunk that has no translations yet. Equal chunks are counted once."""
+    """Return the number of sources in each chunk without translations. Identical chunks are counted once."""
     return {chunk.digest: chunk.num_lines for plan in plans for chunk in unfinished(plan)}
 
 
 class _TeacherMap:
-    """Translates sources in JSON lines. Sources that are too long get an empty translation."""
+    """Translate the sources of JSON lines. The translation of a source that is too long is empty."""
 
     processor: dict[str, Any] = {}  # noqa: RUF012  # a run belongs to one machine
 
@@ -267,7 +269,7 @@ class _TeacherMap:
         pairs, languages = [json.loads(line[0]) for line in lines], self._languages
         sources = list(dict.fromkeys(pair["source"] for pair in pairs))  # repeated sources are translated once
         bundle, limit = self._translator.bundle, self._max_length
-        if bundle.model.max_length is not None:  # special tokens take some of the model's positions
+        if bundle.model.max_length is not None:  # special tokens occupy some of the model's positions
             limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**languages).source_overhead)
         lengths = map(len, bundle.source_tokenizer.encode_batch(list(map(bundle.normalized, sources))))
         short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
@@ -281,18 +283,20 @@ class _TeacherMap:
 
 
 class _TranslationProgress:
-    """Reports the number of translated sources of ``total``, and occasionally the remaining time."""
+    """Report the number of translated sources out of ``total`` and, occasionally, the estimated remaining time."""
 
     def __init__(self, total: int, listener: Listener) -> None:
         self._total, self._listener, self._done = total, listener, 0
         self._begin = self._said = time.monotonic()
 
     def count(self, chunk: JobChunk) -> None:
-        """Count the sources of a chunk."""
+        """Count the sources of a finished chunk, and report the progress."""
         self._done += chunk.num_lines
-        self._listener.progress("sources translated", self._done)
+        self._listener.on_activity_progress("sources translated", self._done)
         now = time.monotonic()
         if now - self._said >= _SAY_EVERY_S or self._done == self._total:
             self._said, rate = now, self._done / max(now - self._begin, 1e-9)
             left = timedelta(seconds=round((self._total - self._done) / rate))
-            self._listener.say(f"translated {self._done:,} of {self._total:,} sources, {rate:,.0f}/s  ETA {left}")
+            self._listener.on_message(
+                f"translated {self._done:,} of {self._total:,} sources, {rate:,.0f}/s  ETA {left}"
+            )

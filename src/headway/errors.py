@@ -3,19 +3,19 @@
     HeadwayError
     ├── ConfigError          a recipe, option or argument: unknown key, value out of range, conflicting values
     ├── DataError            a corpus: missing, empty, not UTF-8, files of different lengths, a bad row
-    ├── LengthError          a sequence that is longer than a model or a limit allows
+    ├── LengthError          a sequence longer than a model or a limit allows
     │   └── ContextLengthError  a prompt that leaves no room for new tokens in a language model's context
-    ├── BundleError          a model folder: missing, truncated, foreign or damaged file
-    ├── HubError             a model on the Hugging Face Hub that is missing, forbidden, damaged or out of reach
+    ├── BundleError          a model folder: a missing, truncated, damaged or foreign file
+    ├── HubError             a model on the Hugging Face Hub: missing, access denied, damaged or unreachable
     ├── CheckpointError      a run folder that cannot be resumed as asked
     ├── TrainingError        training that cannot continue (out of memory, nothing to train on)
-    │   └── DivergenceError  the loss or the gradients stay infinite
-    ├── ShapeError           a tensor that a layer or a model cannot read: wrong shape or type
+    │   └── DivergenceError  the loss or the gradients are infinite in many consecutive steps
+    ├── ShapeError           a tensor of the wrong shape or type for a layer or model
     ├── MissingPackageError  an optional package that a command needs is not installed
     └── OutputError          a file that cannot be written (disk full, no permission)
 
-Each message is one line that says what was wrong, where (file, line, key), what is accepted and what to try. The
-command line prints it and exits with code 2; a traceback appears only with ``--debug``.
+Each message is a single line with the problem, its location (file, line, key), the accepted values and a suggested fix.
+The command line prints it and exits with code 2; a traceback appears only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from typing import ClassVar
 
 _INTERPRETED = re.compile(
     "["
-    "\x00-\x1f\x7f-\x9f"  # control characters, also line breaks
-    "\u2028\u2029"  # further line breaks
-    "\u202a-\u202e\u2066-\u2069"  # change the direction of what follows
+    "\x00-\x1f\x7f-\x9f"  # control characters, including line breaks
+    "\u2028\u2029"  # other line breaks
+    "\u202a-\u202e\u2066-\u2069"  # change the direction of the following text
     "\ufeff"  # the byte order mark, which is invisible
-    "\ud800-\udfff"  # halves of characters, which no file can contain
+    "\ud800-\udfff"  # lone surrogates, which cannot be encoded in UTF-8
     "]"
 )
 
 
 def escape_unprintable(text: str) -> str:
-    """Return a text in which the characters that a terminal interprets are written as escapes, such as \\x1b.
+    """Return a text with the characters that a terminal interprets replaced with escapes such as \\x1b.
 
-    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content. Invisible
+    Names in files from other sources may contain sequences that change a terminal's title, colors or content. Invisible
     characters that scripts and emoji need are kept: joiners, direction marks, tags.
     """
     return _INTERPRETED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class HeadwayError(Exception):
-    """Base class of all errors that a user can cause or encounter. This module's docstring shows the tree.
+    """Base class of all errors that a user can cause or encounter. The module docstring shows the hierarchy.
 
-    The message has the form ``where: what; expected accepted; hint``. Parts that are not given are left out.
+    The message has the form ``where: what; expected accepted; hint``. Missing parts are omitted.
 
     Args:
-        what: What was wrong.
-        where: The file, line, key or option at fault.
-        accepted: What is accepted there.
-        hint: What to try instead.
+        what: Description of the problem.
+        where: Location of the problem: a file, line, key or option.
+        accepted: Description of the values that are accepted.
+        hint: Suggested fix.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class ContextLengthError(LengthError):
     """A prompt leaves no room for new tokens in a language model's context.
 
     Attributes:
-        number: Number of the prompt among those of a call, counted from 1.
-        num_tokens: Number of tokens of the prompt.
-        context_length: Number of tokens of the context.
+        number: Index of the prompt among the prompts of a call, counted from 1.
+        num_tokens: Number of tokens in the prompt.
+        context_length: Maximum number of tokens in the context.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class BundleError(HeadwayError):
 
 
 class HubError(HeadwayError):
-    """A model on the Hugging Face Hub does not exist, may not be read, is damaged, or cannot be reached."""
+    """A model on the Hugging Face Hub does not exist, is not accessible, is damaged, or cannot be reached."""
 
 
 class CheckpointError(HeadwayError):
@@ -123,15 +123,15 @@ class DivergenceError(TrainingError):
 
 
 class ShapeError(HeadwayError):
-    """A tensor that is given to a layer, a loss or a model has the wrong shape or type."""
+    """A tensor passed to a layer, a loss or a model has the wrong shape or type."""
 
 
 class MissingPackageError(HeadwayError):
     """An optional package is not installed.
 
     Args:
-        feature: The feature that needs the package. It is the subject of the message.
-        package: The name of the package, a key of :data:`EXTRAS`.
+        feature: The feature that needs the package, used as the subject of the message.
+        package: Name of the package: a key of :data:`EXTRAS`.
     """
 
     EXTRAS: ClassVar[dict[str, str]] = {
@@ -164,12 +164,13 @@ class MissingPackageError(HeadwayError):
     }
 
     def __init__(self, feature: str, package: str) -> None:
-        # pip does not reinstall Headway, whether from a wheel or editable: it installs only the packages of the extra.
+        # pip does not reinstall Headway itself, neither from a wheel nor as an editable install: it installs only the
+        # extra's packages.
         super().__init__(
             f"{feature} needs the package {package!r}, which is not installed",
             hint=f"pip install 'headway[{self.EXTRAS[package]}]'",
         )
-        self.args = (feature, package)  # pickle passes them to the constructor
+        self.args = (feature, package)  # pickle passes these arguments to the constructor
 
 
 class OutputError(HeadwayError):

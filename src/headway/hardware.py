@@ -1,4 +1,4 @@
-"""Properties and settings of the machine: device, precision, processor, and the C library's memory settings."""
+"""Detect and configure the hardware: device, precision, threads, and the C library's memory allocator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_COLLAPSE = 25  # linux/mman.h
 _keeps_freed_memory = False
 _MIN_HUGE_PAGE = 1 << 21  # bytes; larger on some processors
-# The entry in /proc/self/smaps of a writable memory region without a file.
+# Matches the entry of a writable, anonymous memory region in /proc/self/smaps.
 _PRIVATE_REGION = re.compile(
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \S+ \S+ 0 *(?P<name>|\[heap\])\n"
     r"(?:[A-Z].*\n)*?VmFlags:(?P<flags>.*)$",
@@ -30,10 +30,10 @@ _PRIVATE_REGION = re.compile(
 
 
 def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = False) -> torch.device:
-    """Return the device for "auto", "cpu", "cuda" or another name of a device in PyTorch, such as "cuda:1".
+    """Return the device for "auto", "cpu", "cuda" or another PyTorch device name such as "cuda:1".
 
-    "auto" means a GPU if there is one. ``needs_cpu`` means that the computation runs only on the CPU, so "auto" selects
-    it.
+    "auto" means a GPU if there is one. If ``needs_cpu`` is set, the computation runs only on the CPU, so "auto" selects
+    the CPU.
 
     Raises:
         ConfigError: The name is unknown, or PyTorch does not find this GPU.
@@ -52,12 +52,12 @@ def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = Fals
     return chosen
 
 
-def set_own_threads(count: int) -> None:
-    """Set the number of threads that PyTorch uses for the calling thread, and for no other.
+def set_num_threads_of_this_thread(count: int) -> None:
+    """Set the number of threads that PyTorch uses for work of the calling thread only.
 
     ``torch.set_num_threads`` would also change the default for every thread that uses PyTorch for the first time. It is
-    used even if PyTorch uses no OpenMP, or a different one from its Linux packages: too few threads later are better
-    than too many now.
+    used as a fallback if PyTorch does not use the OpenMP library of its Linux packages: too few threads later are
+    better than too many now.
     """
     torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
     for set_threads in _thread_setters():
@@ -71,29 +71,29 @@ def _thread_setters() -> tuple[Callable[[int], object], ...]:
     If OpenMP's is not found, return PyTorch's own function instead.
     """
     setters: dict[str, Callable[[int], object]] = {}
-    # None means the libraries that all others resolve first, such as preloaded ones, so it takes precedence.
+    # None stands for the global namespace, where preloaded libraries are found, so it takes precedence.
     for library, name in product(
         (getattr(torch._C, "__file__", None), None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
     ):
-        # There may be no MKL. On Windows, None is refused, and a library's dependencies are not searched.
+        # MKL may be missing. On Windows, None raises TypeError, and the dependencies of a library are not searched.
         with suppress(OSError, AttributeError, TypeError):
             setters[name] = getattr(ctypes.CDLL(library), name)
     return tuple(setters.values()) if "omp_set_num_threads" in setters else (torch.set_num_threads,)
 
 
-def prepare_gpu() -> None:
+def disable_cudnn_attention() -> None:
     """Configure PyTorch for training on a GPU with batches of many shapes.
 
-    Attention is then computed without cuDNN, which makes a plan for each new shape.
+    This disables cuDNN attention, which builds a new plan for each shape.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @contextmanager
-def prepared_gpu() -> Iterator[None]:
-    """Call :func:`prepare_gpu`, and restore the setting at the end of the block."""
+def cudnn_attention_disabled() -> Iterator[None]:
+    """Call :func:`disable_cudnn_attention`, and restore the setting at the end of the block."""
     before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    prepare_gpu()
+    disable_cudnn_attention()
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ def processor_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
+def measure_matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
     """Measure the speed of multiplying two 2048 x 2048 matrices, in GFLOP/s, as the best of ten runs."""
     a = torch.randn(2048, 2048, device=device).to(dtype)
     best = 0.0
@@ -150,9 +150,9 @@ def matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
 def keep_freed_memory() -> None:
     """Make glibc keep large freed blocks for later allocations instead of returning them to the system.
 
-    Otherwise each training step and each batch of decoding maps and clears its memory again, page by page, which can
-    take a third of the time of a training step. This changes the whole process, so only commands and Headway's own
-    worker processes call it.
+    Otherwise each training step and each decoding batch maps and zeroes its memory again, page by page, which can take
+    a third of the time of a training step. This changes the whole process, so only commands and Headway's own worker
+    processes call it.
     """
     global _keeps_freed_memory
     if libc := _glibc():
@@ -163,10 +163,10 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return all free pages of glibc's heap to the system, if :func:`keep_freed_memory` makes glibc keep them.
+    """Return all free pages of the glibc heap to the system if :func:`keep_freed_memory` is in effect.
 
     Batches differ in shape, so the blocks that :func:`keep_freed_memory` keeps fragment the heap. Without regular
-    calls, the heap of a small model grew from 2 to 5 GiB in a thousand steps, and only a fifth of it was in use.
+    calls, the heap of a small model grew from 2 to 5 GiB in a thousand steps, with only a fifth of it in use.
     """
     if _keeps_freed_memory and (libc := _glibc()):
         libc.malloc_trim(0)
@@ -175,14 +175,14 @@ def return_freed_memory() -> None:
 def move_to_huge_pages(*, shares_weights: bool = False) -> None:
     """Move this process's private memory to huge pages (MADV_COLLAPSE, Linux 6.1).
 
-    Python's objects are scattered over thousands of pages. After a few idle milliseconds, neither they nor their page
-    tables are in the processor's caches, and huge pages make the page tables 512 times smaller. Memory that is marked
-    with MADV_HUGEPAGE is skipped. Does nothing if the system has no huge pages or if they are turned off.
+    Python's objects are scattered over thousands of pages. After a few idle milliseconds, neither the objects nor their
+    page table entries are in the processor's caches. Huge pages make the page tables 512 times smaller. Memory that is
+    marked with MADV_HUGEPAGE is skipped. Does nothing if huge pages are unavailable or disabled.
 
     Args:
-        shares_weights: Whether the process shares weights with its parent. Moving them would make a copy, so nothing is
-            moved unless the heap is marked with MADV_HUGEPAGE, as glibc does with ``glibc.malloc.hugetlb=1``: only then
-            are the weights skipped, too.
+        shares_weights: Whether the process shares weights with its parent. Moving the weights would copy them, so
+            nothing is moved unless the heap is marked with MADV_HUGEPAGE (set by ``glibc.malloc.hugetlb=1``): only then
+            are the weights skipped as well.
     """
     libc = _glibc()
     if libc is None:

@@ -1,32 +1,33 @@
-"""Tables of kinds: the tasks and architectures of Headway, and those that other packages register.
+"""Registries of kinds: Headway's tasks and architectures, and the ones that other packages register.
 
 A kind is the name of a task (``task.kind``) or of an architecture (``model.kind``) in recipes and model folders. Each
-table maps the names to what the rest of Headway needs to know:
+table maps these names to the classes and properties that the rest of Headway uses:
 
-- :data:`headway.models.registry.ARCHITECTURES`: configuration, model class, and properties of the architecture;
+- :data:`headway.models.registry.ARCHITECTURES`: the configuration class, model class and properties of each
+  architecture;
 - :data:`headway.bundle.BUNDLE_TYPES`: for each task, the class that reads and writes its model folders;
-- :data:`headway.tasks.TASKS`: how models for each task are trained, scored and loaded.
+- :data:`headway.tasks.TASKS`: for each task, an object that defines how its models are trained, scored and loaded.
 
-Commands, the service, inspection and exports do not ask for a kind but for a capability: what a model can do with a
-text. A task declares the capability of its models, an architecture the capability that its models can be trained for.
+Commands, the service, inspection and exports do not check the kind but the capability: what a model can do with a text.
+A task declares the capability of its models; an architecture declares the capability that its models can be trained
+for.
 
     translates    turns one sequence into another
     labels        assigns one of several labels to a text
     continues     continues a text, and assigns it a probability
     fills         fills in the hidden tokens of a text
 
-So a new kind of task with one of these capabilities works with all commands, routes of the service and functions of
-:mod:`headway.predict` that require the capability.
+Therefore a new kind of task with one of these capabilities works with all commands, service endpoints and
+:mod:`headway.predict` functions that require the capability.
 
-:func:`headway.models.registry.register` and :func:`headway.tasks.register` add kinds. A package that is installed
-beside Headway declares an entry point in the group ``headway.kinds``, which names a module that calls them:
+:func:`headway.models.registry.register` and :func:`headway.tasks.register` add kinds. An installed package declares an
+entry point in the group ``headway.kinds`` that names a module calling these functions:
 
     [project.entry-points."headway.kinds"]
     my_package = "my_package.kinds"
 
-These modules are imported when a table is listed, or asked for a kind that it does not have. So commands, processes
-that serve a model, and ``headway.load`` find the kinds, and models of Headway's own kinds load as fast as without the
-package.
+These modules are imported when a table is listed, or when a kind is not found in it. Commands, serving processes and
+``headway.load`` therefore find the registered kinds, and models of the built-in kinds still load fast.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from headway.errors import ConfigError
 
 Capability = Literal["translates", "labels", "continues", "fills"]
 
-ENTRY_POINTS = "headway.kinds"
+ENTRY_POINT_GROUP = "headway.kinds"
 
 EntryT = TypeVar("EntryT")
 
 
-class Kinds(Mapping[str, EntryT], Generic[EntryT]):
-    """A table of kinds, which grows when other packages register theirs.
+class KindRegistry(Mapping[str, EntryT], Generic[EntryT]):
+    """A registry of kinds, to which other packages can add entries.
 
     Args:
-        key: The key that selects a kind in recipes and model folders, for messages: "task.kind" or "model.kind".
-        entries: The kinds of Headway.
+        key: The recipe key that selects a kind ("task.kind" or "model.kind"), for error messages.
+        entries: The built-in kinds.
         definition: Function that returns the class or function that defines an entry. Default: the entry itself.
     """
 
@@ -66,10 +67,11 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
     def register(self, kind: str, entry: EntryT) -> None:
         """Add a kind. Adding the same entry again does nothing.
 
-        What a notebook defines is replaced if its cell runs again: it has the same name in the module ``__main__``.
+        An entry defined in a notebook is replaced if its cell runs again, that is, if it has the same name in the
+        module ``__main__``.
 
         Raises:
-            ConfigError: The table has another entry of this name.
+            ConfigError: The table has another entry with this name.
         """
         known = self._entries.setdefault(kind, entry)
         if known is entry:
@@ -94,17 +96,17 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
 
 
 _importing = RLock()  # reentrant: a module may look up kinds while it is being imported
-_begun: set[str] = set()  # modules whose import has begun
-_failed: dict[str, ConfigError] = {}  # the modules whose import failed; their registrations may be incomplete
+_begun: set[str] = set()  # modules whose import has started
+_failed: dict[str, ConfigError] = {}  # modules whose import failed, so their registrations may be incomplete
 
 
 @cache
 def _modules() -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=ENTRY_POINTS))
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _import_packages() -> None:
-    """Import the modules of other packages that register kinds, unless they have been imported.
+    """Import the modules of other packages that register kinds, unless they have already been imported.
 
     Raises:
         ConfigError: A module cannot be imported. The message names its package.
@@ -121,7 +123,7 @@ def _import_packages() -> None:
             except Exception as error:
                 package = module.dist.name if module.dist else module.name
                 _failed[module.value] = ConfigError(
-                    f"the package {package} registers kinds of models, but {module.value} cannot be imported "
+                    f"the package {package} registers model kinds, but {module.value} cannot be imported "
                     f"({type(error).__name__}: {error}); repair or uninstall it"
                 )
                 raise _failed[module.value] from error

@@ -1,8 +1,7 @@
-"""HTML fragments with which objects are displayed in notebooks.
+"""HTML fragments for displaying objects in notebooks.
 
-Everything is escaped, and nothing is loaded from elsewhere. There is no style sheet: the fragments inherit the colors
-of the page, and shade them with translucent colors. So a fragment is legible on light and dark pages, in JupyterLab, VS
-Code and exported HTML.
+All text is escaped, and no external resources are loaded. There is no style sheet: fragments inherit the colors of the
+page and add translucent shades, so they are legible on light and dark pages, in JupyterLab, VS Code and exported HTML.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from itertools import accumulate
 
 _LINE = "rgba(128,128,128,.4)"
 _CELL = f"padding:.15em .7em;border-bottom:1px solid {_LINE};vertical-align:top;overflow-wrap:anywhere"
-DOUBT, FOR, AGAINST = (217, 119, 6), (22, 140, 90), (200, 50, 60)  # red, green and blue of shades
-_STRONGEST = 0.65  # opacity of a shade, under which text is legible
-_WIDTH, _HEIGHT = 420, 120  # size of a curve in pixels
+DOUBT_COLOR, FOR_COLOR, AGAINST_COLOR = (217, 119, 6), (22, 140, 90), (200, 50, 60)  # RGB colors of shades
+_STRONGEST = 0.65  # maximum opacity of a shade; text on it is still legible
+_WIDTH, _HEIGHT = 420, 120  # size of a line plot in pixels
 _FRAME_HEIGHT = 640  # height of an embedded page in pixels
 # Sizes of a tree in pixels: the height of a line, the width of a character, and the gap between two columns.
 _ROW, _CHARACTER, _GAP = 20, 8, 26
 
 
-def page(*parts: str) -> str:
-    """Join pieces of HTML, one below the other."""
+def join_fragments(*parts: str) -> str:
+    """Join HTML fragments, one below the other."""
     inner = "".join(parts)
     return f'<div class="headway" style="line-height:1.5;max-width:60em">{inner}</div>'
 
 
 def paragraph(content: str, *, note: bool = False) -> str:
-    """Return a paragraph of HTML, in small letters if it is a note."""
+    """Return an HTML paragraph, in a smaller font if ``note`` is set."""
     style = "margin:.3em 0" + (";font-size:85%;opacity:.75" if note else "")
     return f'<div style="{style}">{content}</div>'
 
 
 def text(content: str) -> str:
-    """Return text of any language and direction, with its line breaks."""
+    """Return text in any language and direction, with line breaks preserved."""
     return f'<span dir="auto" style="white-space:pre-wrap;overflow-wrap:anywhere">{escape(content)}</span>'
 
 
@@ -45,16 +44,16 @@ def badge(content: str) -> str:
     return f'<span style="{style}">{escape(content)}</span>'
 
 
-def shaded(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] | None = None) -> str:
-    """Return words with shades.
+def shaded_words(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] | None = None) -> str:
+    """Return words with shaded backgrounds.
 
     Args:
-        words: For each word: the word, the strength of its shade (from -1 to 1), and the text of its tooltip.
-        color: The color of all shades. None means green for positive and red for negative ones.
+        words: The text of each word, the strength of its shade (from -1 to 1), and its tooltip.
+        color: The color of all shades. None means green for positive and red for negative strengths.
     """
     spans = []
     for word, strength, tip in words:
-        red, green, blue = color or (FOR if strength >= 0 else AGAINST)
+        red, green, blue = color or (FOR_COLOR if strength >= 0 else AGAINST_COLOR)
         opacity = _STRONGEST * min(abs(strength), 1.0) if math.isfinite(strength) else 0.0
         style = f"background:rgba({red},{green},{blue},{opacity:.2f});border-radius:.25em;padding:0 .15em"
         spans.append(f'<span dir="auto" title="{escape(tip)}" style="{style}">{escape(word)}</span>')
@@ -63,7 +62,7 @@ def shaded(words: Iterable[tuple[str, float, str]], color: tuple[int, int, int] 
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
-    """Return a table of texts. The columns ``numbers``, counted from 0, are aligned on the right."""
+    """Return a table of texts. The columns with the indices ``numbers``, counted from 0, are right-aligned."""
 
     def row(cells: Sequence[str], tag: str) -> str:
         aligned = [f"text-align:{'right' if index in numbers else 'left'};{_CELL}" for index in range(len(cells))]
@@ -77,8 +76,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequ
     return f'<table style="{style}">{head}<tbody>{body}</tbody></table>'
 
 
-def curve(points: Sequence[tuple[float, float]], title: str) -> str:
-    """Return a small SVG of a curve through points (x, y), in the color of the text around it."""
+def line_plot(points: Sequence[tuple[float, float]], title: str) -> str:
+    """Return a small SVG line plot of points (x, y), in the color of the surrounding text."""
     points = [(x, y) for x, y in points if math.isfinite(y)]
     if len(points) < 2:
         return ""
@@ -98,7 +97,9 @@ def curve(points: Sequence[tuple[float, float]], title: str) -> str:
 
 
 def heat_map(weights: Sequence[Sequence[float]], title: str, size: int = 6) -> str:
-    """Return an SVG of a matrix of weights from 0 to 1, with cells of ``size`` pixels. Weights below 0.02 are empty."""
+    """Return an SVG of a matrix of weights from 0 to 1, with cells of ``size`` pixels. Weights below 0.02 are not
+    drawn.
+    """
     width, height = max(map(len, weights), default=0) * size, len(weights) * size
     cells = "".join(
         f'<rect x="{column * size}" y="{row * size}" width="{size}" height="{size}" fill-opacity="{weight:.2f}"/>'
@@ -115,24 +116,25 @@ def heat_map(weights: Sequence[Sequence[float]], title: str, size: int = 6) -> s
 
 
 def details(summary: str, content: str) -> str:
-    """Return plain text that is shown when a person opens it."""
+    """Return a summary that expands to plain text when the user opens it."""
     return f'<details style="margin:.3em 0"><summary>{escape(summary)}</summary>{text(content)}</details>'
 
 
-def frame(document: str, title: str) -> str:
-    """Return a whole HTML page in a frame, whose scripts can reach neither the page around it nor a network."""
+def sandboxed_frame(document: str, title: str) -> str:
+    """Return an HTML document in a sandboxed frame, whose scripts cannot access the surrounding page."""
     style = f"width:100%;height:{_FRAME_HEIGHT}px;border:1px solid {_LINE};border-radius:.3em"
     return (
         f'<iframe title="{escape(title)}" sandbox="allow-scripts" style="{style}" srcdoc="{escape(document)}"></iframe>'
     )
 
 
-def tree(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] = ()) -> str:
-    """Return an SVG of a tree that grows to the right, in the color of the text around it.
+def tree_diagram(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] = ()) -> str:
+    """Return an SVG of a tree that grows to the right, in the color of the surrounding text.
 
     Args:
-        nodes: For each node: its label, the index of its parent, which comes before it, or None, and its tooltip.
-        marked: The indices of nodes that are bold.
+        nodes: The label of each node, the index of its parent (which must come first; None for a root), and its
+            tooltip.
+        marked: Indices of the nodes drawn in bold.
     """
     depths, children = list[int](), dict[int | None, list[int]]()
     for index, (_, parent, _) in enumerate(nodes):
@@ -142,7 +144,7 @@ def tree(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] =
     for depth, (label, _, _) in zip(depths, nodes, strict=True):
         widths[depth] = max(widths[depth], len(label))
     lefts = list(accumulate((width * _CHARACTER + _GAP for width in widths), initial=4))
-    rows, num_rows = dict[int, int](), 0  # a node is drawn on the line of its first child
+    rows, num_rows = dict[int, int](), 0  # a node is drawn in the row of its first child
     stack = children.get(None, [])[::-1]
     while stack:
         index = stack.pop()

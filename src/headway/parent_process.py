@@ -1,4 +1,4 @@
-"""The process that has started this one."""
+"""Watch the parent process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHECK_S = 0.1
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process soon after its parent process ``parent`` has ended."""
+    """End this process soon after its parent process, whose id is ``parent``, has ended."""
     threading.Thread(target=_wait_and_end, args=(parent,), daemon=True).start()
 
 

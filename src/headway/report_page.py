@@ -1,4 +1,4 @@
-"""The parts of HTML reports: the template and the style of a package, and the style that all reports share."""
+"""Load the parts of HTML reports: a package's template and style sheet, and the style sheet that all reports share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.resources import files
 
 
 def report_parts(package: str) -> tuple[str, str]:
-    """Return the template of a package's report, ``report.html``, and its whole style."""
+    """Return the template of a package's report, ``report.html``, and its complete style sheet."""
     folder = files(package)
     template, *styles = (
         file.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
 """Atomic writes of files and folders, checksums and file locks.
 
-An atomic write fills a staging folder beside the target, flushes it to disk and renames it to its final name. Each
-writer has a separate staging folder, which it keeps locked. The remains of killed writers are recognized by their lock,
-which the system has released. The next writer of the same target removes them.
+An atomic write fills a staging folder next to the target, flushes it to disk and renames its content to the target.
+Each writer has a separate staging folder, which it keeps locked. When a writer is killed, the system releases its lock,
+and the next writer of the same target removes the abandoned staging folder.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ def checksum(path: Path) -> str:
 
 @contextmanager
 def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """Yield a temporary path to write to, which replaces ``path`` on exit. After an error ``path`` is unchanged.
+    """Yield a temporary path to write to, which replaces ``path`` on exit. After an error, ``path`` is unchanged.
 
     Threads, processes and machines may write the same path at the same time: the last one to exit wins. The mode of an
-    existing file is kept. A new file has the default mode, whatever created it. With ``private``, only this user can
-    read the file, old or new. A symbolic link is followed. A pipe or a device cannot be replaced, so it is written to
-    directly.
+    existing file is kept. A new file gets the default mode. With ``private``, only this user can read the file. A
+    symbolic link is followed. A pipe or a device cannot be replaced, so it is written to directly.
     """
     path = _followed(path)
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -54,7 +53,7 @@ def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
         with _staging_folder(path) as staging:
             new = staging / _NEW
             yield new
-            _flush(new)  # before the mode is set, which may forbid reading
+            _flush(new)  # before the mode is set, because it may forbid reading
             new.chmod(stat.S_IRUSR | stat.S_IWUSR if private else _mode(path, staging))
             new.replace(path)
             _flush_entries(path.parent)
@@ -70,7 +69,7 @@ def atomic_write_text(path: Path, text: str, *, private: bool = False) -> None:
 
 @contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder, which replaces ``path`` on exit. After an error ``path`` is unchanged.
+    """Yield an empty temporary folder, which replaces ``path`` on exit. After an error, ``path`` is unchanged.
 
     Threads, processes and machines may write the same path at the same time: the last one to exit wins. The mode of an
     existing folder is kept. If ``path`` is a symbolic link, the folder that it points to is replaced. If a process is
@@ -96,7 +95,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     """Reserve ``folder`` for this training run.
 
     The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it.
-    Incomplete files and folders that killed processes left there are removed.
+    Incomplete files and folders left by killed processes are removed.
 
     Raises:
         CheckpointError: Another process is using the folder.
@@ -118,8 +117,8 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             pid = holder.read_text(encoding="ascii", errors="replace").strip() or pid
         raise CheckpointError(
-            f"{folder}: process {pid} is training there; wait for it, stop it (kill {pid}; it saves first), or "
-            "choose another --run"
+            f"{folder}: process {pid} is training in this folder; wait for it, stop it (kill {pid}; it saves first), "
+            "or choose another --run"
         ) from None
 
 
@@ -127,16 +126,16 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
 def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Lock the file ``path``. If another process has locked it, wait, or raise Timeout if ``wait`` is False.
 
-    The lock also applies to processes on other machines that share the file system. If the file system has no locks, a
-    warning is emitted. The system releases the lock when the process ends, even if it is killed. The file is not
-    removed.
+    The lock also applies to processes on other machines that share the file system. If the file system does not support
+    locks, a warning is emitted. The system releases the lock when the process ends, even if it is killed. The file
+    itself is not removed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666))
     except OSError as error:
         raise _cannot_write(path, error) from None
-    lock = FileLock(path, fallback_to_soft=False)  # the existence of this file must not mean that it is locked
+    lock = FileLock(path, fallback_to_soft=False)  # a soft lock would treat the file as locked whenever it exists
     try:
         lock.acquire(blocking=wait)
     except Timeout:
@@ -154,13 +153,13 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 class TemporaryFolder:
-    """A new folder among the system's temporary files, which only this user can read, and which is locked.
+    """A new, locked folder in the system's temporary directory that only this user can read.
 
     Args:
-        prefix: The beginning of the folder's name.
+        prefix: Prefix of the folder's name.
 
     Attributes:
-        path: The folder.
+        path: Path of the folder.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -176,9 +175,9 @@ class TemporaryFolder:
 
     @staticmethod
     def remove_abandoned(prefix: str) -> None:
-        """Remove the folders of killed processes of this user, whose names begin with ``prefix``.
+        """Remove the folders of this user's killed processes whose names begin with ``prefix``.
 
-        Folders without a lock belong to older versions. They are removed a week after their last change.
+        Folders without a lock were created by older versions. They are removed a week after their last change.
         """
         if sys.platform == "win32":
             return
@@ -198,7 +197,7 @@ class TemporaryFolder:
 
 
 def user_cache_folder() -> Path:
-    """Return the folder for Headway's caches of this user. Raises :class:`RuntimeError` if the user has no home."""
+    """Return the user's folder for Headway's caches, or raise :class:`RuntimeError` if there is no home directory."""
     home = Path.home()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "headway" / "Cache"
@@ -208,7 +207,7 @@ def user_cache_folder() -> Path:
 
 
 def _mode(path: Path, staging: Path) -> int:
-    """Return the mode of the file ``path``, or if there is none, the default mode of new files."""
+    """Return the mode of the file ``path``, or the default mode of new files if it does not exist."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -228,19 +227,20 @@ def _followed(path: Path) -> Path:
     return path
 
 
-# A staging folder is named after its target, its machine and a random number. It contains what is written, later the
-# folder that was replaced, and a file that is locked while the writer is alive.
+# A staging folder is named after its target, its machine and a random number. It contains the new content, later the
+# replaced folder, and a file that is locked while the writer is alive.
 _NEW, _OLD, _LOCK, _DEFAULT_MODE = "new", "old", "lock", "mode"
 _STAGING_NAME = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}-[0-9a-f]{8}\.part", re.DOTALL)
 _MAX_NAME_BYTES = 100  # longer names are hashed, so that staging names fit: some file systems allow 143 bytes
-_ABANDONED_AFTER_S = 7 * 24 * 3600  # time without a change, if no lock shows whether the writer is alive
+# time without changes, for folders whose locks do not show whether the writer is alive
+_ABANDONED_AFTER_S = 7 * 24 * 3600
 _MAX_ATTEMPTS = 100
 _NO_LINK = vars(os).get("O_NOFOLLOW", 0)  # Windows does not have it
 
 
 @contextmanager
 def _staging_folder(path: Path) -> Iterator[Path]:
-    """Yield a new, locked folder beside ``path`` that only this user can read. Remove the folders of killed writers."""
+    """Yield a new, locked, private folder next to ``path``, after removing the staging folders of killed writers."""
     missing = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -251,7 +251,7 @@ def _staging_folder(path: Path) -> Iterator[Path]:
         yield staging
     finally:
         _remove(staging, lock)
-        _remove_tree(staging)  # remove the rest now, because some systems cannot remove locked files
+        _remove_tree(staging)  # remove the rest, because some systems cannot remove locked files
 
 
 def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
@@ -267,22 +267,21 @@ def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
                 with suppress(OSError):
                     staging.rmdir()
                 raise
-        # The name may exist (as anything, also as a link to elsewhere), and another writer may remove the folder before
-        # it is locked.
+        # The name may already exist (possibly as a link), or another writer may remove the folder before it is locked.
         except (FileExistsError, FileNotFoundError, BlockingIOError):
             if attempts == _MAX_ATTEMPTS:
                 raise
 
 
 def _staged_name(path: Path) -> str:
-    """Return the part of a staging folder's name that represents the name of ``path``."""
+    """Return the component of a staging folder's name that represents the name of ``path``."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _MAX_NAME_BYTES else hashlib.blake2b(name, digest_size=16).hexdigest()
 
 
 @functools.cache
 def _machine() -> str:
-    """Return a hash of what identifies this machine since it was started."""
+    """Return a hash that identifies this machine until it restarts."""
     try:
         identity = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
@@ -298,7 +297,7 @@ class _Lock:
     is_held: bool
 
     def release(self) -> None:
-        """Unlock and close the file. Closing is not enough if a forked process also has it open."""
+        """Unlock and close the file. Closing it is not enough if a forked process also has the file open."""
         with suppress(ImportError, OSError):
             import fcntl
 
@@ -313,7 +312,7 @@ def _lock(staging: Path) -> _Lock:
         import fcntl  # Windows does not have it
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # some file systems say EACCES instead of EAGAIN
+    except (BlockingIOError, PermissionError):  # some file systems report EACCES instead of EAGAIN
         os.close(descriptor)
         raise BlockingIOError(errno.EAGAIN, "another writer has locked it") from None
     except (ImportError, OSError):
@@ -325,7 +324,7 @@ def _lock(staging: Path) -> _Lock:
 
 
 def _remove(staging: Path, lock: _Lock) -> None:
-    """Remove a staging folder while it is locked: nobody may use it or restore from it meanwhile."""
+    """Remove a staging folder while it is locked, so that no other process uses it or restores from it."""
     _remove_tree(staging)
     lock.release()
     with suppress(OSError):
@@ -338,7 +337,7 @@ def _remove_tree(folder: Path) -> None:
     if folder.exists() and not folder.is_symlink():
         with suppress(OSError):
             folder.chmod(stat.S_IRWXU)
-        for parent, names, _ in os.walk(folder):  # os.walk reads a folder after its mode has been changed
+        for parent, names, _ in os.walk(folder):  # os.walk lists a folder after its mode has been changed
             for child in (Path(parent, name) for name in names):
                 if not child.is_symlink():
                     with suppress(OSError):
@@ -347,7 +346,7 @@ def _remove_tree(folder: Path) -> None:
 
 
 def _recover(path: Path) -> None:
-    """Restore ``path`` if a killed writer has moved it, and remove the staging folders of its killed writers."""
+    """Restore ``path`` if a killed writer moved it, and remove the staging folders of killed writers."""
     name = _staged_name(path)
     with suppress(OSError):  # the folder may be writable, but not readable
         for sibling in path.parent.iterdir():
@@ -357,13 +356,13 @@ def _recover(path: Path) -> None:
 
 
 def _remove_if_abandoned(staging: Path, path: Path | None = None) -> None:
-    """Remove a staging folder if its writer has been killed, after restoring its target ``path`` if that is missing.
+    """Remove a staging folder if its writer was killed. If the target ``path`` is missing, restore it first.
 
     If ``path`` is None, a staging folder that contains a replaced folder is kept.
 
-    Some network file systems lock only among the processes of one machine. An unlocked folder of another machine, or
-    from before a restart, is therefore removed only if nothing in it has changed for a week. Restoring is always safe:
-    a writer that is alive replaces the restored folder (:func:`_replace_folder`).
+    On some network file systems, locks apply only to processes of the same machine. An unlocked folder created on
+    another machine, or before a restart, is therefore removed only if nothing in it has changed for a week. Restoring
+    is always safe: a writer that is alive replaces the restored folder (:func:`_replace_folder`).
     """
     if staging.is_symlink() or not staging.is_dir():
         return
@@ -386,7 +385,7 @@ def _remove_if_abandoned(staging: Path, path: Path | None = None) -> None:
 def _renamed(staging: Path) -> Path:
     """Return the new name of a staging folder. A writer that has just created it can then not lock it any more.
 
-    Otherwise the writer might create the lock file again while the folder is being removed, and lose what it writes.
+    Otherwise the writer might create the lock file again while the folder is being removed, and lose its data.
     """
     prefix, _, _ = staging.name.rpartition("-")
     renamed = staging.with_name(f"{prefix}-{secrets.token_hex(4)}.part")
@@ -398,7 +397,7 @@ def _renamed(staging: Path) -> Path:
 
 
 def _idle_s(folder: Path) -> float:
-    """Return the seconds since the last change in a folder; 0 while it is changing."""
+    """Return the number of seconds since the last change in a folder; 0 while it is changing."""
     try:
         return time.time() - max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
@@ -408,8 +407,8 @@ def _idle_s(folder: Path) -> float:
 def _replace_folder(path: Path, new: Path, old: Path) -> None:
     """Rename the folder ``path`` to ``old``, and ``new`` to ``path``, with the same mode.
 
-    After an error, ``path`` is unchanged. The system moves a folder into another folder only if its owner may write to
-    it, so both folders get this permission until they are in place.
+    After an error, ``path`` is unchanged. The system moves a folder only if its owner has write permission for it, so
+    both folders get this permission until they are in place.
     """
     mode = writable = 0  # the old and the new mode; equal if no change is needed
     try:
@@ -432,7 +431,7 @@ def _replace_folder(path: Path, new: Path, old: Path) -> None:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            # Between the two renames, another writer has put its folder there: replace that one, too.
+            # Another writer put its folder there between the two renames; replace it as well.
             _remove_tree(old)
     except BaseException:
         with suppress(OSError):
@@ -445,7 +444,7 @@ def _replace_folder(path: Path, new: Path, old: Path) -> None:
 
 
 def _recover_from_older_version(path: Path) -> None:
-    """Restore or remove the remains of a folder from a killed process of a version without staging folders."""
+    """Restore or remove a folder left by a killed process of a version without staging folders."""
     old = path.parent / f".{path.name}.old"
     with suppress(OSError):
         if not path.exists():

@@ -1,9 +1,9 @@
-"""The undocumented names of PyTorch that Headway uses, each with a public form to fall back on.
+"""Wrappers for the undocumented PyTorch names that Headway uses, each with a public fallback.
 
-PyTorch may rename or change these names in any release, even without an error: if fused Adam no longer read
-``grad_scale``, gradients would not be clipped. Each name is therefore tried once in each process, on tensors of two
-elements, before it is first used. If it is missing or has another effect, one warning names it, and from then on the
-public form is used, which is as exact but slower.
+PyTorch may rename or change these names in any release, possibly without an error: if fused Adam ignored
+``grad_scale``, gradients would silently not be clipped. Each name is therefore tested once per process, on tensors of
+two elements, before it is first used. If it is missing or its effect has changed, a single warning is issued, and the
+public fallback is used from then on, which is as exact but slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-# The attributes with the hooks of a module, and the methods that register them.
+# The attributes that contain a module's hooks, and the methods that register the hooks.
 _FORWARD_HOOKS = {"_forward_hooks": "register_forward_hook", "_forward_pre_hooks": "register_forward_pre_hook"}
 _BACKWARD_HOOKS = {
     "_backward_hooks": "register_full_backward_hook",
@@ -28,24 +28,24 @@ _BACKWARD_HOOKS = {
 
 
 def _usable(name: str, has_usual_effect: Callable[[], bool], consequence: str) -> bool:
-    """Return whether an undocumented name has its usual effect. Warn of the consequence if not."""
+    """Return whether an undocumented name has its usual effect. If not, warn about the consequence."""
     try:
         with torch.device("cpu"):  # not on the default device, which is "meta" while a model is built without weights
             if has_usual_effect():
                 return True
         reason = "no longer has its usual effect"
-    except Exception as error:  # a name that is missing or has other arguments may raise anything
+    except Exception as error:  # a name that is missing or whose arguments changed may raise any exception
         reason = f"cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     warnings.warn(f"PyTorch {torch.__version__}: {name} {reason}; {consequence}", stacklevel=3)
     return False
 
 
-def fused_step(optimizer: torch.optim.Optimizer, *, finite: Tensor, divisor: Tensor | None) -> None:
-    """Take a step of fused Adam with gradients divided by ``divisor``, but change nothing unless ``finite`` is True.
+def fused_adam_step(optimizer: torch.optim.Optimizer, *, finite: Tensor, divisor: Tensor | None) -> None:
+    """Take a fused Adam step with the gradients divided by ``divisor``, or change nothing if ``finite`` is False.
 
-    The host does not wait for the values of the tensors. May be called only if :func:`fused_step_works`.
+    The host does not wait for the values of the tensors. May be called only if :func:`fused_adam_step_works`.
     """
-    # torch.amp.GradScaler sets these attributes, too; the fused kernel reads them.
+    # torch.amp.GradScaler also sets these attributes; the fused kernel reads them.
     vars(optimizer).update(found_inf=(~finite).float(), grad_scale=divisor)
     try:
         optimizer.step()
@@ -54,8 +54,8 @@ def fused_step(optimizer: torch.optim.Optimizer, *, finite: Tensor, divisor: Ten
 
 
 @cache
-def fused_step_works(device: torch.device) -> bool:
-    """Return whether :func:`fused_step` divides gradients and skips steps on a device."""
+def fused_adam_step_works(device: torch.device) -> bool:
+    """Return whether :func:`fused_adam_step` divides gradients and skips steps on a device."""
     return _usable(
         "fused AdamW with the attributes found_inf and grad_scale",
         lambda: _fused_step_divides_and_skips(device),
@@ -65,22 +65,22 @@ def fused_step_works(device: torch.device) -> bool:
 
 @torch.no_grad()
 def _fused_step_divides_and_skips(device: torch.device) -> bool:
-    """Compare with a step by hand: gradients (2, -4) divided by 2, betas 1/2, from moments that are zero."""
+    """Compare with a step computed by hand: gradients (2, -4) divided by 2, betas 1/2, zero initial moments."""
     yes = torch.tensor(True, device=device)
     weight = nn.Parameter(torch.ones(2, device=device, dtype=torch.float32))
     optimizer = torch.optim.AdamW([weight], lr=0.25, betas=(0.5, 0.5), weight_decay=0.0, fused=True)
     for finite, gradient, divisor in ((True, (2.0, -4.0), 2.0), (False, (1.0, torch.inf), 1.0)):
         weight.grad = torch.tensor(gradient, device=device, dtype=torch.float32)
-        fused_step(optimizer, finite=yes if finite else ~yes, divisor=torch.full_like(weight[0], divisor))
+        fused_adam_step(optimizer, finite=yes if finite else ~yes, divisor=torch.full_like(weight[0], divisor))
     state = optimizer.state[weight]
-    # The second step must have changed nothing. Adam moves each weight by the learning rate in its first step.
+    # The second step must not change anything. In its first step, Adam moves each weight by the learning rate.
     actual = torch.stack([weight, state["exp_avg"], state["exp_avg_sq"], state["step"].expand(2)])
     expected = torch.tensor([[0.75, 1.25], [0.5, -1.0], [0.5, 2.0], [1.0, 1.0]], device=device, dtype=torch.float32)
     return bool(torch.allclose(actual, expected))
 
 
 def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
-    """Return the gradient of the inputs of a softmax over the last dimension, whose outputs are ``weights``."""
+    """Return the gradient of the inputs of a softmax over the last dimension with the outputs ``weights``."""
     if _softmax_backward_works():
         return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
     products = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * weights
@@ -90,7 +90,7 @@ def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
 @cache
 def _softmax_backward_works() -> bool:
     def has_usual_effect() -> bool:
-        """Check (1, 0) through the weights (1/4, 3/4): 1/4 (1 - 1/4) and 3/4 (0 - 1/4)."""
+        """Check the gradient (1, 0) with the softmax outputs (1/4, 3/4): 1/4 (1 - 1/4) and 3/4 (0 - 1/4)."""
         weights = torch.tensor([[0.25, 0.75]])
         actual = torch._softmax_backward_data(torch.tensor([[1.0, 0.0]]), weights, -1, weights.dtype)
         return torch.allclose(actual, torch.tensor([[0.1875, -0.1875]]))
@@ -99,7 +99,7 @@ def _softmax_backward_works() -> bool:
 
 
 def sigmoid_backward(gradient: Tensor, output: Tensor, *, out: Tensor) -> Tensor:
-    """Write the gradient of the input of a sigmoid, which returned ``output``, to ``out``, and return ``out``."""
+    """Write the gradient of the input of a sigmoid with the output ``output`` to ``out``, and return ``out``."""
     if _gate_gradients_work():
         torch.ops.aten.sigmoid_backward(gradient, output, grad_input=out)
         return out
@@ -107,7 +107,7 @@ def sigmoid_backward(gradient: Tensor, output: Tensor, *, out: Tensor) -> Tensor
 
 
 def tanh_backward(gradient: Tensor, output: Tensor, *, out: Tensor) -> Tensor:
-    """Write the gradient of the input of a tanh, which returned ``output``, to ``out``, and return ``out``."""
+    """Write the gradient of the input of a tanh with the output ``output`` to ``out``, and return ``out``."""
     if _gate_gradients_work():
         torch.ops.aten.tanh_backward(gradient, output, grad_input=out)
         return out
@@ -125,8 +125,8 @@ def _gate_gradients_work() -> bool:
     return _usable("aten::sigmoid_backward or aten::tanh_backward", has_usual_effect, "training of an LSTM is slower")
 
 
-def lerp_all(tensors: Sequence[Tensor], ends: Sequence[Tensor], weight: Tensor) -> None:
-    """Move each tensor in place towards its end: by the difference times ``weight``."""
+def foreach_lerp(tensors: Sequence[Tensor], ends: Sequence[Tensor], weight: Tensor) -> None:
+    """Interpolate each tensor in place toward its end point: add ``weight`` times the difference."""
     if _lerp_all_works():
         torch._foreach_lerp_(list(tensors), list(ends), [weight] * len(tensors))
     else:
@@ -144,16 +144,16 @@ def _lerp_all_works() -> bool:
     return _usable("torch._foreach_lerp_", has_usual_effect, "averaging the weights is slower on a GPU")
 
 
-def run_cell(
+def run_recurrent_layer(
     x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], *, training: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Run a layer of an LSTM (with two states) or GRU on x (R, T, D), with weights that are not parameters.
+    """Run an LSTM layer (if there are two states) or a GRU layer on x (R, T, D), with weights that are not parameters.
 
-    May be called only if :func:`run_cell_works`.
+    May be called only if :func:`run_recurrent_layer_works`.
 
     Args:
         x: Input sequence.
-        state: The initial states, (1, R, D) each.
+        state: The initial states, each of shape (1, R, D).
         weights: The two matrices and the two biases, in the order of ``nn.LSTM``.
         training: Whether gradients are needed.
     """
@@ -173,8 +173,8 @@ def run_cell(
 
 
 @cache
-def run_cell_works() -> bool:
-    """Return whether :func:`run_cell` computes what ``nn.LSTM`` and ``nn.GRU`` do."""
+def run_recurrent_layer_works() -> bool:
+    """Return whether :func:`run_recurrent_layer` gives the same results as ``nn.LSTM`` and ``nn.GRU``."""
 
     @torch.no_grad()
     def has_usual_effect() -> bool:
@@ -183,7 +183,7 @@ def run_cell_works() -> bool:
             cells = nn.LSTM(2, 2, batch_first=True), nn.GRU(2, 2, batch_first=True)
         for cell, state in zip(cells, ((start, start), (start,)), strict=True):
             expected, _ = cell(x, state if len(state) == 2 else state[0])
-            actual, _ = run_cell(x, state, list(cell.parameters()), training=True)
+            actual, _ = run_recurrent_layer(x, state, list(cell.parameters()), training=True)
             if not torch.allclose(actual, expected):
                 return False
         return True
@@ -194,12 +194,12 @@ def run_cell_works() -> bool:
 
 
 def has_hooks(*modules: nn.Module) -> bool:
-    """Return whether any of the modules has hooks. True if that cannot be found out."""
+    """Return whether any of the modules has hooks; True if this cannot be determined."""
     return has_forward_hooks(*modules) or any(_any_of(_BACKWARD_HOOKS, module) for module in modules)
 
 
 def has_forward_hooks(*modules: nn.Module) -> bool:
-    """Return whether any of the modules has forward hooks. True if that cannot be found out."""
+    """Return whether any of the modules has forward hooks; True if this cannot be determined."""
     return not hooks_are_visible() or any(_any_of(_FORWARD_HOOKS, module) for module in modules)
 
 
@@ -209,7 +209,7 @@ def _any_of(attributes: dict[str, str], module: nn.Module) -> bool:
 
 @cache
 def hooks_are_visible() -> bool:
-    """Return whether the hooks of a module can be found out."""
+    """Return whether a module's hooks can be listed."""
 
     def has_usual_effect() -> bool:
         for attribute, method in (_FORWARD_HOOKS | _BACKWARD_HOOKS).items():
@@ -224,26 +224,26 @@ def hooks_are_visible() -> bool:
     return _usable("nn.Module._forward_hooks or a similar attribute", has_usual_effect, consequence)
 
 
-def parts(module: nn.Module) -> dict[str, Any]:
+def module_members(module: nn.Module) -> dict[str, Any]:
     """Return the parameters, buffers and submodules of a module, including those that are None.
 
-    See :func:`parts_are_visible`.
+    May be called only if :func:`module_members_are_visible`.
     """
     return {**module._modules, **module._parameters, **module._buffers}
 
 
-def attributes_and_parts(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes that the class of a module adds to ``nn.Module``, and its :func:`parts`."""
+def module_attributes_and_members(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that a module has in addition to those of ``nn.Module``, and its :func:`module_members`."""
     added = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
-    return added | parts(module)
+    return added | module_members(module)
 
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 @cache
-def parts_are_visible() -> bool:
-    """Return whether :func:`parts` can be used."""
+def module_members_are_visible() -> bool:
+    """Return whether :func:`module_members` can be used."""
 
     def has_usual_effect() -> bool:
         module = nn.Module()
@@ -251,7 +251,7 @@ def parts_are_visible() -> bool:
         module.register_parameter("bias", None)
         module.register_buffer("table", None)
         module.register_module("empty", None)
-        return parts(module) == {
+        return module_members(module) == {
             "part": module.part,
             "empty": None,
             "weight": module.weight,
@@ -263,28 +263,28 @@ def parts_are_visible() -> bool:
     return _usable("nn.Module._modules, nn.Module._parameters or nn.Module._buffers", has_usual_effect, consequence)
 
 
-def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:
-    """Make the hooks that run before a state dict is loaded into a copied module refer to this module.
+def rebind_load_hooks(copied: nn.Module, *, original: nn.Module) -> None:
+    """Make the load-state-dict pre-hooks of a copied module refer to the copy instead of the original.
 
-    May be called only if :func:`loading_hooks_are_visible`.
+    May be called only if :func:`load_hooks_are_visible`.
 
     Args:
-        copied: The copy, which still has the hooks of the original.
-        original: The module to which the methods refer.
+        copied: The copied module, whose hooks still refer to the original.
+        original: The module to which the hooks are bound.
     """
     copied._load_state_dict_pre_hooks = copy.deepcopy(copied._load_state_dict_pre_hooks, {id(original): copied})
 
 
 @cache
-def loading_hooks_are_visible() -> bool:
-    """Return whether :func:`bind_loading_hooks` can be used."""
+def load_hooks_are_visible() -> bool:
+    """Return whether :func:`rebind_load_hooks` can be used."""
 
     def has_usual_effect() -> bool:
         called_with: list[nn.Module] = []
         original, copied = nn.Identity(), nn.Identity()
         original.register_load_state_dict_pre_hook(lambda module, *_: called_with.append(module))  # type: ignore[no-untyped-call]
         copied._load_state_dict_pre_hooks = original._load_state_dict_pre_hooks
-        bind_loading_hooks(copied, original=original)
+        rebind_load_hooks(copied, original=original)
         for module in (copied, original):
             module.load_state_dict({})
         return called_with == [copied, original]
@@ -294,16 +294,16 @@ def loading_hooks_are_visible() -> bool:
 
 
 @contextmanager
-def skipped_initialization() -> Iterator[None]:
-    """Context in which ``torch.nn.init`` draws no random numbers, for weights that are read from a file."""
+def skip_initialization() -> Iterator[None]:
+    """Skip random initialization by ``torch.nn.init`` inside the block, for weights that will be loaded from a file."""
     _initialization_is_skipped()
     with _SkippedInitialization():
         yield
 
 
 class _SkippedInitialization(TorchFunctionMode):
-    # It is not documented which functions of torch.nn.init are passed to a mode. The functions that are not passed call
-    # methods that are.
+    # PyTorch does not document which torch.nn.init functions are dispatched to a mode. The other functions call methods
+    # that are dispatched.
     NAMES = frozenset(
         {"normal_", "uniform_"}
         | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}

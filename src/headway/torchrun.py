@@ -1,4 +1,4 @@
-"""Rank and restarts of the current process. If torchrun started several, only process 0 (rank 0) writes messages."""
+"""Rank and restarts of the current process. If torchrun started several processes, only rank 0 writes messages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def may_be_restarted() -> bool:
 def let_main_report_first() -> str:
     """Give process 0 time to report a failure first. Return the prefix for this process's own message.
 
-    Usually all processes fail for the same reason. Once process 0 has exited, torchrun terminates the others while they
-    wait here, so that the reason is printed only once.
+    Usually all processes fail for the same reason. When process 0 exits, torchrun terminates the other processes while
+    they wait here, so the reason is printed only once.
     """
     if is_main_process():
         return ""

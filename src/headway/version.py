@@ -1,3 +1,3 @@
-"""The version of Headway: the build, the command line, signatures of scores and the service read it here."""
+"""The version of Headway, used by the build, the command line, score signatures and the service."""
 
 __version__ = "0.1.0"

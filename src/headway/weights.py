@@ -1,6 +1,6 @@
-"""Weights by name: the names of a model's weights, safetensors files, and loading them into a model.
+"""Name a model's weights, store them in safetensors files, and load them into a model.
 
-The names never change, because model folders and checkpoints contain them. A tied weight is stored once.
+The names must never change, because model folders and checkpoints contain them. A tied weight is stored once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _DTYPE_NAMES = {torch.int8: "I8", torch.int32: "I32", torch.float32: "F32"}
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return each weight once, keyed by its public name. A tied weight has the name of its first occurrence."""
+    """Return the model's weights, keyed by public name. A tied weight appears once, under its first name."""
     state = model.state_dict(keep_vars=True)  # tied weights are one parameter with several names
     first_names = {id(tensor): name for name, tensor in reversed(state.items())}
     return {name: tensor.detach() for name, tensor in state.items() if first_names[id(tensor)] == name}
 
 
 def write_weights(weights: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors."""
+    """Write tensors to a safetensors file."""
     path.touch()
     mode = path.stat().st_mode  # the default mode of new files; safetensors would grant access only to the owner
     try:
@@ -43,10 +43,11 @@ def write_weights(weights: dict[str, Tensor], path: Path) -> None:
         raise OSError(f"cannot write {path.name}: {error}") from None
 
 
-def write_mappable_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors, so that those whose size is a multiple of a cache line begin at one.
+def write_aligned_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file in which tensors whose size is a multiple of a cache line are aligned to cache lines.
 
-    safetensors itself aligns them to 8 bytes. Kernels that read mapped weights are faster if they are aligned.
+    The safetensors library aligns tensors to 8 bytes. Kernels are faster if memory-mapped weights are aligned to cache
+    lines.
     """
     order = sorted(weights, key=lambda name: (weights[name].nbytes % _CACHE_LINE > 0, -weights[name].itemsize, name))
     header: dict[str, Any] = {}
@@ -74,7 +75,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def read_weight(path: Path, name: str, rows: slice = slice(None)) -> Tensor:
-    """Read one tensor of a safetensors file, or some of its rows. Its memory is mapped from the file.
+    """Read one tensor of a safetensors file, or some of its rows. The tensor is memory-mapped.
 
     Raises:
         BundleError: The file is missing or damaged.
@@ -85,7 +86,7 @@ def read_weight(path: Path, name: str, rows: slice = slice(None)) -> Tensor:
 
 
 def map_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, whose memory is mapped from the file: processes share it.
+    """Return the tensors of a safetensors file, memory-mapped so that processes share the memory.
 
     Raises:
         BundleError: The file is missing or damaged.
@@ -98,12 +99,12 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> 
     """Load ``weights`` into ``model``.
 
     Raises:
-        BundleError: A name or shape differs. The message begins with ``origin``, the file of the weights.
+        BundleError: A name or shape differs. The message begins with ``origin``, the path of the weights.
     """
     expected = named_weights(model)
     check_weights(shapes_of(expected), shapes_of(weights), origin)
     placed = {name: weights[name].to(tensor.device) for name, tensor in expected.items()}
-    model.load_state_dict(placed, strict=False)  # the other names of tied weights are missing
+    model.load_state_dict(placed, strict=False)  # not strict, because only one name of each tied weight is present
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
@@ -111,7 +112,7 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
-def stored_shapes(path: Path) -> dict[str, Shape]:
+def read_shapes(path: Path) -> dict[str, Shape]:
     """Return the shape of each tensor in a safetensors file by reading only its header."""
     with _weight_file_errors(path), safe_open(path, framework="pt") as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -138,7 +139,7 @@ def _weight_file_errors(path: Path) -> Iterator[None]:
 
 
 def check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], origin: Path) -> None:
-    """Raise :class:`BundleError`, which begins with ``origin``, if names or shapes of weights differ."""
+    """Raise :class:`BundleError` if names or shapes of weights differ. The message begins with ``origin``."""
     if names := sorted(expected.keys() - stored.keys()):
         raise BundleError(f"{origin}: weight {names[0]!r} is missing ({len(names)} in all); not this model's weights")
     if foreign := sorted(stored.keys() - expected.keys()):

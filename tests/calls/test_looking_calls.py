@@ -22,7 +22,7 @@ from headway.evaluation import (
     tokenization_for,
 )
 from headway.evaluation import evaluate as score_outputs
-from headway.notebook_html import tree
+from headway.notebook_html import tree_diagram
 from headway.predict import Candidate, Classifier, LanguageModel, Translation, Translator
 
 TEXTS = ["das rote Haus", "ein Baum", "und der grüne Baum"] * 4
@@ -246,7 +246,7 @@ def make_run(tmp_path: Path) -> Callable[[], headway.Run]:
 
 def test_the_nodes_of_a_tree_are_beside_their_parents() -> None:
     """A first child is on the line of its parent; each other child begins a line below it, in the next column."""
-    html = tree([("a", None, ""), ("b", 0, ""), ("cc", 0, ""), ("d", 2, ""), ("<e>", 0, "p")], marked=[2])
+    html = tree_diagram([("a", None, ""), ("b", 0, ""), ("cc", 0, ""), ("d", 2, ""), ("<e>", 0, "p")], marked=[2])
     places = re.findall(r'<text x="(\d+)" y="(\d+)"[^>]*><title>\w*</title>([^<]*)<', html)
     columns = sorted({int(x) for x, _, _ in places})
     assert [(label, columns.index(int(x)), int(y) // 20) for x, y, label in places] == [

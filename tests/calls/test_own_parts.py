@@ -121,7 +121,7 @@ def test_they_train_save_and_load_where_they_are_registered(
             (registry.ARCHITECTURES, "kind = 'gated_source'", ARCHITECTURE, "headway.models.registry.register"),
             (SCORES, "score = 'distance'", Distance, "headway.nn.register_score"),
         ):
-            with pytest.raises(BundleError, match=f"{key}.*in a notebook, call {function} for it first"):
+            with pytest.raises(BundleError, match=f"{key}.*or a notebook defines it, first call {function} for it"):
                 headway.load(run.folder / "best")
             kind = key.split("'")[1]
             elsewhere.setattr(table, "_entries", {**table._entries, kind: entry})

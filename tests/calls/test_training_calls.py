@@ -91,7 +91,7 @@ def test_a_run_knows_its_model_and_its_scores(straight: headway.Run) -> None:
 
 def test_other_data_are_refused_as_a_changed_file_is(straight: headway.Run) -> None:
     before = (straight.folder / "data" / "train.jsonl").read_bytes()
-    with pytest.raises(CheckpointError, match="train is not what the run has begun with"):
+    with pytest.raises(CheckpointError, match="train differs from the data with which the run started"):
         headway.train(SECTIONS, train=TRAIN[:-1], dev=DEV, run=straight.folder)
     assert (straight.folder / "data" / "train.jsonl").read_bytes() == before
 

@@ -41,10 +41,10 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_notebook_shows_one_bar(outputs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with show_training_progress("tokens", True) as listener:
         assert isinstance(listener, NotebookListener)
-        listener.say("<b> & \x1b[2J")
-        listener.step(3, 8, RECORD)
-        listener.validation(3, {"loss": 0.5, "bleu": 12.0})
-        listener.step(8, 8, RECORD)
+        listener.on_message("<b> & \x1b[2J")
+        listener.on_step(3, 8, RECORD)
+        listener.on_validation(3, {"loss": 0.5, "bleu": 12.0})
+        listener.on_step(8, 8, RECORD)
     last = outputs[-1]
     for words in ("8/8", "loss 1.250", "1,000 tokens/s", "dev after step 3: loss 0.50", "&lt;b&gt; &amp;"):
         assert words in last
@@ -65,6 +65,6 @@ def test_a_terminal_shows_a_bar_and_a_file_nothing(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm")
         with show_training_progress("tokens", True) as listener:
-            listener.step(3, 8, RECORD)
+            listener.on_step(3, 8, RECORD)
         assert ("training" in stream.getvalue() and "3/8" in stream.getvalue()) == is_terminal
         assert bool(stream.getvalue()) == is_terminal

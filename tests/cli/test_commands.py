@@ -306,7 +306,7 @@ class TestOtherCommands:
         files = ["--source", data / "dev.de", "--reference", data / "dev.en"]
         ended = run("evaluate", trained.model, *files, "-o", tmp_path / "out.txt")
         assert ended.code == 0
-        reason = r"\(no interval: 3 sentences, at least 10 are needed\)"
+        reason = r"\(no interval: 3 sentences, but at least 10 are needed\)"
         assert len(re.findall(rf"^(BLEU|chrF\S*) [\d.]+ {reason} \S+version:", ended.out, re.MULTILINE)) == 2
         assert "3 sentences translated in" in ended.err
         translated = run("translate", trained.model, "-i", data / "dev.de", "--precision", "float32")

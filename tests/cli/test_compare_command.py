@@ -97,7 +97,9 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
         {str(labels): ["Haus", "Baum", "Haus"], str(tmp_path / "one"): found}, ["Haus"] * 3, max_differences=5
     )
     assert json.loads(ended.out) == json.loads(json.dumps(asdict(expected)))
-    assert "no tests: 3 texts, at least 10 are needed" in run("compare", labels, tmp_path / "one", "--data", data).out
+    assert (
+        "no tests: 3 texts, but at least 10 are needed" in run("compare", labels, tmp_path / "one", "--data", data).out
+    )
     more, labels = write_lines(tmp_path / "more.tsv", [f"Haus\t{TEXTS[0]}"] * 10), write_lines(labels, ["Haus"] * 10)
     assert "p (mcnemar)" in run("compare", labels, tmp_path / "one", "--data", more).out
 

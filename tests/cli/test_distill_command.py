@@ -82,7 +82,7 @@ def test_the_same_command_again_translates_and_trains_no_more(lesson: Lesson, tm
     assert "\n0 sources to translate" in "\n" + ended.err
     assert "resuming after step 4" in ended.err
     assert_refused(run(*command[:-1], 2), r"not trained on the translations .* beam size 2 .*--fresh")
-    assert_refused(run(*command, "--keep-original"), r"trained with another recipe")
+    assert_refused(run(*command, "--keep-original"), r"trained with a different recipe")
 
 
 @pytest.mark.slow

@@ -55,10 +55,12 @@ def test_training_and_another_export_need_floating_point(
     recipe = tmp_path / "recipe.toml"
     training = f"[training]\nstart_from = '{integers}'\nsteps = 1\n"
     recipe.write_text(f"[data]\ntrain = [{{ files = ['pairs.tsv'] }}]\n{training}", encoding="utf-8")
-    expected = "its weights are 8-bit integers .* and training.start_from needs floating point; use the model that"
+    expected = (
+        "its weights are 8-bit integers .* but training.start_from needs floating-point weights; use the model that"
+    )
     assert_refused(run("train", recipe, "--run", tmp_path / "run"), expected)
     again = run("export", integers, "--to", "headway", "--quantization", "int8", "-o", tmp_path / "again")
-    assert_refused(again, "an export needs floating point")
+    assert_refused(again, "an export needs floating-point weights")
 
 
 def test_a_smaller_vocabulary_translates(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -104,6 +106,6 @@ def test_options_that_do_not_fit_together_are_refused(
 @pytest.mark.parametrize("name", ["classifier", "masked"])
 def test_other_models_have_no_smaller_form(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     ended = run("export", folders[name], "--to", "headway", "--quantization", "int8", "-o", tmp_path / "x")
-    assert_refused(ended, "has no form in 8-bit integers")
+    assert_refused(ended, "cannot be stored in 8-bit integers")
     ended = run("export", folders[name], "--to", "headway", "--keep-languages", "de", "-o", tmp_path / "x")
     assert_refused(ended, "its vocabulary cannot be cut")

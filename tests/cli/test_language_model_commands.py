@@ -187,7 +187,7 @@ class TestCompare:
         assert second["delta"] == pytest.approx(second["value"] - first["value"])
         printed = run(*words, "--stride", 5).out
         assert f"{second['delta']:+.4f}" in printed
-        assert "3 documents, at least 10 are needed" in printed
+        assert "3 documents, but at least 10 are needed" in printed
         assert_refused(run(*words[:-2]), "1 documents: expected at least two")
         assert_refused(run("compare", folder, data, "--data", data), "text.txt: not a language model")
         assert_refused(run("compare", folder, other, "--reference", data), "pass a text with --data F")

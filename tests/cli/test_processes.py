@@ -57,7 +57,7 @@ def test_results_warnings_and_progress_come_from_process_0(
     with pytest.raises(typer.Exit):
         print_next_command(Result(7, True, None, {}))
     cli._warn(UserWarning("the disk is nearly full"))
-    ProgressListener().say("resuming after step 7")
+    ProgressListener().on_message("resuming after step 7")
     said = capsys.readouterr().err
     for words in ("model: runs/x/best", "saved after step 7", "warning: the disk is nearly full", "resuming after"):
         assert (words in said) == (rank != "3")

@@ -529,7 +529,7 @@ def record_integers(folder: Path, changes: Sections) -> None:
 class _Stop(Listener):
     """Interrupts training like Ctrl-C."""
 
-    def step(self, step: int, *_: Any) -> None:
+    def on_step(self, step: int, *_: Any) -> None:
         if step == STOP:
             signal.raise_signal(signal.SIGINT)
 

@@ -27,7 +27,7 @@ from headway.errors import CheckpointError
 from headway.tasks import load_recipe, task_of
 from headway.text.tokenizer import TokenizerConfig
 from headway.training.fine_tuning import complete_recipe, recipe_of_run
-from headway.training.recipe import CheckpointConfig, Recipe, refuse_changes
+from headway.training.recipe import CheckpointConfig, Recipe, check_resumable
 from headway.training.report import Listener
 
 NAME = "new_option"
@@ -117,7 +117,7 @@ def prepared(folder: Path, config: type[Config] | None = None) -> Recipe:
         recipe = recipe if config is None else changed(recipe, config)
         recipe = complete_recipe(recipe, Path("run"))
         if begun := recipe_of_run(recipe, Path("run")):
-            refuse_changes(begun, recipe, Path("run"))
+            check_resumable(begun, recipe, Path("run"))
         assert task_of(recipe).prepare(recipe, Path("run"), Listener()) is not None
     return recipe
 

@@ -118,7 +118,7 @@ def test_a_run_with_sharding_is_refused_and_its_model_still_loads(
     monkeypatch.chdir(tmp_path)
     code, said = command("train", "recipe.toml", "--run", "run")
     assert (code, said.count("\n")) == (2, 1), said
-    assert "training: sharding = 'full': version 0.1.0 removed sharding (FSDP2). Leave the key out" in said
+    assert "training: sharding = 'full': version 0.1.0 removed sharding (FSDP2). Remove the key" in said
     recipe = Path("recipe.toml")
     recipe.write_text(recipe.read_text(encoding="utf-8").replace('sharding = "full"\n', ""), encoding="utf-8")
     code, said = command("train", "recipe.toml", "--run", "run")

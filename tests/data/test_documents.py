@@ -12,7 +12,7 @@ import pytest
 
 from headway.data import documents, readers
 from headway.data.bad_lines import BadLines
-from headway.data.documents import END, DocumentEncoder, TextCorpus, read_documents, read_texts
+from headway.data.documents import END_OF_DOCUMENT, DocumentEncoder, TextCorpus, read_documents, read_texts
 from headway.errors import ConfigError, DataError
 from headway.text.base import EOS
 from headway.text.corpus_encoder import CorpusEncoder
@@ -38,23 +38,26 @@ def text(tmp_path: Path) -> Path:
     ],
 )
 def test_a_document_is_a_file_a_line_or_a_paragraph(text: Path, documents: str, expected: list[str]) -> None:
-    assert read(text, files=["a.txt"], documents=documents) == [each + END for each in expected]
+    assert read(text, files=["a.txt"], documents=documents) == [each + END_OF_DOCUMENT for each in expected]
 
 
 def test_jsonl_has_one_document_per_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "one\\n\\ntwo"}\n{"body": "three"}\n', encoding="utf-8")
-    assert read(tmp_path, files=["a.jsonl"], fields=["body"]) == ["one\n\ntwo" + END, "three" + END]
+    assert read(tmp_path, files=["a.jsonl"], fields=["body"]) == [
+        "one\n\ntwo" + END_OF_DOCUMENT,
+        "three" + END_OF_DOCUMENT,
+    ]
 
 
 def test_compressed_files_folders_and_patterns(text: Path) -> None:
     (text / "more").mkdir()
     (text / "more" / "b.txt.gz").write_bytes(gzip.compress(b"four"))
-    corpus = TextCorpus.parse({"files": ["a.txt", "more"]}, "test").expanded(text, print)
+    corpus = TextCorpus.parse({"files": ["a.txt", "more"]}, "test").with_expanded_files(text, print)
     assert corpus.files == ("a.txt", "more/b.txt.gz")
     assert len(read(text, files=corpus.files)) == 2
-    assert TextCorpus.parse({"files": ["*/b.*"]}, "test").expanded(text, print).files == ("more/b.txt.gz",)
-    with pytest.raises(DataError, match="no file; expected"):
-        TextCorpus.parse({"files": ["*.md"]}, "test").expanded(text, print)
+    assert TextCorpus.parse({"files": ["*/b.*"]}, "test").with_expanded_files(text, print).files == ("more/b.txt.gz",)
+    with pytest.raises(DataError, match="no files; expected"):
+        TextCorpus.parse({"files": ["*.md"]}, "test").with_expanded_files(text, print)
 
 
 def test_long_documents_come_in_pieces_that_join_to_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +66,8 @@ def test_long_documents_come_in_pieces_that_join_to_the_text(tmp_path: Path, mon
     (tmp_path / "a.txt").write_text(whole, encoding="utf-8")
     pieces = read(tmp_path, files=["a.txt"])
     assert len(pieces) > 10
-    assert "".join(pieces) == whole + END
-    assert all(piece.endswith(END) is (piece is pieces[-1]) for piece in pieces)
+    assert "".join(pieces) == whole + END_OF_DOCUMENT
+    assert all(piece.endswith(END_OF_DOCUMENT) is (piece is pieces[-1]) for piece in pieces)
     assert not any(piece[0].isspace() for piece in pieces)
 
 
@@ -79,7 +82,7 @@ def test_a_long_line_is_read_in_pieces_that_end_before_single_spaces(
     data = content.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     pieces = read(tmp_path, files=[name])
-    assert "".join(pieces) == whole + END
+    assert "".join(pieces) == whole + END_OF_DOCUMENT
     assert 20 < max(map(len, pieces)) <= 41
     assert all(piece[0] == " " and piece[1] != " " for piece in pieces[1:-1])
     monkeypatch.setattr(readers, "_BLOCK_BYTES", 1 << 18)
@@ -95,17 +98,17 @@ def test_documents_with_long_lines_end_where_they_end(
     first, second = "one two " * 20 + "x", "e\u0301" * 60
     (tmp_path / "a.txt").write_text(f"{first}\n\n{second}\n", encoding="utf-8")
     pieces = read(tmp_path, files=["a.txt"], documents=documents_are)
-    assert "".join(pieces).split(END) == [first, second, ""]
+    assert "".join(pieces).split(END_OF_DOCUMENT) == [first, second, ""]
     assert not any(piece.startswith("\u0301") for piece in pieces)
 
 
 def test_an_existing_path_is_taken_literally(text: Path) -> None:
     for name in ("book [v2].txt", "what?.txt", "b*"):
         (text / name).write_text("five", encoding="utf-8")
-        assert TextCorpus.parse({"files": [name]}, "test").expanded(text, print).files == (name,)
+        assert TextCorpus.parse({"files": [name]}, "test").with_expanded_files(text, print).files == (name,)
     (text / "vol [1]").mkdir()
     (text / "vol [1]" / "c.txt").write_text("six", encoding="utf-8")
-    assert TextCorpus.parse({"files": ["vol [1]"]}, "test").expanded(text, print).files == ("vol [1]/c.txt",)
+    assert TextCorpus.parse({"files": ["vol [1]"]}, "test").with_expanded_files(text, print).files == ("vol [1]/c.txt",)
 
 
 def test_hidden_files_of_a_folder_are_left_out_and_named_ones_are_read(text: Path) -> None:
@@ -113,10 +116,12 @@ def test_hidden_files_of_a_folder_are_left_out_and_named_ones_are_read(text: Pat
         (text / name).parent.mkdir(exist_ok=True)
         (text / name).write_bytes(b"\0")
     messages: list[str] = []
-    corpus = TextCorpus.parse({"files": [".", ".notes", ".DS_Store"]}, "test").expanded(text, messages.append)
+    corpus = TextCorpus.parse({"files": [".", ".notes", ".DS_Store"]}, "test").with_expanded_files(
+        text, messages.append
+    )
     assert corpus.files == ("a.txt", ".notes/b.txt", ".DS_Store")
     assert len(messages) == 1
-    assert "hidden files are left out: 5 (.DS_Store, .git/index, .notes/b.txt, …)" in messages[0]
+    assert "hidden files are skipped: 5 (.DS_Store, .git/index, .notes/b.txt, …)" in messages[0]
 
 
 def test_bad_lines_are_listed_together_or_skipped(tmp_path: Path) -> None:
@@ -128,14 +133,16 @@ def test_bad_lines_are_listed_together_or_skipped(tmp_path: Path) -> None:
     assert [f"line {number}:" in str(caught.value) for number in range(1, 5)] == [False, True, True, True]
     bad_lines = BadLines("skip")
     assert [text for text, _ in read_documents(corpus, tmp_path, bad_lines=bad_lines)] == [
-        f"{word}{END}" for word in ("one", "five", "six")
+        f"{word}{END_OF_DOCUMENT}" for word in ("one", "five", "six")
     ]
     assert bad_lines.count == 5
 
 
 def test_the_encoder_ends_documents_with_eos_and_loses_nothing() -> None:
     tokenizer = Tokenizer.train(iter(["one two three"]), TokenizerConfig(kind="characters"))
-    packed = DocumentEncoder(CorpusEncoder(tokenizer)).encode(["one ", "two" + END, END, "one" + END])
+    packed = DocumentEncoder(CorpusEncoder(tokenizer)).encode(
+        ["one ", "two" + END_OF_DOCUMENT, END_OF_DOCUMENT, "one" + END_OF_DOCUMENT]
+    )
     rows = np.split(packed.ids, np.cumsum(packed.lengths)[:-1])
     assert [tokenizer.decode(row.tolist()) for row in rows] == ["one ", "two", "", "one"]
     assert [bool(len(row)) and int(row[-1]) == EOS for row in rows] == [False, True, True, True]
@@ -169,7 +176,7 @@ def test_files_must_be_a_list() -> None:
 
 
 def test_keys_of_parallel_corpora_are_refused() -> None:
-    with pytest.raises(ConfigError, match="leave the key out"):
+    with pytest.raises(ConfigError, match="remove the key"):
         TextCorpus.parse({"files": ["a.txt"], "target_language": "en"}, "test")
     with pytest.raises(ConfigError, match="the name of one field"):
         TextCorpus.parse({"files": ["a.jsonl"], "fields": ["a", "b"]}, "test")

@@ -15,24 +15,24 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "compat"))
 from orders import observed_orders, store
 
 from headway.data.batching import TokenDataset
-from headway.data.draws import RawDraws
+from headway.data.draws import StableGenerator
 
 
 def test_uniform_numbers_are_the_high_bits() -> None:
     bits = np.random.Philox((3, 4)).random_raw(5)
-    assert RawDraws(3, 4).random(5).tolist() == [int(each >> np.uint64(11)) / 2**53 for each in bits]
+    assert StableGenerator(3, 4).random(5).tolist() == [int(each >> np.uint64(11)) / 2**53 for each in bits]
 
 
 def test_every_permutation_is_as_probable() -> None:
     """Chi-squared of 24 permutations in 4,800 draws: its mean is 23, its standard deviation 6.8. Five are allowed."""
-    draws = RawDraws(1)
+    draws = StableGenerator(1)
     found = Counter(tuple(draws.permutation(4).tolist()) for _ in range(4800))
     assert len(found) == 24
     assert sum((count - 200) ** 2 / 200 for count in found.values()) < 23 + 5 * 6.8
 
 
 def test_integers_and_trials_have_their_probabilities() -> None:
-    draws = RawDraws(2)
+    draws = StableGenerator(2)
     counts = np.bincount(draws.integers(7, 7000), minlength=7)
     assert counts.sum() == 7000
     assert abs(counts - 1000).max() < 5 * (1000 * 6 / 7) ** 0.5

@@ -212,7 +212,7 @@ class TestLengths:
         (tmp_path / "s" / "source.lengths").unlink(missing_ok=True)
         with (tmp_path / "s" / "source.offsets").open("r+b") as offsets:
             offsets.write(np.int64(1).tobytes())
-        with pytest.raises(DataError, match=r"s: damaged: .*; remove it, it is built again"):
+        with pytest.raises(DataError, match=r"s: the store is damaged .*; remove the folder to rebuild it"):
             TokenStore(tmp_path / "s").longest_example("source")
 
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ def test_every_form_of_data_is_the_same_corpus(data: Callable[[], Any], tmp_path
 @pytest.mark.parametrize(
     ("columns", "data", "message"),
     [
-        (PAIRS, "eins", r"train: got 'eins'; expected an iterable of pairs \(source, target\); name files"),
+        (PAIRS, "eins", r"train: got 'eins'; expected an iterable of pairs \(source, target\); set file names"),
         (PAIRS, 3, "train: got 3; expected an iterable"),
         (PAIRS, [], "train: no examples; expected at least one"),
         (PAIRS, [("a", "b"), ("a", None)], r"train\[1\]: the target is None; expected a pair"),
         (PAIRS, [("a", "b"), ("a", 1.5)], r"train\[1\]: the target is 1.5"),
         (PAIRS, [("a", "b"), "ab"], r"train\[1\]: got 'ab'; expected a pair \(source, target\) of strings"),
         (PAIRS, [("a", "b", "c")], r"train\[0\]: got 3 values"),
-        (PAIRS, [("a", "b\0")], r"train\[0\]: the target contains \\x00, which is no character"),
+        (PAIRS, [("a", "b\0")], r"train\[0\]: the target contains \\x00, an invalid character"),
         (PAIRS, [("a\ud800", "b")], r"train\[0\]: the source contains \\ud800"),
         (PAIRS, (["a", "b"], ["c"]), r"train\[1\]: target ends, but source does not; expected equal lengths"),
         (PAIRS, {"de": ["a"], "en": ["b"]}, "train: the columns are de, en; expected source and target; rename"),
@@ -119,7 +119,7 @@ def test_a_file_that_must_be_kept_is_never_replaced(tmp_path: Path) -> None:
     written(TRAIN, tmp_path)
     before = (tmp_path / "train.jsonl").stat()
     assert written(TRAIN, tmp_path, keep=True) == TRAIN
-    with pytest.raises(CheckpointError, match="train is not what the run has begun with"):
+    with pytest.raises(CheckpointError, match="train differs from the data with which the run started"):
         written(TRAIN[:1], tmp_path, keep=True)
     after = (tmp_path / "train.jsonl").stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)

@@ -68,7 +68,7 @@ def test_fingerprints_differ_where_any_part_does() -> None:
 
 def test_a_pipe_is_refused_instead_of_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(DataError, match=r"pipe.txt: a pipe, but a corpus is read several times"):
+    with pytest.raises(DataError, match=r"pipe.txt: is a pipe, but a corpus is read several times"):
         ContentHashes(tmp_path / "cache.json").hash_file(tmp_path / "pipe.txt")
 
 

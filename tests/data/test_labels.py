@@ -139,7 +139,7 @@ def test_one_label_is_none(tmp_path: Path) -> None:
         (
             "a.tsv",
             "yes\tis it?\nnope\tit is\n",
-            r"example 2: the label 'nope' is not one of the model's; did you mean 'no'",
+            r"example 2: the label 'nope' is not one of the model's labels; did you mean 'no'",
         ),
         ("a.tsv", "yes\n", r"a\.tsv, line 1: 1 column, but 2 columns needed"),
         ("a.tsv", "yes\tx\n\n", r"a\.tsv, line 2: blank, but 2 columns needed"),

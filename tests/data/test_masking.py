@@ -22,7 +22,7 @@ TOKENS = np.array(TOKENIZER.encode(TEXT))
 
 def hide(seed: int, tokens: NDArray[np.int64] = TOKENS, **options: Any) -> tuple[Any, Any]:
     masking = Masking(MaskingConfig.parse(options, "test"), TOKENIZER)
-    return masking.hide(tokens, np.random.default_rng(seed))
+    return masking.mask_tokens(tokens, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("unit", ["tokens", "words", "spans"])
@@ -73,7 +73,7 @@ def test_spans_have_geometric_lengths_and_one_kind_of_replacement() -> None:
     masking = Masking(MaskingConfig(unit="spans", fraction=0.02), tokenizer)
     runs = []
     for seed in range(300):
-        read, predicted = masking.hide(tokens, np.random.default_rng(seed))
+        read, predicted = masking.mask_tokens(tokens, np.random.default_rng(seed))
         assert predicted.sum() == 8
         edges = np.flatnonzero(np.diff(np.concatenate([[0], predicted, [0]])))
         for begin, end in edges.reshape(-1, 2):
@@ -103,7 +103,7 @@ def test_an_unknown_character_is_no_part_of_a_word(unit: str, text: str) -> None
     masking = Masking(MaskingConfig.parse({"unit": unit, "fraction": 0.01}, "test"), characters)
     tokens = np.array(characters.encode(text))
     for seed in range(20):
-        _, predicted = masking.hide(tokens, np.random.default_rng(seed))
+        _, predicted = masking.mask_tokens(tokens, np.random.default_rng(seed))
         assert not predicted[[at for at, character in enumerate(text) if character == "X"]].any()
         word = predicted[text.find("abc") :][:3] if "abc" in text else predicted[:0]
         assert word.all() or not word.any()
@@ -118,7 +118,7 @@ def test_impossible_masking_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"mask \+ random = 1.4: expected shares that add up to at most 1"):
         hide(1, mask=0.9, random=0.5)
     plain = Tokenizer.train([TEXT], TokenizerConfig.parse({"vocab_size": 300}, "test"))
-    with pytest.raises(ConfigError, match="has no id for hidden tokens"):
+    with pytest.raises(ConfigError, match="has no mask token"):
         Masking(MaskingConfig(), plain)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.data.documents import END
+from headway.data.documents import END_OF_DOCUMENT
 from headway.data.overlap import Overlap, count_overlap
 
 
@@ -17,9 +17,9 @@ def test_pairs_and_sources() -> None:
     assert "2 of them with the same target" in str(overlap)
 
 
-@pytest.mark.parametrize("pieces", [["a\nb\n\nc" + END], ["a\n", "b\n\nc" + END]])
+@pytest.mark.parametrize("pieces", [["a\nb\n\nc" + END_OF_DOCUMENT], ["a\n", "b\n\nc" + END_OF_DOCUMENT]])
 def test_lines_of_documents(pieces: list[str]) -> None:
-    dev = [("x\nb\n", ""), ("c\n\n" + END, "")]
+    dev = [("x\nb\n", ""), ("c\n\n" + END_OF_DOCUMENT, "")]
     overlap = count_overlap(dev, [(piece, "") for piece in pieces], lambda _: None)
     assert overlap == Overlap(examples=3, texts=2, pairs=2)
     assert "same target" not in str(overlap)

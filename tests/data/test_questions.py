@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.data.multiple_choice import Question, prompts_with_examples, read_questions
+from headway.data.multiple_choice import Question, few_shot_prompts, read_questions
 from headway.errors import ConfigError, DataError
 
 GOOD: dict[str, Any] = {
@@ -35,7 +35,7 @@ def test_a_space_separates_question_and_answer(tmp_path: Path) -> None:
     assert (second.answers, second.right, second.line) == (("balk : fortitude", "cajole : compliance"), 0, 2)
     assert third.answers == ("balk : fortitude", "cajole : compliance")
     assert (last.answers, last.line) == ((" b", " c"), 5)
-    assert [question.solved for question in (first, second)] == [
+    assert [question.text_with_answer for question in (first, second)] == [
         "lull is to trust as cajole : compliance",
         "Answer: balk : fortitude",
     ]
@@ -72,7 +72,7 @@ def test_records_that_are_no_questions(tmp_path: Path, record: object, message: 
 def test_files_without_questions(tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl"
     file.write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no questions; expected a JSON object on each line"):
+    with pytest.raises(DataError, match="no questions; expected one JSON object per line"):
         read_questions(file)
     file.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match="line 1: not valid JSON"):
@@ -81,9 +81,9 @@ def test_files_without_questions(tmp_path: Path) -> None:
 
 def test_examples_are_other_questions_with_their_answers() -> None:
     questions = [Question(f"q{index}", (" no", " yes"), 1, index + 1) for index in range(8)]
-    assert prompts_with_examples(questions, 0) == [question.text for question in questions]
-    prompts = prompts_with_examples(questions, 3)
-    assert prompts == prompts_with_examples(questions, 3)
+    assert few_shot_prompts(questions, 0) == [question.text for question in questions]
+    prompts = few_shot_prompts(questions, 3)
+    assert prompts == few_shot_prompts(questions, 3)
     used: Counter[str] = Counter()
     for index, prompt in enumerate(prompts):
         *examples, last = prompt.split("\n\n")
@@ -93,6 +93,6 @@ def test_examples_are_other_questions_with_their_answers() -> None:
         assert all(re.fullmatch(r"q[0-7] yes", example) for example in examples)
         used.update(examples)
     assert len(used) == 8  # each question is an example of others
-    assert all(len(prompt.split("\n\n")) == 8 for prompt in prompts_with_examples(questions, 7))
+    assert all(len(prompt.split("\n\n")) == 8 for prompt in few_shot_prompts(questions, 7))
     with pytest.raises(ConfigError, match=r"8 examples from 8 questions: .* expected 0 to 7"):
-        prompts_with_examples(questions, 8)
+        few_shot_prompts(questions, 8)

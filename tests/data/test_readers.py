@@ -289,7 +289,7 @@ class TestExamples:
         assert len(seen) == 3
         assert str(caught.value).startswith(
             f"{tmp_path / 'c.de'} has {sources} lines but {tmp_path / 'c.en'} has {targets} lines: "
-            f"line 4 of {tmp_path / longest} has no partner; "
+            f"line 4 of {tmp_path / longest} has no counterpart; "
         )
         assert "remove lines only in pairs" in str(caught.value)
 

@@ -216,7 +216,9 @@ def test_a_damaged_chunk_is_reported_and_built_again(
     open_or_build_store(tmp_path / "s", KEY, texts, work, shard=Shard(1, 2))
     piece = min(tmp_path.glob("s.pieces-*/*.npz"))
     piece.write_bytes(piece.read_bytes()[:100])
-    with pytest.raises(OutputError, match=r"000000\.npz: damaged, and now removed; run the same command again"):
+    with pytest.raises(
+        OutputError, match=r"000000\.npz: the file was damaged and has been removed; run the same command again"
+    ):
         open_or_build_store(tmp_path / "s", KEY, texts, work)
     open_or_build_store(tmp_path / "s", KEY, texts, work)
     assert content(tmp_path / "s") == expected
@@ -251,7 +253,7 @@ class TestWorkers:
             worker.kill()
             yield from TEXTS[25:]
 
-        with pytest.raises(OutputError, match=r"ended unexpectedly: it was killed, .*finished chunks are kept"):
+        with pytest.raises(OutputError, match=r"ended unexpectedly: it was killed, .*completed chunks are kept"):
             open_or_build_store(tmp_path / "s", KEY, killing, work)
 
     def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:

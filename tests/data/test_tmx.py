@@ -119,7 +119,7 @@ class TestHostileFiles:
             ("", "line 1: the file contains no XML"),
             ("plain text\n", "line 1, column 1: not valid XML"),
             ("<html></html>", "line 1: the XML is <html>, not <tmx>"),
-            (START + "<a>" * 200, "line 4: more than 100 elements inside each other"),
+            (START + "<a>" * 200, "line 4: more than 100 nested elements"),
             (f'<!DOCTYPE tmx [\n<!ENTITY a "ha">\n<!ENTITY b "&a;&a;">]>{HELLO}', "line 2: declares the entity 'a'"),
             (f'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/passwd">]>{HELLO}', "line 1: declares the entity 'a'"),
             (
@@ -177,7 +177,7 @@ class TestCorpus:
 
     def test_languages_must_be_named_and_are_those_of_the_task_by_default(self, tmp_path: Path) -> None:
         (tmp_path / "m.tmx").write_text(memory(HELLO))
-        with pytest.raises(ConfigError, match=r"m\.tmx is a translation memory; name the languages"):
+        with pytest.raises(ConfigError, match=r"m\.tmx is a translation memory; specify the languages"):
             list(read_examples(Corpus(files=("m.tmx",)), tmp_path))
         with pytest.raises(ConfigError, match="fields: 'de,en' is not a language"):
             Corpus.parse({"files": ["m.tmx"], "fields": ["de,en", "fr"]}, "recipe")
@@ -185,7 +185,7 @@ class TestCorpus:
             "task": {"source_language": "en", "target_language": "de"},
             "data": {"train": [{"files": ["m.tmx"]}, {"files": ["m.tmx"], "fields": ["en-GB", "de"]}]},
         }
-        train = parse_recipe(recipe, "recipe").with_choices(None).data.train
+        train = parse_recipe(recipe, "recipe").with_resolved_options(None).data.train
         assert [corpus.fields for corpus in train] == [("en", "de"), ("en-GB", "de")]
         recipe["task"] = {}
-        assert parse_recipe(recipe, "recipe").with_choices(None).data.train[0].fields is None
+        assert parse_recipe(recipe, "recipe").with_resolved_options(None).data.train[0].fields is None

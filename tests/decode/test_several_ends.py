@@ -23,7 +23,7 @@ def found(request: dict[str, Any] | None = None, **options: Any) -> list[Hypothe
     given = Request(source=(3, END), **({"limit": 6} | (request or {})))
     settings = DecodingOptions.parse({"length_penalty": 0.0, **options}, "test")
     (hypotheses,) = search(
-        TableModel(probabilities), [given], settings, SearchVocabulary(BEGIN, END, other_ends=(OTHER,))
+        TableModel(probabilities), [given], settings, SearchVocabulary(BEGIN, END, extra_eos_ids=(OTHER,))
     )
     return hypotheses
 

@@ -123,7 +123,7 @@ class TestByHand:
             assert "ci:wilson" in score.signature
         else:
             assert (score.low, score.high) == (None, None)
-            assert "(no interval: all samples of the bootstrap have the same score)" in str(score)
+            assert "(no interval: all bootstrap samples have the same score)" in str(score)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ class TestBootstrap:
             assert score.value >= 0
             assert score.name == "TER" or score.value <= 100 + 1e-9
             if score.low is None or score.high is None:
-                assert score.no_interval is not None
+                assert score.no_interval_reason is not None
             else:
                 assert 0 <= score.low <= score.high
                 assert score.name == "TER" or score.high <= 100 + 1e-9
@@ -252,10 +252,10 @@ class TestTooFewSentences:
         assert paired_randomization(references, hypotheses, references) is None
         table = compare_translations({"a": references, "b": hypotheses}, references, metrics=["chrf"])
         assert (table.rows[1].p_values, table.rows[1].low) == (None, None)
-        assert table.no_tests == "9 sentences, at least 10 are needed"
+        assert table.no_tests_reason == "9 sentences, but at least 10 are needed"
         labels = compare_labels({"a": ["x"] * 9, "b": ["y"] * 9}, ["x"] * 9)
         assert (labels.rows[1].delta, labels.rows[1].p_values) == (-100, None)
-        assert labels.no_tests == "9 texts, at least 10 are needed"
+        assert labels.no_tests_reason == "9 texts, but at least 10 are needed"
 
 
 class TestTokenization:
@@ -376,7 +376,7 @@ class TestErrors:
             token_accuracy([], [])
 
     def test_one_string(self) -> None:
-        with pytest.raises(DataError, match="got one string; expected a list of strings"):
+        with pytest.raises(DataError, match="got a single string; expected a list of strings"):
             chrf("abc", "abc")
 
     def test_too_few_samples(self) -> None:

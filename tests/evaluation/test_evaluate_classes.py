@@ -97,19 +97,19 @@ class TestIntervals:
         accuracy, f1 = evaluate_classes(truth, truth, LABELS, bootstrap=50).scores
         assert [accuracy.low, accuracy.high] == pytest.approx([100 * 80 / (80 + 1.96**2), 100], abs=0.01)
         assert (f1.low, f1.high) == (None, None)
-        assert "all samples of the bootstrap have the same score" in str(f1)
+        assert "all bootstrap samples have the same score" in str(f1)
 
     def test_of_few_texts(self) -> None:
         accuracy, f1 = evaluate_classes(["cat"], ["cat"], LABELS, bootstrap=50).scores
         assert accuracy.low == pytest.approx(100 / (1 + 1.96**2), abs=0.01)
-        assert (f1.low, f1.no_interval) == (None, "1 text, at least 10 are needed")
+        assert (f1.low, f1.no_interval_reason) == (None, "1 text, but at least 10 are needed")
 
     @given(st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.floats(0, 1)), min_size=1))
     def test_all_scores_are_in_range(self, texts: list[tuple[str, str, float]]) -> None:
         taken, truth, sure = ([text[place] for text in texts] for place in range(3))
         report = evaluate_classes(taken, truth, LABELS, confidences=sure, bootstrap=40)  # type: ignore[arg-type]
         for score in report.scores:
-            assert (score.low is None) is (score.no_interval is not None)
+            assert (score.low is None) is (score.no_interval_reason is not None)
             assert score.low is None or score.high is None or 0 <= score.low <= score.high <= 100 + 1e-9
             assert 0 <= score.value <= 100 + 1e-9
         assert sum(map(sum, report.confusion)) == len(texts)

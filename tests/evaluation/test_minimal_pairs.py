@@ -29,7 +29,7 @@ def test_wilsons_interval() -> None:
 
 
 def test_scores_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(DataError, match="2 good and 1 bad texts and 0 groups; expected one for each pair"):
+    with pytest.raises(DataError, match="2 good and 1 bad texts and 0 groups; expected one of each per pair"):
         evaluate_pairs([1.0, 2.0], [1.0])
     with pytest.raises(DataError, match="no pairs to score"):
         evaluate_pairs([], [])

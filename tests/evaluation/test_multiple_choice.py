@@ -36,11 +36,11 @@ def test_the_interval_is_wilsons() -> None:
 @pytest.mark.parametrize(
     ("scores", "truth", "message"),
     [
-        ([], [], "no questions to answer"),
-        ([[[-1.0], [-2.0]]], [], "1 questions, but 0 right answers"),
+        ([], [], "no questions to evaluate"),
+        ([[[-1.0], [-2.0]]], [], "1 questions, but 0 correct answers"),
         ([[[-1.0]]], [0], "question 1: expected two or more answers with at least one token each"),
         ([[[-1.0], []]], [0], "question 1: expected two or more answers with at least one token each"),
-        ([[[-1.0], [-2.0]]], [2], "question 1: the right answer 2; expected 0 to 1"),
+        ([[[-1.0], [-2.0]]], [2], "question 1: the index of the correct answer is 2; expected 0 to 1"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(scores: list[list[list[float]]], truth: list[int], message: str) -> None:

@@ -180,7 +180,7 @@ def test_language_codes_are_shown_and_not_aligned(make_translator: MakeTranslato
     assert seen.log_probability == pytest.approx(scored.log_probability, abs=1e-4)
     assert {source for source, _ in seen.alignment} <= set(range(1, len(seen.source_tokens) - 1))
     assert [target for _, target in seen.alignment] == list(range(1, len(seen.steps) - 1))
-    with pytest.raises(ConfigError, match="one must be chosen"):
+    with pytest.raises(ConfigError, match="one must be selected"):
         inspect_translation(translator, TEXT)
 
 

@@ -159,20 +159,20 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "corpus", "sections", "message"),
     [
-        ("nllb", {"target_language": "tlh"}, {}, r"one must be chosen: got 'tlh'; give one of deu_Latn, eng_Latn"),
-        ("marian", {"source_language": "de"}, {}, "source language 'de': this model has one source language"),
+        ("nllb", {"target_language": "tlh"}, {}, r"one must be selected: got 'tlh'; choose one of deu_Latn, eng_Latn"),
+        ("marian", {"source_language": "de"}, {}, "source language 'de': this model has only one source language"),
         ("marian", {}, {"data": {"bpe_dropout": 0.1}}, "only Headway's own bpe tokenizer reports .* 'sentencepiece'"),
         (
             "marian",
             {},
             {"model": {"norm": "pre"}},
-            r"the recipe's \[model\] differs: norm is 'pre', the model has 'post'",
+            r"the recipe's \[model\] differs: norm is 'pre', but 'post' in the model",
         ),
         (
             "marian",
             {},
             {"model": {"kind": "recurrent", "cell": "gru"}},
-            "the model there is a transformer; set model.k",
+            "this is a transformer model; set model.k",
         ),
     ],
 )

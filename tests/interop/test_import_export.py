@@ -217,7 +217,7 @@ def test_opus_models_with_several_target_languages_need_a_code(tmp_path: Path) -
     ids = bundle.token_template.fill(target_language="ron").add_to_source(bundle.source_tokenizer.encode("der Hund"))
     expected = tokenizer.convert_ids_to_tokens(tokenizer(">>ron<< der Hund").input_ids)
     assert [names[index] for index in ids] == expected
-    with pytest.raises(ConfigError, match=r"one must be chosen: none was given; give one of fra, ron "):
+    with pytest.raises(ConfigError, match=r"one must be selected: none was given; choose one of fra, ron "):
         Translator(bundle).translate("der Hund")
     agree(
         ours(bundle, SENTENCES, 1, target_language="ron"), theirs(folder, [f">>ron<<{text}" for text in SENTENCES], 1)
@@ -318,7 +318,7 @@ def edit(name: str, **changes: Any) -> Callable[[Path], None]:
         ("fsmt", lambda f: (f / "merges.txt").write_text("t h 9\n\nd\n"), r"merges\.txt, line 3: expected the two"),
         ("fsmt", lambda f: (f / "merges.txt").write_bytes(b"\xff \xfe\n"), r"merges\.txt: not UTF-8"),
         ("fsmt", edit("tokenizer_config.json", langs=["de"]), r"langs = \['de'\]; expected the source and the"),
-        ("nllb", edit("tokenizer.json", model={}), r"tokenizer\.json: not a fast tokenizer of Hugging Face "),
+        ("nllb", edit("tokenizer.json", model={}), r"tokenizer\.json: not a fast Hugging Face tokenizer "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(
@@ -472,7 +472,7 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, ImportedBundle], t
     cases: list[tuple[str, Bundle, dict[str, Any], str]] = [
         ("onxx", own, {}, r"format 'onxx'; did you mean 'onnx'\?"),
         ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': only --to ctranslate2 supports it"),
-        ("huggingface", own, {}, r"one must be chosen: none was given; give one of en "),
+        ("huggingface", own, {}, r"one must be selected: none was given; choose one of en "),
         ("onnx", own, {"target_language": "en"}, r"an ONNX model's languages are chosen at each call; leave"),
         ("huggingface", imported["nllb"].bundle, {}, r"must begin with a language code, which the MarianMT format"),
         ("huggingface", imported["bart"].bundle, {}, r"cannot be exported to Hugging Face"),

@@ -23,7 +23,7 @@ import headway
 from headway import kernels
 from headway.bundle import LanguageModelBundle
 from headway.cli.commands.import_ import import_
-from headway.data.multiple_choice import Question, prompts_with_examples
+from headway.data.multiple_choice import Question, few_shot_prompts
 from headway.engine.int8_check import INT8_CHECK_FILE, read_int8_check
 from headway.errors import BundleError, ConfigError, LengthError
 from headway.interop.exporting import export_to
@@ -271,7 +271,7 @@ def test_answers_to_questions_are_scored_as_by_transformers(tmp_path: Path) -> N
         Question("wir sehen", (" den Baum", " die Katze und den Hund"), 1, 2),
         Question("die Katze\nund", (" der Hund", " du", " er", " sie alle"), 2, 3),
     ]
-    prompts = prompts_with_examples(questions, 1)
+    prompts = few_shot_prompts(questions, 1)
     found = score_answers(ours, prompts, [question.answers for question in questions])
     for prompt, question, answers in zip(prompts, questions, found, strict=True):
         assert not isinstance(answers, LengthError)

@@ -187,5 +187,5 @@ def test_they_are_stored_in_the_model_folder(tmp_path: Path) -> None:
     imported.bundle.save(tmp_path / "model", imported.card)
     stored = json.loads((tmp_path / "model" / "config.json").read_text())["search"]
     assert stored == {"beam_size": 6, "normalization": "average", "length_penalty": 1.0, "max_length": 99}
-    assert Bundle.load_outline(tmp_path / "model").search.model_dump(exclude_unset=True) == stored
+    assert Bundle.load_without_weights(tmp_path / "model").search.model_dump(exclude_unset=True) == stored
     assert "Default search: beam_size = 6, " in (tmp_path / "model" / "README.md").read_text()

@@ -300,7 +300,9 @@ def test_target_languages_of_madlad_are_tokens_before_the_source(
         assert ids == reference(f"<2{language}> der Hund").input_ids
     # A code in a text chooses nothing.
     assert not {order.headway_ids[index] for index in (3, 4, 5)} & set(tokenizer.encode("<2en> Hund <2de>"))
-    with pytest.raises(ConfigError, match="several languages and one must be chosen: none was given; give one of de"):
+    with pytest.raises(
+        ConfigError, match="several languages, and one must be selected: none was given; choose one of de"
+    ):
         bundle.token_template.fill()
     chosen = import_from(str(folders["madlad"]), target_language="en").bundle
     assert chosen.token_template.fill() == bundle.token_template.fill(target_language="en")  # type: ignore[union-attr]

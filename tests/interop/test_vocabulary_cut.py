@@ -21,7 +21,7 @@ from headway.interop.vocabulary_cut import choose_tokens, cut_shortlist, cut_voc
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
-from headway.text.alphabets import letters_of
+from headway.text.alphabets import alphabet_predicate
 from headway.text.base import NUM_SPECIAL, UNK, TextTokenizer
 from headway.text.merge_closure import symbols_of_merges
 from headway.text.piece_model import PieceModel
@@ -86,9 +86,9 @@ def test_any_choice_of_tokens_keeps_the_segmentation_into_them(name: str) -> Non
     texts = [*corpus(), *SENTENCES]
     segmented = tokenizer.encode_batch(texts)
     for _ in range(5):
-        chosen = set(draw.sample(range(tokenizer.vocab_size), tokenizer.vocab_size // 3)) | tokenizer.always_kept()
-        kept = sorted(tokenizer.needed_for(chosen))
-        smaller, new_ids = tokenizer.restricted(kept), {old: new for new, old in enumerate(kept)}
+        chosen = set(draw.sample(range(tokenizer.vocab_size), tokenizer.vocab_size // 3)) | tokenizer.mandatory_ids()
+        kept = sorted(tokenizer.with_required_ids(chosen))
+        smaller, new_ids = tokenizer.restrict_vocabulary(kept), {old: new for new, old in enumerate(kept)}
         whole = [(text, ids) for text, ids in zip(texts, segmented, strict=True) if set(ids) <= new_ids.keys()]
         words = [word for text in texts for word in text.split()]
         whole += [(word, ids) for word in words if set(ids := tokenizer.encode(word)) <= new_ids.keys()]
@@ -188,12 +188,12 @@ def test_languages_keep_the_tokens_with_their_letters() -> None:
     ],
 )
 def test_letters_of_languages(languages: list[str], text: str, belongs: bool) -> None:
-    assert letters_of(languages)(text) is belongs
+    assert alphabet_predicate(languages)(text) is belongs
 
 
 def test_a_language_without_known_letters_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"letters of the language 'xx' are unknown.*--keep-text"):
-        letters_of(["xx"])
+        alphabet_predicate(["xx"])
 
 
 def test_empty_texts_are_refused() -> None:

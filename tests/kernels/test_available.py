@@ -147,7 +147,7 @@ def test_commands_give_the_reason(
     for name in ("de-en", "int8", "auto"):
         make_translator().bundle.save(tmp_path / name, "# A model")
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr("headway.hardware.matmul_gflops", lambda *_: 1.0)
+    monkeypatch.setattr("headway.hardware.measure_matmul_gflops", lambda *_: 1.0)
     reason = "the package numba is not installed"
     doctor(compile_ahead=True)
     printed = capsys.readouterr().out

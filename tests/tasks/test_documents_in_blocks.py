@@ -196,13 +196,13 @@ def test_a_teacher_reads_documents_as_the_student_does(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"attend_within_documents": False}}, r"reset_positions: has no effect without"),
+        ({"data": {"attend_within_documents": False}}, r"reset_positions has no effect without"),
         (
             {"model": {"kind": "recurrent_lm", "max_length": 24}},
             "needs a decoder_only model: a recurrent model",
         ),
-        ({"model": {"positions": "none"}}, r"reset_positions: has no effect with model\.positions = 'none'"),
-        ({"model": {"positions": "rotary", "score": "additive"}}, r"does not fit model\.score = 'additive'"),
+        ({"model": {"positions": "none"}}, r"reset_positions has no effect with model\.positions = 'none'"),
+        ({"model": {"positions": "rotary", "score": "additive"}}, r"does not work with model\.score = 'additive'"),
     ],
 )
 def test_what_has_no_effect_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
@@ -223,5 +223,5 @@ def test_a_recurrent_teacher_is_refused(folder: Path) -> None:
     sections["model"] = {"kind": "recurrent_lm", "d_model": 16, "max_length": CONTEXT}
     train(parse_recipe(sections, "test"), folder / "recurrent")
     chosen = recipe(folder, training={"teacher": str(folder / "recurrent" / "best")})
-    with pytest.raises(ConfigError, match="a recurrent_lm model cannot keep the documents of a block apart"):
+    with pytest.raises(ConfigError, match="a recurrent_lm model cannot separate the documents of a block"):
         train(chosen, folder / "refused")

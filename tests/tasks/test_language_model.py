@@ -133,7 +133,7 @@ def test_unknown_tokens_of_the_development_text_are_reported(folder: Path, tmp_p
     train(recipe(folder, data=dev, training={"steps": 2}), tmp_path / "unknown", listener=heard)
     assert [record["unknown_tokens"] for record in records(tmp_path / "unknown", "dev")] == [5]  # Z, ë and three ž
     (message,) = (each for each in heard.messages if "unknown" in each)
-    assert "5 unknown tokens among 28" in message  # 26 characters, and EOS twice
+    assert "5 of 28 tokens of the development text are unknown" in message  # 26 characters, and EOS twice
 
     heard = Heard()
     train(recipe(folder, training={"steps": 2}), tmp_path / "known", listener=heard)

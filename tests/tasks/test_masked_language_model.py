@@ -255,8 +255,8 @@ class TestRecipes:
         ("data", "message"),
         [
             ({"dev": {"files": ["foreign.txt"]}, "dev_fraction": 0.0}, r"data\.dev: foreign\.txt has no token to pred"),
-            ({"dev_fraction": 1e-5}, "part at the end contains no text; raise it"),
-            ({"dev_fraction": 0.0003}, "part at the end contains no text; raise it"),  # only the end symbol
+            ({"dev_fraction": 1e-5}, "part of the corpora contains no text; raise the value"),
+            ({"dev_fraction": 0.0003}, "part of the corpora contains no text; raise the value"),  # only the end symbol
         ],
     )
     def test_a_development_set_in_which_nothing_can_be_hidden_is_refused(
@@ -282,5 +282,5 @@ class TestRecipes:
         path = tmp_path / "model" / "tokenizer.json"
         saved = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**saved, "tags": ["<2en>"]}), encoding="utf-8")
-        with pytest.raises(headway.HeadwayError, match="the tokenizer has no id for hidden tokens"):
+        with pytest.raises(headway.HeadwayError, match="the tokenizer has no mask token"):
             headway.load(tmp_path / "model")

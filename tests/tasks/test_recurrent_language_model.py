@@ -136,14 +136,14 @@ def test_a_run_in_two_parts_equals_one_without_a_pause(folder: Path, accumulate:
 
 
 def test_what_draws_blocks_at_random_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"weight != 1 draws blocks, but model\.carry_state = true"):
+    with pytest.raises(ConfigError, match=r"weight != 1 samples blocks, but model\.carry_state = true"):
         recipe(folder, data={"train": [{"files": ["text.txt"], "weight": 2.0}]})
-    with pytest.raises(ConfigError, match=r"data\.temperature draws blocks"):
+    with pytest.raises(ConfigError, match=r"data\.temperature samples blocks"):
         recipe(folder, data={"temperature": 2.0})
     recipe(folder, data={"temperature": 2.0}, model={"carry_state": False})
 
 
 def test_several_processes_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.training.loop.join_world", lambda _: nullcontext(TwoProcesses()))
-    with pytest.raises(ConfigError, match="2 processes cannot share a text whose state is carried"):
+    with pytest.raises(ConfigError, match="2 processes cannot train a model whose state is carried"):
         train(recipe(folder), folder / "two")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import DataError
-from headway.text.bpe_learning import count_words, first_symbols, learn_merges
+from headway.text.bpe_learning import count_words, initial_symbols, learn_merges
 from headway.text.tokenizer import Tokenizer, TokenizerConfig, readable_piece
 
 # Sennrich et al. (2016), section 3.2, with the frequencies of their example.
@@ -32,7 +32,7 @@ def test_the_papers_example_by_hand() -> None:
         ("low", "est"),
     ]
     assert learned[4].segmentations[1] == ("n", "ew", "e", "r")
-    assert first_symbols("low é") == ("l", "o", "w", " ", "<0xC3>", "<0xA9>")
+    assert initial_symbols("low é") == ("l", "o", "w", " ", "<0xC3>", "<0xA9>")
 
 
 def merges_of_library(texts: list[str], **options: object) -> list[tuple[str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headway.text.languages import base_language, normalized
+from headway.text.languages import base_language, normalize_language_code
 
 
 def test_codes_of_three_letters_become_codes_of_two() -> None:
-    assert normalized("deu_Latn") == "de-latn"
-    assert normalized("pt_BR") == "pt-br"
+    assert normalize_language_code("deu_Latn") == "de-latn"
+    assert normalize_language_code("pt_BR") == "pt-br"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from headway import kernels
 from headway.text import lexicon
-from headway.text.lexicon import Cooccurrences, link_tokens, translation_table
+from headway.text.lexicon import Cooccurrences, align_tokens, translation_table
 
 Text = list[list[int]]
 NOTHING = -1
@@ -87,4 +87,4 @@ def test_the_compiled_form_gives_the_same_table(monkeypatch: pytest.MonkeyPatch)
 def test_tokens_are_linked_that_occur_together() -> None:
     # 1 and 11, 2 and 12, 3 and 13 are translations; the order changes, and 4 has none.
     texts = [([1, 2], [12, 11]), ([2, 3], [12, 13]), ([3, 1, 4], [11, 13]), ([1], [11]), ([2, 4], [12])]
-    assert link_tokens(texts, 3, 20) == [{0: 1, 1: 0}, {0: 0, 1: 1}, {0: 1, 1: 0}]
+    assert align_tokens(texts, 3, 20) == [{0: 1, 1: 0}, {0: 0, 1: 1}, {0: 1, 1: 0}]

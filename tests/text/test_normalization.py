@@ -15,7 +15,7 @@ from headway.text.normalization import (
     normalize,
     normalize_characters,
     original_pieces,
-    surrounding_space,
+    split_surrounding_space,
 )
 
 ALPHABET = (
@@ -121,7 +121,7 @@ def test_invisible_characters_are_looked_at_one_by_one(text: str) -> None:
 
 @given(TEXTS)
 def test_the_space_around_a_text_and_what_is_inside_lose_nothing(text: str) -> None:
-    lead, core, trail = surrounding_space(text)
+    lead, core, trail = split_surrounding_space(text)
     assert normalize(core) == normalize(text)
     assert not (lead + trail).strip()
     assert not core or (core[0], core[-1]) == (core.strip()[0], core.strip()[-1])

@@ -320,11 +320,11 @@ def test_tags_have_ids_between_the_specials_and_the_vocabulary() -> None:
 
 def test_tag_errors(bpe: Tokenizer) -> None:
     config = TokenizerConfig(vocab_size=300)
-    with pytest.raises(ConfigError, match="unknown tag '<2en>'; this vocabulary has none"):
+    with pytest.raises(ConfigError, match="unknown tag '<2en>'; this vocabulary has no tags"):
         bpe.tag_id("<2en>")
     with pytest.raises(ConfigError, match=r"unknown tag '<2em>'; did you mean '<2en>'\?"):
         Tokenizer.train(SENNRICH, config, tags=("<2en>",)).tag_id("<2em>")
-    with pytest.raises(ConfigError, match="tag '<eos>' is given twice or is the name of a special token"):
+    with pytest.raises(ConfigError, match="tag '<eos>' is a duplicate or the name of a special token"):
         Tokenizer.train(SENNRICH, config, tags=("<eos>",))
     with pytest.raises(ConfigError, match=r"vocab_size = 300: 41 tags leave room for 255 .* expected at least 301"):
         Tokenizer.train(SENNRICH, config, tags=tuple(f"<2x{number}>" for number in range(41)))
@@ -339,7 +339,7 @@ def test_tag_errors(bpe: Tokenizer) -> None:
 @pytest.mark.parametrize("kind", get_args(TokenizerKind))
 @pytest.mark.parametrize("texts", [[], ["", " \n"]])
 def test_nothing_to_learn_from(kind: str, texts: list[str]) -> None:
-    with pytest.raises(DataError, match="there is no text to learn a vocabulary from"):
+    with pytest.raises(DataError, match="there is no text from which to learn a vocabulary"):
         train(texts, kind=kind)
 
 
@@ -407,7 +407,7 @@ def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
             load_tokenizer(tmp_path, "t")
     for foreign in [b"[1]", b"{}", b'{"model": {"type": "BPE"}}']:
         path.write_bytes(foreign)
-        with pytest.raises(BundleError, match=r"t\.json: not a tokenizer that Headway saved"):
+        with pytest.raises(BundleError, match=r"t\.json: not a tokenizer saved by Headway"):
             load_tokenizer(tmp_path, "t")
     path.unlink()
     path.mkdir()
@@ -418,8 +418,8 @@ def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "kind 'bpe' is unknown; install a newer Headway"),
-        ({"version": 3}, r"version 3 is unknown \(known: 1, 2\); install a newer Headway"),
+        ({"version": 2}, "kind 'bpe' is unknown; install a newer version of Headway"),
+        ({"version": 3}, r"version 3 is unknown \(known: 1, 2\); install a newer version of Headway"),
         ({"kind": "syllables"}, "kind = 'syllables'"),
         ({"tokens": "abc"}, "tokens = 'abc'"),
         ({"tokens": ["\ud800"]}, "a token contains a lone surrogate"),
@@ -429,7 +429,7 @@ def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
         ({"merges": [["", ""]]}, "a merge joins or produces something that is not a token"),
         ({"+tokens": [" "]}, "a token is not spelled in the byte alphabet"),
         ({"+tokens": [""]}, "a token is not spelled in the byte alphabet"),
-        ({"tags": ["<eos>"]}, "tag '<eos>' is given twice or is the name of a special token"),
+        ({"tags": ["<eos>"]}, "tag '<eos>' is a duplicate or the name of a special token"),
         ({"added": 1}, "unknown key 'added'"),
     ],
 )

@@ -259,7 +259,7 @@ class TestLossesEqualThoseOfOneProcess:
     ) -> None:
         chosen = recipe(corpus)
         assert [each.step for each in pair(train_interrupted, chosen, tmp_path, 2, 1)] == [2, 2]
-        with pytest.warns(UserWarning, match=r"processes was 2, is 1\): the resumed run is as good as before"):
+        with pytest.warns(UserWarning, match=r"processes was 2, is 1\): the resumed run is just as good"):
             assert train_interrupted(chosen, tmp_path, 5, 0).step == 5
         assert [each.interrupted for each in pair(train, chosen, tmp_path)] == [False, False]
         assert_same_losses(tmp_path, alone)
@@ -287,7 +287,7 @@ class TestRunFolder:
             first, second = pair(train, recipe(corpus), tmp_path)
         assert isinstance(first, CheckpointError)
         assert isinstance(second, TrainingError)
-        assert f"process {os.getpid()} is training there" in str(first)
+        assert f"process {os.getpid()} is training in this folder" in str(first)
         assert str(second) == f"process 0 failed: {first}"
 
     def test_a_folder_that_processes_do_not_share_is_refused(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ class TestRunFolder:
         for error in pair(train_in_own_folder, recipe(corpus), tmp_path):
             assert isinstance(error, CheckpointError)
             assert (
-                "ranks disagree on which checkpoint to resume from; put the run folder on a file system that all"
+                "ranks disagree on which checkpoint to resume from; put the run folder on a file system shared by all"
                 in str(error)
             )
 
@@ -306,12 +306,12 @@ def with_world(function: Callable[[World], Any]) -> Any:
 
 
 def _vote(world: World) -> tuple[bool, bool, float, list[int]]:
-    seen = world.main_first(lambda: [world.rank])
+    seen = world.run_on_main_first(lambda: [world.rank])
     return world.any(world.rank == 1), world.any(False), float(world.sum(torch.tensor(world.rank + 1.0))), seen
 
 
 def _fail_on_main(world: World) -> None:
-    world.on_main(lambda: (_ for _ in ()).throw(CheckpointError("runs/x: held")))
+    world.run_on_main(lambda: (_ for _ in ()).throw(CheckpointError("runs/x: held")))
 
 
 def _fail(message: str, _: World) -> None:
@@ -331,7 +331,7 @@ class TestWorld:
         gloo = "[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
         for rank, error in enumerate(pair(with_world, partial(_fail, gloo))):
             assert isinstance(error, TrainingError)
-            assert str(error).startswith(f"process {rank} has lost the connection to another process of this job")
+            assert str(error).startswith(f"process {rank} lost the connection to another process of this job")
             assert "Run the same command again" in str(error)
         with pytest.raises(RuntimeError, match="a bug"):
             pair(with_world, partial(_fail, "a bug"))
@@ -350,7 +350,7 @@ class TestWorld:
     def test_one_process_does_not_wait(self) -> None:
         world = World(torch.device("cpu"))
         assert world.is_main
-        assert world.on_main(lambda: 3) == world.main_first(lambda: 3) == 3
+        assert world.run_on_main(lambda: 3) == world.run_on_main_first(lambda: 3) == 3
         assert [world.any(True), world.any(False)] == [True, False]
         assert float(world.sum(torch.tensor(2.0))) == 2.0
 
@@ -386,7 +386,7 @@ class TestWorld:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         for name, value in {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "3"}.items():
             monkeypatch.setenv(name, value)
-        expected = r"LOCAL_RANK = 2: each process needs a GPU, but there are 2 here; lower --nproc-per-node"
+        expected = r"LOCAL_RANK = 2: each process needs a GPU, but this machine has 2; lower --nproc-per-node"
         with pytest.raises(ConfigError, match=expected), join_world("cuda"):
             pass
 

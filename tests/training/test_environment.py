@@ -15,7 +15,7 @@ import torch
 
 from headway.errors import CheckpointError
 from headway.training import environment
-from headway.training.environment import record_start
+from headway.training.environment import record_environment
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def capable(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
 def silent(run: Path, precision: str = "auto", *, step: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return record_start(run, CPU, precision, step=step)
+        return record_environment(run, CPU, precision, step=step)
 
 
 def test_every_start_is_recorded(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_auto_keeps_the_precision_that_the_run_began_with(
     assert silent(tmp_path, step=0) == precision
     assert silent(tmp_path, step=3) == precision
     capable(monkeypatch, not began_capable)
-    with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and keeps it.*--fresh"):
-        assert record_start(tmp_path, CPU, "auto", step=5) == precision
+    with pytest.warns(UserWarning, match=rf"'auto': the run was started in {precision} and continues in it.*--fresh"):
+        assert record_environment(tmp_path, CPU, "auto", step=5) == precision
     assert silent(tmp_path, step=0) != precision  # at step 0 nothing is trained yet
 
 
@@ -107,8 +107,8 @@ def test_a_change_that_affects_the_last_bits_is_named(tmp_path: Path, name: str,
     (entry,) = entries(tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps([{**entry, name: before}]))
     message = message.replace("+", r"\+")
-    with pytest.warns(UserWarning, match=rf"the environment has changed \({message}.*not bit-equal"):
-        record_start(tmp_path, CPU, "float32", step=1)
+    with pytest.warns(UserWarning, match=rf"the environment has changed \({message}.*not bit-identical"):
+        record_environment(tmp_path, CPU, "float32", step=1)
     silent(tmp_path, "float32", step=2)  # nothing has changed since the last start
 
 
@@ -123,7 +123,7 @@ def test_other_changes_are_not_named(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"environment\.json: damaged \(.+\).*remove it"):
-        record_start(tmp_path, CPU, "auto", step=1)
+        record_environment(tmp_path, CPU, "auto", step=1)
 
 
 @pytest.mark.parametrize("name", ["numpy", "tokenizers"])
@@ -133,7 +133,7 @@ def test_other_versions_of_libraries_cause_a_warning(
     silent(tmp_path, "float32", step=0)
     monkeypatch.setattr(environment, "version", lambda package: "9.9" if package == name else version(package))
     with pytest.warns(UserWarning, match=rf"the environment has changed \({name} was .*, is 9.9\)"):
-        record_start(tmp_path, CPU, "float32", step=3)
+        record_environment(tmp_path, CPU, "float32", step=3)
 
 
 def test_an_order_that_rests_on_numpy_is_not_resumed_silently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,4 +143,4 @@ def test_an_order_that_rests_on_numpy_is_not_resumed_silently(tmp_path: Path, mo
         pytest.warns(UserWarning, match="the order of the data depends on NumPy"),
         pytest.warns(UserWarning, match="the environment has changed"),
     ):
-        record_start(tmp_path, CPU, "float32", step=3, order_version=1)
+        record_environment(tmp_path, CPU, "float32", step=3, order_version=1)

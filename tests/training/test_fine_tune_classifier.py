@@ -19,7 +19,7 @@ from headway.models.sequence_classifier import SequenceClassifier, SequenceClass
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.tasks import parse_recipe, train
 from headway.text.base import EOS
-from headway.training.optim import OptimizerConfig, depths, make_optimizer
+from headway.training.optim import OptimizerConfig, make_optimizer, weight_depths
 from headway.weights import named_weights
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 24, "max_length": 24}
@@ -129,7 +129,7 @@ def test_gradual_unfreezing_trains_one_more_block_at_a_time(folder: Path, tmp_pa
 @pytest.mark.parametrize("body", ["masked", "decoder_only"])
 def test_lower_layers_have_lower_rates(body: str) -> None:
     model = build(body)
-    found = depths(model, blocks_of(model))
+    found = weight_depths(model, blocks_of(model))
     names = {name: found[weight] for name, weight in model.named_parameters()}
     stack = "encoder" if body == "masked" else "decoder"
     assert {depth for name, depth in names.items() if name.startswith("projection.")} == {0}
@@ -153,7 +153,7 @@ def test_the_output_of_a_translation_model_is_above_its_blocks(tie: str) -> None
          "output_bias": True}, "test"
     )  # fmt: skip
     model = Transformer(config, 20, 20)
-    found = depths(model, blocks_of(model))
+    found = weight_depths(model, blocks_of(model))
     names = {name: found[weight] for name, weight in model.named_parameters()}
     assert names["projection.bias"] == 0
     assert next(found[weight] for weight in model.projection.parameters()) == (0 if tie == "none" else 5)

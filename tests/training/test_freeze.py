@@ -78,9 +78,10 @@ def test_without_patterns_all_weights_are_trained() -> None:
         (
             ("encoder.*.query.*",),
             r"would freeze encoder\.blocks\.0\.attention\.query\.\w+ without encoder\.blocks\.0\.attention\.key\.\w+, "
-            r"encoder\.blocks\.0\.attention\.value\.\w+, but they are one matrix in training: freeze all or none",
+            r"encoder\.blocks\.0\.attention\.value\.\w+, but they form a single matrix during training: "
+            "freeze all or none of them",
         ),
-        (("*",), "leaves no weight to train; freeze fewer"),
+        (("*",), "leaves no weights to train; freeze fewer"),
     ],
 )
 def test_bad_patterns_are_refused(patterns: tuple[str, ...], message: str) -> None:

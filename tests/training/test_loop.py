@@ -260,7 +260,7 @@ class TestResumeIsRefused:
     def test_while_another_process_trains_there(self, corpus: Path, run: Path) -> None:
         with (
             lock_run_folder(run),
-            pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training there; wait"),
+            pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training in this folder; wait"),
         ):
             train(recipe(corpus), run)
         assert not train(recipe(corpus), run).interrupted
@@ -274,7 +274,7 @@ class TestResumeIsRefused:
         write_corpus(tmp_path / "other", "dev", 10, seed=2)
         with pytest.raises(
             CheckpointError,
-            match=r"tokenizer was trained on other files .*the content of train.de has changed.*--fresh",
+            match=r"tokenizer was trained on files that differ from .*the content of train.de has changed.*--fresh",
         ):
             train(recipe(tmp_path / "other"), run)
 
@@ -321,7 +321,7 @@ class TestValidation:
         task = self.scripted([10.0, 20.0, 19.0, 15.0, 30.0])
         found = loop.train(task, recipe(corpus, changes), tmp_path, listener=heard)
         assert found.step == 8
-        said = "stopped after step 8: the last 2 validations did not improve on step 4"
+        said = "stopped after step 8: the last 2 validations gave no improvement over step 4"
         assert any(line.startswith(said) for line in heard.messages)
         assert "the average of the last checkpoints:" in heard.messages
         assert found.scores["BLEU"] == 30.0  # of the average
@@ -384,13 +384,13 @@ class TestAverage:
             assert not torch.equal(tensor, parts[0][name]) or not tensor.any()
 
     def test_needs_checkpoints(self, tmp_path: Path) -> None:
-        with pytest.raises(CheckpointError, match="no checkpoints; expected a run folder of `headway train`"):
+        with pytest.raises(CheckpointError, match="no checkpoints; expected a run folder created by `headway train`"):
             average_checkpoints(tmp_path, 5, tmp_path / "mean")
 
     def test_needs_a_model_folder(self, corpus: Path, tmp_path: Path) -> None:
         with at_step(1, interrupt):
             train(recipe(corpus), tmp_path)
-        with pytest.raises(CheckpointError, match="no model folder beside the checkpoints yet"):
+        with pytest.raises(CheckpointError, match="no model folder next to the checkpoints yet"):
             average_checkpoints(tmp_path, 5, tmp_path / "mean")
 
 

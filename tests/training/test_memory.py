@@ -59,7 +59,7 @@ class Lengths(TokenDataset):
     def plan(self, order: list[int]) -> EpochPlan:
         """Batches of at most 12 tokens, in random order."""
         lengths = self.lengths("source", 0), self.lengths("target", 0)
-        return EpochPlan.of_one_pool(
+        return EpochPlan.from_single_pool(
             plan_batches(*lengths, np.array(order, np.int64), 12, 100, np.random.default_rng(0))
         )
 
@@ -202,7 +202,7 @@ class TestComparison:
         message = (
             rf"needs about {gib} GiB: .*8 rows x \(10 source \+ 20 target tokens\), but only 2\.0 GiB are free; "
             r"lower data\.max_tokens \(and raise training\.accumulate to keep the step size\), "
-            r"or choose a smaller model\. This is an estimate.* factor of 1\.5: training starts anyway"
+            r"or choose a smaller model\. The estimate may be off by a factor of 1\.5, so training starts anyway"
         )
         with pytest.warns(UserWarning, match=message):
             check_memory(estimate(gib), 2 * GIB)

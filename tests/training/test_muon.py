@@ -96,7 +96,7 @@ def test_queries_keys_and_values_get_orthogonal_updates_of_their_own() -> None:
 def test_a_run_that_began_with_one_update_for_the_whole_matrix_keeps_it() -> None:
     """Its recipe does not have the key."""
     begun = OptimizerConfig.parse_saved({"kind": "muon"}, "begun")
-    resumed = OptimizerConfig.parse({"kind": "muon"}, "recipe").keeping_inert(begun)
+    resumed = OptimizerConfig.parse({"kind": "muon"}, "recipe").with_inert_values_of(begun)
     assert not resumed.muon_splits_attention
     model = DecoderOnly(DecoderOnlyConfig.parse(SIZES, "test"), 11)
     optimizer = make_optimizer(model, resumed, list(model.decoder.blocks))

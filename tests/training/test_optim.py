@@ -321,7 +321,7 @@ class TestDefaultLearningRate:
         [
             (
                 {"schedule": "paper", "learning_rate": 7e-4},
-                "learn next to nothing; with schedule = 'paper' it is a factor",
+                "learn almost nothing; with schedule = 'paper' it is a factor",
             ),
             ({"learning_rate": 5.0}, "will probably diverge; usual values are near 0.0007"),
             ({"schedule": "paper"}, None),

@@ -160,7 +160,9 @@ class TestReuse:
     def test_another_corpus_for_a_begun_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
         train(recipe(corpus), tmp_path / "run")
         (corpus / "train.de").write_text("anders\n" * 20)
-        with pytest.raises(CheckpointError, match=r"trained on other files .* \(the content of train.de has changed\)"):
+        with pytest.raises(
+            CheckpointError, match=r"trained on files that differ from .* \(the content of train.de has changed\)"
+        ):
             prepare(recipe(corpus), tmp_path / "run", Listener())
 
     def test_another_option_for_a_begun_run_is_refused_by_name(self, corpus: Path, tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ class TestShards:
         monkeypatch.setattr("headway.data.store_builder.num_cores", lambda: 1)
         heard = Heard()
         assert prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(2, 2)) is None
-        assert heard.messages[-1] == "train.de + train.en: some parts are left to other shards"
+        assert heard.messages[-1] == "train.de + train.en: some parts are built by other shards"
         prepared = prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(1, 2))
         assert prepared is not None
         assert len(prepared.train) == 20
@@ -375,7 +377,7 @@ class TestTags:
         assert translated == "der Baum"
         assert json.loads(scores_of_command)["scores"][0]["value"] == pytest.approx(100)
         for language, asked in ((None, "none was given"), ("fr", "got 'fr'")):
-            with pytest.raises(ConfigError, match=rf"one must be chosen: {asked}; give one of de, en \(.*--to"):
+            with pytest.raises(ConfigError, match=rf"one must be selected: {asked}; choose one of de, en \(.*--to"):
                 model.translate("a", target_language=language)
 
     def test_a_model_with_one_language_takes_no_language(self, tmp_path: Path) -> None:
@@ -383,17 +385,17 @@ class TestTags:
         model = load_translator(tmp_path / "model", device="cpu")
         assert model.target_languages == ()
         with pytest.raises(
-            ConfigError, match=r"target language 'en': this model has one target language, .*leave it out"
+            ConfigError, match=r"target language 'en': this model has only one target language, .*omit it"
         ):
             model.translate("a", target_language="en")
 
     @pytest.mark.parametrize(
         ("train_languages", "dev_language", "message"),
         [
-            (["en", None], "en", "some corpora have a target_language and others none; give it to all or to none"),
-            (["en", "de"], None, "dev: target_language is not given, but the corpora of train have: de, en"),
-            (["en", "de"], "fr", "dev: target_language is fr, but the corpora of train have: de, en"),
-            ([None, None], "en", "dev: target_language is en, but the corpora of train have: none"),
+            (["en", None], "en", "some corpora have a target_language and others do not; set it for all or for none"),
+            (["en", "de"], None, "dev: target_language is not set, but the corpora in train have: de, en"),
+            (["en", "de"], "fr", "dev: target_language is fr, but the corpora in train have: de, en"),
+            ([None, None], "en", "dev: target_language is en, but the corpora in train have: none"),
             (["<2en>"], "en", "train.0.target_language = '<2en>'"),
         ],
     )
@@ -491,7 +493,7 @@ class TestStartFrom:
     @pytest.mark.parametrize(
         ("tags", "make", "message"),
         [
-            (["<2en>"], both_ways, r"its vocabulary has no tag <2de> \(it has <2en>\), and none can be added"),
+            (["<2en>"], both_ways, r"its vocabulary has no tag <2de> \(it has <2en>\), and no tags can be added"),
             ([], both_ways, r"its vocabulary has no tag <2de> \(it has none\)"),
             (
                 ["<2en>"],

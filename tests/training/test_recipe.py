@@ -9,7 +9,7 @@ import pytest
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError
 from headway.tasks import load_recipe
-from headway.training.recipe import Recipe, changed_keys, refuse_changes
+from headway.training.recipe import Recipe, changed_keys, check_resumable
 
 MINIMAL = '[data]\ntrain = [{ files = ["a.de", "a.en"] }]\n'
 
@@ -175,7 +175,7 @@ def test_a_corpus_is_compared_file_by_file(tmp_path: Path) -> None:
 class TestRefusal:
     def refusal(self, before: Recipe, after: Recipe) -> str:
         with pytest.raises(CheckpointError) as caught:
-            refuse_changes(before, after, Path("runs/x"))
+            check_resumable(before, after, Path("runs/x"))
         return str(caught.value)
 
     def test_the_error_names_changed_keys_and_those_that_may_change(self, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ class TestRefusal:
         changes = ("training.seed=7", "model.dropout=0.5", "training.log_every=9")
         message = self.refusal(load(tmp_path), load(tmp_path, MINIMAL, *changes))
         differs, may_change = message.split("A resumed run may change only: ")
-        assert "runs/x was trained with another recipe" in differs
+        assert "runs/x was trained with a different recipe" in differs
         assert "model.dropout was 0.1, is 0.5; training.seed was 1, is 7." in differs
         assert "log_every" not in differs
         assert "--fresh" in differs
@@ -199,8 +199,8 @@ class TestRefusal:
         assert "training.steps" in self.refusal(load(tmp_path), linear).split("A resumed run may change only")[1]
 
     def test_the_same_recipe_and_allowed_changes_pass(self, tmp_path: Path) -> None:
-        refuse_changes(load(tmp_path), load(tmp_path), tmp_path)
-        refuse_changes(load(tmp_path), load(tmp_path, MINIMAL, "training.steps=7", "checkpoints.every=3"), tmp_path)
+        check_resumable(load(tmp_path), load(tmp_path), tmp_path)
+        check_resumable(load(tmp_path), load(tmp_path, MINIMAL, "training.steps=7", "checkpoints.every=3"), tmp_path)
 
 
 def test_r_drop_needs_dropout(tmp_path: Path) -> None:

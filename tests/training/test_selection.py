@@ -82,7 +82,7 @@ def train_in(run: Path, plan: Recipe) -> tuple[Result, list[str]]:
 def test_targets_without_four_tokens_are_selected_by_chrf(one_word: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     _, said = train_in(run, recipe(one_word, BLEU, {"checkpoints": {"keep_best": 1}, "training": {"steps": 4}}))
-    assert any("selected by dev chrF" in line for line in said)
+    assert any("selected by chrF on the development set" in line for line in said)
     scores = [(record["chrF2"], -record["loss"]) for record in dev_records(run)]
     assert {record["BLEU"] for record in dev_records(run)} == {0.0}
     assert (progress(run)["best"], -progress(run)["best_loss"]) == max(scores)
@@ -164,7 +164,7 @@ class TestDivergence:
             tmp_path / "run", recipe(one_word, {"optimizer": {"learning_rate": 3.0}, "training": {"steps": 6}})
         )
         assert result.diverged
-        assert "above that of the first step" in str(result.divergence)
+        assert "above the loss of the first step" in str(result.divergence)
         assert "Lower optimizer.learning_rate (3)" in str(result.divergence)
         again, _ = train_in(
             tmp_path / "run", recipe(one_word, {"optimizer": {"learning_rate": 3.0}, "training": {"steps": 6}})
@@ -254,7 +254,7 @@ def test_bad_lines_are_skipped_on_both_sides_and_counted(one_word: Path, tmp_pat
 def test_a_missing_tokenizer_of_a_begun_run_is_named(one_word: Path, tmp_path: Path) -> None:
     train_in(tmp_path / "run", recipe(one_word))
     shutil.rmtree(tmp_path / "run" / "tokenizer")
-    with pytest.raises(CheckpointError, match="tokenizer: missing, but training has begun with it"):
+    with pytest.raises(CheckpointError, match="tokenizer: missing, although training has already started with it"):
         train_in(tmp_path / "run", recipe(one_word, {"training": {"steps": 2}}))
 
 
@@ -274,7 +274,7 @@ def test_a_run_folder_leads_to_the_model_that_training_named(one_word: Path, tmp
         with pytest.raises(BundleError, match=re.escape(f"did you mean {run / chosen}?")):
             read_config(run)
     checkpoint = checkpoint_folders(run / "checkpoints")[0]
-    with pytest.raises(BundleError, match=rf"it is a checkpoint of a run.*headway average {run} --last 1"):
+    with pytest.raises(BundleError, match=rf"it is a training checkpoint.*headway average {run} --last 1"):
         read_config(checkpoint)
 
 
@@ -282,7 +282,7 @@ def test_long_first_steps_are_followed_by_the_time_left(
     one_word: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Waiting(Heard):
-        def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+        def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
             self.messages.append(f"{step} of {total_steps}")
             assert seconds_left > 0
 

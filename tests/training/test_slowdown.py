@@ -14,7 +14,7 @@ import torch
 from headway import contention
 from headway.contention import num_cores
 from headway.training import slowdown
-from headway.training.slowdown import SlowdownNotice
+from headway.training.slowdown import SlowdownMonitor
 
 
 class _Machine:
@@ -34,8 +34,8 @@ class _Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> _Machine:
     found = _Machine()
     monkeypatch.setattr(slowdown, "time", SimpleNamespace(monotonic=lambda: found.now))
-    monkeypatch.setattr(slowdown, "seconds_waited", lambda: found.waited)
-    monkeypatch.setattr(contention.OtherProcesses, "processors", lambda _: found.others)
+    monkeypatch.setattr(slowdown, "processor_wait_s", lambda: found.waited)
+    monkeypatch.setattr(contention.OtherProcessLoad, "measure", lambda _: found.others)
     monkeypatch.setattr(slowdown, "waiting_advice", lambda: "")
     for module in (slowdown, contention):
         monkeypatch.setattr(module, "num_cores", lambda: 2)
@@ -44,22 +44,22 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> _Machine:
 
 
 def test_training_beside_a_busy_process_is_reported_once(machine: _Machine) -> None:
-    notice = SlowdownNotice(machine.messages.append)
+    notice = SlowdownMonitor(machine.messages.append)
     for _ in range(3):
         machine.pass_time(12.0, waited=6.0, others=1.0)
         notice.check()
     assert machine.messages == [
-        "other processes slow training down: they use 1.0 of 2 processors, and training (with 2 threads) waits for one "
-        "50% of the time; stop other programs, or train with OMP_NUM_THREADS=1"
+        "other processes slow training down: they use 1.0 of 2 processors, and training (with 2 threads) waits for a "
+        "processor 50% of the time; stop other programs, or train with OMP_NUM_THREADS=1"
     ]
 
 
 def test_one_thread_cannot_become_fewer(machine: _Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    notice = SlowdownNotice(machine.messages.append)
+    notice = SlowdownMonitor(machine.messages.append)
     machine.pass_time(12.0, waited=8.0, others=1.7)
     notice.check()
-    assert machine.messages[0].endswith("(with 1 thread) waits for one 67% of the time; stop other programs")
+    assert machine.messages[0].endswith("(with 1 thread) waits for a processor 67% of the time; stop other programs")
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_processes_of_the_same_run_are_not_other_programs(
     machine: _Machine, monkeypatch: pytest.MonkeyPatch, processes: int, threads: int, advice: str | None
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    notice = SlowdownNotice(machine.messages.append, processes)
+    notice = SlowdownMonitor(machine.messages.append, processes)
     for _ in range(2):
         machine.pass_time(12.0, waited=6.0, others=1.9)
         notice.check()
     assert machine.messages == [
-        f"the {processes} processes of this run have 4 threads for 2 processors, which slows training down: a thread "
-        f"waits for a processor 50% of the time; {advice}"
+        f"the {processes} processes of this run have 4 threads for 2 processors, which slows training down: threads "
+        f"wait for a processor 50% of the time; {advice}"
         for _ in range(advice is not None)
     ]
 
@@ -90,7 +90,7 @@ def test_processes_of_the_same_run_are_not_other_programs(
     ],
 )
 def test_nothing_is_reported(machine: _Machine, seconds: float, waited: float, others: float) -> None:
-    notice = SlowdownNotice(machine.messages.append)
+    notice = SlowdownMonitor(machine.messages.append)
     for _ in range(1 if seconds < 10.0 else 3):
         machine.pass_time(seconds, waited=waited, others=others)
         notice.check()

@@ -42,7 +42,7 @@ def test_training_starts_from_the_weights_of_the_folder(folder: Path) -> None:
 
 
 def test_options_that_change_the_meaning_of_weights_must_agree(folder: Path) -> None:
-    expected = r"start_from = .*differs: num_heads is 4, the model has 2; norm is 'pre', the model has 'post'"
+    expected = r"start_from = .*differs: num_heads is 4, but 2 in the model; norm is 'pre', but 'post' in the model"
     with pytest.raises(ConfigError, match=expected):
         load_initial_weights(model(num_heads=4, norm="pre"), folder)
 

@@ -185,22 +185,26 @@ def test_both_sides_may_have_the_masked_models_vocabulary(home: Path, tmp_path: 
         ("alternating", {}, "the masked language model has global_every = 2, which a transformer's encoder does"),
         ("modern", {}, r"has embedding_norm = true with norm = 'pre'"),
         ("segments", {}, r"has num_segments = 2 without positions = 'learned'"),
-        ("bert", {"model": {"norm": "pre"}}, r"the recipe's \[model\] differs: norm is 'pre', the model has 'post'"),
-        ("bert", {"model": {"encoder_window": 3}}, "differs: encoder_window is 3, the model has not set"),
-        ("pre", {"model": {"encoder_window": 3}}, "differs: encoder_window is 3, the model has 5"),
-        ("bert", {"model": {"max_length": 40}}, "differs: max_length is 40, the model has 64"),
-        ("bert", {"model": {"kind": "recurrent", "cell": "gru"}}, r"the model there is a masked; set model\.kind = 't"),
+        ("bert", {"model": {"norm": "pre"}}, r"the recipe's \[model\] differs: norm is 'pre', but 'post' in the model"),
+        ("bert", {"model": {"encoder_window": 3}}, "differs: encoder_window is 3, but not set in the model"),
+        ("pre", {"model": {"encoder_window": 3}}, "differs: encoder_window is 3, but 5 in the model"),
+        ("bert", {"model": {"max_length": 40}}, "differs: max_length is 40, but 64 in the model"),
+        ("bert", {"model": {"kind": "recurrent", "cell": "gru"}}, r"this is a masked model; set model\.kind = 't"),
         ("bert", {"model": {"tie": "all"}}, r"model\.tie = 'all' shares one embedding"),
         ("bert", {"tokenizer": {"kind": "characters"}}, r"tokenizer\.kind = 'characters', but .* has 'bpe'"),
-        ("bert", {"decoder": "causal"}, r"embedding_norm is False there, and True in the encoder; norm is 'pre' there"),
+        (
+            "bert",
+            {"decoder": "causal"},
+            r"embedding_norm is False in the decoder, but True in the encoder; norm is 'pre' in the decoder",
+        ),
         (
             "plain",
             {"decoder": "parallel"},
             "the language model has parallel = true, which a transformer's decoder",
         ),
-        ("plain", {"decoder": "bert"}, "the model there is a masked; expected a decoder_only model"),
-        ("plain", {"decoder": "causal", "model": {"tie": "none"}}, "differs: tie is 'none', the model has 'target'"),
-        ("plain", {"decoder": "causal", "tokenizer": {"joint": True}}, "joint = True does not fit the tokenizers"),
+        ("plain", {"decoder": "bert"}, "this is a masked model; expected a decoder_only model"),
+        ("plain", {"decoder": "causal", "model": {"tie": "none"}}, "differs: tie is 'none', but 'target' in the model"),
+        ("plain", {"decoder": "causal", "tokenizer": {"joint": True}}, "joint = True does not match the tokenizers"),
         (
             "bert",
             {"data": {"train": [{"files": ["text.de", "text.en"], "target_language": "en"}]}},
@@ -223,9 +227,9 @@ def test_what_does_not_fit_is_refused_by_name(
 
 
 def test_a_decoder_needs_an_encoder(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"start_decoder_from: has no effect without training\.start_from"):
+    with pytest.raises(ConfigError, match=r"start_decoder_from has no effect unless training\.start_from"):
         recipe(home, "plain", with_decoder(home, "causal", training={"start_from": None}))
     train(recipe(home, "bert", {"training": {"steps": 1}}), tmp_path / "first")
     start = {"start_from": str(tmp_path / "first" / "best")}
-    with pytest.raises(ConfigError, match=r"needs a masked language model in training\.start_from"):
+    with pytest.raises(ConfigError, match=r"requires a masked language model in training\.start_from"):
         train(recipe(home, "bert", with_decoder(home, "causal", training=start)), tmp_path / "second")

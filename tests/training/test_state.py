@@ -139,11 +139,11 @@ def test_without_checkpoints_there_is_nothing_to_restore(tmp_path: Path) -> None
 
 def test_a_moving_average_and_a_score_are_restored(tmp_path: Path, trained: Trainee) -> None:
     ema = {name: tensor.detach() / 3 for name, tensor in named_weights(trained.model).items()}
-    trained.save(tmp_path, PROGRESS, ema=ema, score=-1 / 3, regular=False)
+    trained.save(tmp_path, PROGRESS, ema=ema, score=-1 / 3, is_regular=False)
     snapshot = Trainee(99).snapshot(tmp_path)
     assert snapshot is not None
     assert equal_tensors(snapshot.tensors_of_kind("ema"), ema)
-    assert (snapshot.score, snapshot.regular) == (-1 / 3, False)
+    assert (snapshot.score, snapshot.is_regular) == (-1 / 3, False)
     assert equal_tensors(
         average_weights([tmp_path / "step-2"]), snapshot.tensors_of_kind("weights")
     )  # not the moving average
@@ -166,7 +166,7 @@ def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder:
     other = Trainee(99)
     snapshot = other.snapshot(folder)
     assert snapshot is not None
-    assert (snapshot.progress, snapshot.score, snapshot.regular, snapshot.tensors_of_kind("ema")) == (
+    assert (snapshot.progress, snapshot.score, snapshot.is_regular, snapshot.tensors_of_kind("ema")) == (
         PROGRESS,
         None,
         True,
@@ -177,7 +177,9 @@ def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder:
 
 def test_a_newer_format_is_not_reported_as_damage(folder: Path) -> None:
     rewrite_state(folder / "step-2", lambda content: content.update(format=2, checksums="elsewhere"))
-    message = r"step-2: written by a newer Headway \(format 2, this one reads up to 1\); update Headway"
+    message = (
+        r"step-2: written by a newer version of Headway \(format 2; this version supports up to 1\); update Headway"
+    )
     with pytest.raises(CheckpointError, match=message):
         Trainee(99).restore(folder)
 
@@ -425,7 +427,7 @@ class TestPruning:
 
     def test_the_next_save_removes_an_interruption_s_checkpoint(self, tmp_path: Path, trained: Trainee) -> None:
         for step in (10, 20, 23):
-            trained.save(tmp_path, Progress(step=step), keep=5, regular=step != 23)
+            trained.save(tmp_path, Progress(step=step), keep=5, is_regular=step != 23)
         assert self.names(tmp_path) == ["step-23", "step-20", "step-10"]
         trained.save(tmp_path, Progress(step=30), keep=5)
         assert self.names(tmp_path) == ["step-30", "step-20", "step-10"]
@@ -466,7 +468,7 @@ class TestPruning:
 
     def test_an_irregular_checkpoint_does_not_count_whatever_its_score(self, tmp_path: Path, trained: Trainee) -> None:
         for step, score, regular in ((10, 1.0, True), (20, 0.0, True), (30, 0.0, True), (33, 9.0, False)):
-            trained.save(tmp_path, Progress(step=step), keep=2, keep_best=1, score=score, regular=regular)
+            trained.save(tmp_path, Progress(step=step), keep=2, keep_best=1, score=score, is_regular=regular)
         assert self.names(tmp_path) == ["step-33", "step-30", "step-20", "step-10"]
         trained.save(tmp_path, Progress(step=40), keep=2, keep_best=1, score=0.5)
         assert self.names(tmp_path) == ["step-40", "step-30", "step-10"]
@@ -477,7 +479,7 @@ class TestPruning:
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoints, "_remove", lambda *_: None)
             for step in (10, 20, 23, 30):
-                trained.save(tmp_path, Progress(step=step), keep=2, regular=step != 23)
+                trained.save(tmp_path, Progress(step=step), keep=2, is_regular=step != 23)
         assert trained.snapshot(tmp_path, keep=2) is not None
         assert self.names(tmp_path) == ["step-30", "step-20"]
 
@@ -503,7 +505,7 @@ class TestPruning:
                     stop = waiting.pop(0)[1] if waiting and waiting[0][0] == step else None
                     if regular or stop == "interrupt":
                         score = scores[step // 5 - 1] if regular else 9.0
-                        options = {"score": score, "regular": regular}
+                        options = {"score": score, "is_regular": regular}
                         TRAINEE.save(folder, Progress(step=step), keep=keep, keep_best=keep_best, **options)
                     if stop is not None:
                         restored = TRAINEE.snapshot(folder, keep, keep_best)
@@ -545,7 +547,7 @@ class TestAverage:
         path = folder / "step-1" / "model.safetensors"
         weights = load_file(path)
         save_file({name: tensor + 1 for name, tensor in weights.items()}, path)
-        with pytest.raises(CheckpointError, match=r"step-1 is damaged \(.*checksum\); remove that folder"):
+        with pytest.raises(CheckpointError, match=r"step-1 is damaged \(.*checksum\); remove this folder"):
             average_weights(checkpoint_folders(folder))
         shutil.rmtree(folder / "step-1")
         assert average_weights(checkpoint_folders(folder))

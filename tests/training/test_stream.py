@@ -103,7 +103,7 @@ def test_a_process_reads_only_its_own_batches(
         lengths = corpora.lengths("target", 0)
         for number, each in enumerate(work):
             whole = np.concatenate(planned[number * ACCUMULATE : (number + 1) * ACCUMULATE])
-            assert each.is_counted
+            assert each.has_global_counts
             assert each.num_target_tokens == lengths[whole].sum()
 
 
@@ -119,12 +119,12 @@ def test_counts_that_depend_on_the_tokens_are_added_up(recipe: Recipe, tmp_path:
     alone = take(BatchStream(blocks, recipe, CPU), 5)
     ranks = [take(BatchStream(blocks, recipe, CPU, rank=rank, world_size=2), 5) for rank in range(2)]
     for whole, *parts in zip(alone, *ranks, strict=True):
-        found = [part.with_counts(lambda own, parts=parts: added_up(parts)) for part in parts]
-        expected = whole.with_counts(lambda own: own)
+        found = [part.with_global_counts(lambda own, parts=parts: added_up(parts)) for part in parts]
+        expected = whole.with_global_counts(lambda own: own)
         targets = sum(batch.targets.numel() for batch in whole.micro_batches.values())
         for each in (expected, *found):
             assert (each.num_source_tokens, each.num_target_tokens) == (whole.num_source_tokens, targets)
-        assert all(not part.is_counted for part in parts)
+        assert all(not part.has_global_counts for part in parts)
 
 
 def added_up(parts: tuple[StepBatches, ...]) -> list[int]:

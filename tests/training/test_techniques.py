@@ -237,5 +237,5 @@ def test_skipped_steps_end_a_run_before_they_are_reported(
 
     monkeypatch.setattr(loop, "clip_and_step", hopeless)
     settings = {"steps": 500, "log_every": 500, "precision": "float32", "device": "cpu"}
-    with pytest.raises(TrainingError, match=r"the last 20 steps, up to step 20, .* still those after step 0"):
+    with pytest.raises(TrainingError, match=r"the last 20 steps, up to step 20, .* have not changed since step 0"):
         train(recipe(corpus, training=settings), tmp_path)

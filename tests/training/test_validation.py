@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from headway.training.report import shown_number
-from headway.training.validation import selection, selection_score
+from headway.training.report import format_number
+from headway.training.validation import selection_key, selection_score
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_a_score_that_is_not_a_number_is_the_worst() -> None:
 
 def test_equal_scores_are_ordered_by_the_loss() -> None:
     one, other = ({"BLEU": 50.0, "loss": loss} for loss in (1.5, 1.25))
-    assert selection("bleu", other) > selection("bleu", one)
-    assert selection("bleu", {"BLEU": 50.1, "loss": 9.0}) > selection("bleu", other)
-    assert not selection("bleu", {"BLEU": 50.0, "loss": math.nan}) > selection("bleu", one)
+    assert selection_key("bleu", other) > selection_key("bleu", one)
+    assert selection_key("bleu", {"BLEU": 50.1, "loss": 9.0}) > selection_key("bleu", other)
+    assert not selection_key("bleu", {"BLEU": 50.0, "loss": math.nan}) > selection_key("bleu", one)
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_equal_scores_are_ordered_by_the_loss() -> None:
     ],
 )  # fmt: skip
 def test_large_numbers_are_short(value: float, shown: str) -> None:
-    assert shown_number(value) == shown
+    assert format_number(value) == shown

@@ -29,7 +29,7 @@ from headway.evaluation import (
 )
 from headway.evaluation import evaluate as score_texts
 from headway.evaluation.bootstrap import scores_table
-from headway.notebook_html import page, paragraph
+from headway.notebook_html import join_fragments, paragraph
 from headway.predict import Glossary, LanguageModel, TranslateOptions, Translation
 
 _METRICS = ("bleu", "chrf")  # metrics of evaluate; compare also reports TER
@@ -67,7 +67,7 @@ class Evaluation:
         return f"<Evaluation: {shown}; {len(self.outputs):,} sentences>"
 
     def _repr_html_(self) -> str:
-        return page(scores_table(self.scores), paragraph(f"{len(self.outputs):,} sentences", note=True))
+        return join_fragments(scores_table(self.scores), paragraph(f"{len(self.outputs):,} sentences", note=True))
 
 
 def evaluate(

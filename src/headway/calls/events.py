@@ -112,36 +112,36 @@ class EventListener(Listener):
                 self.error = error
                 self._stop.set()
 
-    def say(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         """Forward a message to the other listener."""
-        self._other.say(message)
+        self._other.on_message(message)
 
-    def progress(self, activity: str, num_done: int) -> None:
+    def on_activity_progress(self, activity: str, num_done: int) -> None:
         """Forward a count to the other listener."""
-        self._other.progress(activity, num_done)
+        self._other.on_activity_progress(activity, num_done)
 
-    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Forward an estimate to the other listener."""
-        self._other.first_steps(step, total_steps, seconds_left)
+        self._other.on_first_steps(step, total_steps, seconds_left)
 
-    def started(self, step: int, total_steps: int) -> None:
+    def on_started(self, step: int, total_steps: int) -> None:
         """Send :class:`Started`."""
-        self._other.started(step, total_steps)
+        self._other.on_started(step, total_steps)
         self._send(Started(step, self._stop.set, self._folder, total_steps))
 
-    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+    def on_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Send :class:`StepDone`."""
-        self._other.step(step, total_steps, record)
+        self._other.on_step(step, total_steps, record)
         self._send(StepDone(step, self._stop.set, total_steps, dict(record)))
 
-    def validation(self, step: int, record: Mapping[str, float | str]) -> None:
+    def on_validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Send :class:`Validated`."""
-        self._other.validation(step, record)
+        self._other.on_validation(step, record)
         self._send(Validated(step, self._stop.set, dict(record)))
 
-    def saved(self, step: int) -> None:
+    def on_saved(self, step: int) -> None:
         """Send :class:`Saved`."""
-        self._other.saved(step)
+        self._other.on_saved(step)
         self._send(Saved(step, self._stop.set))
 
     def on_finished(self, step: int, interrupted: bool) -> None:

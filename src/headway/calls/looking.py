@@ -11,7 +11,7 @@ from headway.calls.run import resolve_model
 from headway.errors import ConfigError
 from headway.inspection.inspect_text import inspect as inspect_model
 from headway.inspection.results import Inspection
-from headway.notebook_html import DOUBT, page, paragraph, shaded, text
+from headway.notebook_html import DOUBT_COLOR, join_fragments, paragraph, shaded_words, text
 from headway.predict.results import abbreviate
 from headway.text.base import MergeStep
 from headway.text.visible_tokens import make_visible
@@ -39,7 +39,7 @@ class TokenizedText:
     def _repr_html_(self) -> str:
         numbered = enumerate(zip(self.tokens, self.ids, strict=True))
         words = [(make_visible(token), 0.3 + 0.3 * (index % 2), f"id {id_}") for index, (token, id_) in numbered]
-        return page(paragraph(text(self.text), note=True), paragraph(shaded(words, DOUBT)))
+        return join_fragments(paragraph(text(self.text), note=True), paragraph(shaded_words(words, DOUBT_COLOR)))
 
 
 def tokenize(model: str | Path | Any, text: str, *, side: Literal["source", "target"] = "source") -> TokenizedText:

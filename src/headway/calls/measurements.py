@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.data.multiple_choice import Question, prompts_with_examples
+from headway.data.multiple_choice import Question, few_shot_prompts
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError, HeadwayError
 from headway.evaluation import (
@@ -164,7 +164,7 @@ def evaluate_multiple_choice(
         origin: Name of the file or argument with the questions, for messages.
         count: Called with the number of questions that have been answered since the last call.
     """
-    prompts, scores = prompts_with_examples(questions, num_examples), list[Sequence[Sequence[float]]]()
+    prompts, scores = few_shot_prompts(questions, num_examples), list[Sequence[Sequence[float]]]()
     for start in range(0, len(questions), _QUESTIONS_AT_ONCE):
         batch = questions[start : start + _QUESTIONS_AT_ONCE]
         answers = [question.answers for question in batch]

@@ -24,9 +24,9 @@ from rich.progress import (
 )
 
 from headway.errors import escape_unprintable
-from headway.notebook_html import page
+from headway.notebook_html import join_fragments
 from headway.torchrun import is_main_process
-from headway.training.report import Listener, shown_number
+from headway.training.report import Listener, format_number
 
 _LINES = 4  # number of recent messages shown below the progress bar in a notebook
 _UPDATE_S = 0.2  # time between two updates of the notebook's bar
@@ -55,11 +55,11 @@ class ProgressListener(Listener):
     ) -> None:
         self._bar.stop()
 
-    def say(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         """Print one line, escaping control characters (which file names may contain)."""
         self._console.print(escape_unprintable(message), markup=False)
 
-    def progress(self, activity: str, num_done: int) -> None:
+    def on_activity_progress(self, activity: str, num_done: int) -> None:
         """Show a count and its rate in the bar; print nothing."""
         if activity != self._work[0]:
             self._work = (activity, time.monotonic())
@@ -67,7 +67,7 @@ class ProgressListener(Listener):
         rate = f"{num_done / seconds:,.0f}/s" if seconds > 1 else ""
         self._bar.update(self._task, completed=num_done, description=activity, numbers=rate)
 
-    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+    def on_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Show the loss, the speed and the time left."""
         numbers = self._show_step(step, total_steps, record)
         if self._console.is_terminal:
@@ -77,7 +77,7 @@ class ProgressListener(Listener):
             seconds = (elapsed - self._last[1]) / (step - self._last[0]) * (total_steps - step)
             eta = f"  ETA {timedelta(seconds=round(seconds))}"
         self._last = (step, elapsed)
-        self.say(
+        self.on_message(
             f"step {step:,}/{total_steps:,}  {numbers}  lr {record['learning_rate']:.2e}  "
             f"elapsed {timedelta(seconds=round(elapsed))}{eta}"
         )
@@ -85,22 +85,22 @@ class ProgressListener(Listener):
     def _show_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> str:
         """Show a step in the bar, and return its loss and speed as text."""
         loss = record["loss"]
-        shown = f"{loss:.3f}" if abs(loss) < 1000 else shown_number(loss)
+        shown = f"{loss:.3f}" if abs(loss) < 1000 else format_number(loss)
         numbers = f"loss {shown}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
         self._bar.update(self._task, description="training", completed=step, total=total_steps, numbers=numbers)
         return numbers
 
-    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Show the time left."""
         self._bar.update(self._task, description="training", completed=step, total=total_steps)
-        self.say(f"step {step:,}/{total_steps:,}  about {timedelta(seconds=round(seconds_left))} left")
+        self.on_message(f"step {step:,}/{total_steps:,}  about {timedelta(seconds=round(seconds_left))} left")
 
-    def validation(self, step: int, record: Mapping[str, float | str]) -> None:
+    def on_validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Print the development scores."""
         scores = "  ".join(
-            f"{name} {shown_number(value)}" for name, value in record.items() if isinstance(value, float)
+            f"{name} {format_number(value)}" for name, value in record.items() if isinstance(value, float)
         )
-        self.say(f"dev after step {step:,}: {scores}")
+        self.on_message(f"dev after step {step:,}: {scores}")
 
 
 class NotebookListener(ProgressListener):
@@ -127,17 +127,17 @@ class NotebookListener(ProgressListener):
         self._bar.stop_task(self._task)
         self._update()
 
-    def say(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         """Show one line below the bar."""
         self._lines.append(escape_unprintable(message))
         self._update()
 
-    def progress(self, activity: str, num_done: int) -> None:
+    def on_activity_progress(self, activity: str, num_done: int) -> None:
         """Show a count and its rate in the bar."""
-        super().progress(activity, num_done)
+        super().on_activity_progress(activity, num_done)
         self._update_now_and_then()
 
-    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+    def on_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Show the loss, the speed and the time left."""
         self._show_step(step, total_steps, record)
         self._update_now_and_then()
@@ -157,7 +157,7 @@ class NotebookListener(ProgressListener):
         console.print(self._bar.get_renderable())
         for line in self._lines:
             console.print(line, markup=False, soft_wrap=True)
-        return page(console.export_html(inline_styles=True, code_format=_BOX))
+        return join_fragments(console.export_html(inline_styles=True, code_format=_BOX))
 
 
 @contextmanager

@@ -66,15 +66,17 @@ def train_on_localized_texts(
         device: The device to train on.
         listener: Receives messages and progress.
     """
-    listener.say(f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR")
-    corpus = build_corpus(source, target, size=size, progress=listener.progress)
+    listener.on_message(
+        f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR"
+    )
+    corpus = build_corpus(source, target, size=size, progress=listener.on_activity_progress)
     write_corpus(corpus, folder / "data", source, target)
-    listener.say(f"{len(corpus.train):,} pairs to train on, such as:")
+    listener.on_message(f"{len(corpus.train):,} pairs to train on, such as:")
     seen: set[str] = set()
     for pair in corpus.train:
         if pair.category not in seen and len(seen) < _EXAMPLES:
             seen.add(pair.category)
-            listener.say(f"    {pair.source}  →  {pair.target}")
+            listener.on_message(f"    {pair.source}  →  {pair.target}")
     return corpus, train(translation_recipe(source, target, folder, steps, device), folder, listener=listener)
 
 
@@ -129,7 +131,9 @@ def train_on_poem(folder: Path, *, steps: int, device: str, listener: Listener) 
     poem = read_poem()
     cut = poem.rindex("\n", 0, round(len(poem) * (1 - _HELD_OUT))) + 1
     read, held_out = poem[:cut], poem[cut:]
-    listener.say(f"John Milton, Paradise Lost (1667): {len(poem):,} characters, of which the last 10 % are held out")
+    listener.on_message(
+        f"John Milton, Paradise Lost (1667): {len(poem):,} characters, of which the last 10 % are held out"
+    )
     for name, text in {"train.txt": read, "held-out.txt": held_out}.items():
         atomic_write_text(folder / "data" / name, text)
     return (read, held_out), train(language_model_recipe(folder, steps, device), folder, listener=listener)

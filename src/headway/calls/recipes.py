@@ -42,10 +42,10 @@ def train_recipe(
         stop: Event that ends training after the current step once it is set.
         write_data: Function that writes corpora passed from memory into the run folder. None if the corpora are files.
     """
-    with move_previous_run_aside(folder, fresh, listener.say):
+    with move_previous_run_aside(folder, fresh, listener.on_message):
         if write_data is not None and is_main_process():
             write_data()
-        _say_cleaning_hint(recipe, folder, listener.say)
+        _say_cleaning_hint(recipe, folder, listener.on_message)
         return loop.train(task_of(recipe), recipe, folder, listener=listener, stop=stop)
 
 
@@ -65,7 +65,7 @@ def distill_recipe(
 
     See :func:`distill` and :func:`train_recipe` for the arguments.
     """
-    with move_previous_run_aside(folder, fresh, listener.say) as earlier:
+    with move_previous_run_aside(folder, fresh, listener.on_message) as earlier:
         if write_data is not None and is_main_process():
             write_data()
         student = translate_corpora(
@@ -96,7 +96,7 @@ def prepare_recipe(
     """
     listener = listener or Listener()
     task, recipe = task_of(recipe), complete_recipe(recipe, folder)
-    _say_cleaning_hint(recipe, folder, listener.say)
+    _say_cleaning_hint(recipe, folder, listener.on_message)
     prepared = task.prepare(recipe, folder, listener, shard or Shard())
     if prepared is not None:
         warm_up_kernels(task, recipe, prepared, listener)

@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from headway.bundle import CHOSEN_MODEL_FILE, model_folder_in
+from headway.bundle import CHOSEN_MODEL_FILE, find_model_folder
 from headway.config import read_toml
 from headway.errors import BundleError, CheckpointError, ConfigError
-from headway.notebook_html import badge, curve, page, paragraph, table, text
+from headway.notebook_html import badge, join_fragments, line_plot, paragraph, table, text
 from headway.tasks import load, parse_saved_recipe
 from headway.training.averaging import average_checkpoints
 from headway.training.recipe import Recipe
@@ -52,7 +52,7 @@ class Run:
     @property
     def model_folder(self) -> Path | None:
         """The folder of the final model, or of the best model so far. None if no model has been written yet."""
-        return model_folder_in(self.folder)
+        return find_model_folder(self.folder)
 
     @cached_property
     def model(self) -> Any:
@@ -116,7 +116,7 @@ class Run:
             parts.append(table(("development score", ""), numbers, numbers=(1,)))
         for kind, title in (("train", "training loss"), ("dev", "development loss")):
             points = [(record["step"], record["loss"]) for record in records if record["kind"] == kind]
-            parts.append(curve(points, title))
+            parts.append(line_plot(points, title))
         if self.divergence is not None:
             parts.append(paragraph(text(self.divergence)))
         if self.interrupted:
@@ -124,7 +124,7 @@ class Run:
                 f"headway train {shlex.quote(str(self.folder / 'recipe.toml'))} --run {shlex.quote(str(self.folder))}"
             )
             parts.append(paragraph(f"To resume, run the same call again, or <code>{escape(command)}</code>", note=True))
-        return page(*parts)
+        return join_fragments(*parts)
 
 
 def open_run(folder: str | Path) -> Run:
@@ -157,7 +157,7 @@ def resolve_model(model: Any, device: str = "auto") -> Any:
     if not isinstance(model, (str, Path)):
         return model
     folder = Path(model)
-    inside = None if (folder / "config.json").is_file() else model_folder_in(folder)
+    inside = None if (folder / "config.json").is_file() else find_model_folder(folder)
     return load(inside or folder, device=device)
 
 

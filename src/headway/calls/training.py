@@ -25,7 +25,7 @@ from headway.data.in_memory import write_examples
 from headway.data.store import fingerprint
 from headway.storage import lock_run_folder
 from headway.tasks import parse_recipe, task_of
-from headway.training.host_state import kept_host_state
+from headway.training.host_state import preserve_host_state
 from headway.training.loop import Result
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
@@ -186,7 +186,7 @@ def _carry_out(
     stop, folder = threading.Event(), plan.folder
     in_memory = {key: part for key, part in examples.items() if part is not None}
     result = None
-    with kept_host_state():
+    with preserve_host_state():
         recipe = parse_recipe(_with_corpora(plan.sections, folder, in_memory), plan.origin)
         recipe.refuse_options_without_effect(plan.origin)
         write_data = partial(_write_corpora, in_memory, folder, recipe) if in_memory else None

@@ -26,7 +26,7 @@ from headway.cli import commands
 from headway.cli.command_groups import CommandGroup
 from headway.cli.model_folders import with_model_folders
 from headway.cli.standard_streams import prepare_standard_streams, with_utf8_results
-from headway.contention import adapt_waiting
+from headway.contention import adapt_openmp_waiting
 from headway.errors import HeadwayError, MissingPackageError, escape_unprintable
 from headway.torchrun import is_main_process, let_main_report_first
 
@@ -115,7 +115,7 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn
     try:
-        with repeat_lost_interrupts(), adapt_waiting():
+        with repeat_lost_interrupts(), adapt_openmp_waiting():
             app(arguments)
     except (HeadwayError, OSError, ImportError, MemoryError, RuntimeError) as error:
         message = _message(error, next((word for word in arguments if not word.startswith("-")), ""))

@@ -23,16 +23,16 @@ def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: b
     from headway.training.previous_run import move_previous_run_aside
 
     begin = time.perf_counter()
-    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say):
+    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.on_message):
         (read, held_out), result = train_on_poem(folder, steps=steps, device=device, listener=listener)
         if result.divergence is not None:
             raise DivergenceError(result.divergence)
         if result.interrupted:
-            listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
+            listener.on_message(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
         assert result.model_folder is not None
         model = load_language_model(result.model_folder, device=device)
-        listener.say("measuring the model on the held-out text")
+        listener.on_message("measuring the model on the held-out text")
         measured = bits_per_byte(model, read, held_out)
     (written,) = model.generate("Of ", temperature=0.7, max_new_tokens=_WRITTEN, seed=3, beyond_context="slide")
     print(f"\nThe model writes:\n\nOf {written.text}\n")

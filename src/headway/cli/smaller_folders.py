@@ -64,7 +64,7 @@ def write_smaller_folder(model: Path, folder: Path, request: SmallerFolderSpec) 
         ConfigError: The model cannot be made smaller in this way.
         DataError: A text cannot be read.
     """
-    from headway.bundle import load_bundle, refuse_integers
+    from headway.bundle import load_bundle, require_float_weights
     from headway.diagrams.model_card import DRAWING_FILE, add_drawing
     from headway.engine.int8_check import read_int8_check
     from headway.engine.shortlist_file import write_shortlist
@@ -78,7 +78,7 @@ def write_smaller_folder(model: Path, folder: Path, request: SmallerFolderSpec) 
         raise ConfigError(
             "a smaller model folder needs --quantization int8, --keep-text FILE or --keep-languages CODES"
         )
-    refuse_integers(model, "an export")
+    require_float_weights(model, "an export")
     bundle = load_bundle(model)
     shortlist = read_shortlist(bundle, model)
     card, sections = (model / "README.md").read_text(encoding="utf-8").rstrip(), []

@@ -18,4 +18,4 @@ def read_text_documents(data: Path, fields: str | None, documents: str) -> Itera
         typer.echo(escape_unprintable(message), err=True)
 
     settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
-    yield from read_whole_documents(TextCorpus.parse(settings, "--data").expanded(Path(), say), Path())
+    yield from read_whole_documents(TextCorpus.parse(settings, "--data").with_expanded_files(Path(), say), Path())

@@ -1,1 +1,1 @@
-"""From files to batches: readers, the token store on disk, and the order and shape of batches. Does not use PyTorch."""
+"""From files to batches: corpus readers, token stores on disk, and batching. This package does not use PyTorch."""

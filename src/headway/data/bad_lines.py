@@ -1,4 +1,4 @@
-"""Lines of a corpus without a usable example: refuse the corpus with a list of them, or skip and count them."""
+"""Handle invalid lines in a corpus: reject the corpus with a list of these lines, or skip and count them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from headway.errors import DataError
 
 OnError = Literal["refuse", "skip"]
-SKIP_HINT = "or leave such lines out with data.on_error = 'skip'"  # for errors about the corpora of a recipe
+SKIP_HINT = "or skip such lines with data.on_error = 'skip'"  # for errors about corpora in a recipe
 
 T = TypeVar("T")
 
@@ -18,13 +18,13 @@ _LISTED = 20  # maximum number of problems in an error message
 
 @dataclass(frozen=True)
 class LineProblem:
-    """A line without a usable example.
+    """A line that does not contain a valid example.
 
     Attributes:
-        where: The file and the line.
-        fault: What is wrong with the line.
-        advice: What is expected, and what to do.
-        is_fatal: Whether the problem is one of a whole file, which cannot be skipped.
+        where: File and line number.
+        fault: Description of the problem.
+        advice: What is expected, and how to fix the line.
+        is_fatal: Whether the problem affects a whole file, which cannot be skipped.
     """
 
     where: str
@@ -37,15 +37,15 @@ class LineProblem:
 
 
 class BadLines:
-    """The lines without a usable example in one pass over a corpus.
+    """Handles the invalid lines in one pass over a corpus.
 
     Attributes:
-        count: The number of such lines so far.
+        count: Number of invalid lines so far.
 
     Args:
-        on_error: "refuse": read to the end, then raise an error that lists the first lines and counts all. "skip":
-            leave out the examples of these lines.
-        hint: A hint for the error message: an alternative to correcting the files.
+        on_error: "refuse": read to the end, then raise an error that lists the first invalid lines and reports the
+            number of all. "skip": skip the examples of these lines.
+        hint: Hint for the error message: an alternative to correcting the files.
     """
 
     def __init__(self, on_error: OnError = "refuse", hint: str = "") -> None:
@@ -53,17 +53,19 @@ class BadLines:
         self._skips, self._hint = on_error == "skip", hint
         self._first: list[LineProblem] = []
 
-    def usable(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
-        """Yield the items of a whole corpus that are not problems, as :meth:`without_problems` does.
+    def valid_items(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
+        """Yield the items of a whole corpus that are not problems (see :meth:`drop_problems`).
 
         Raises:
-            DataError: There are problems, and they are refused.
+            DataError: There are problems, and ``on_error`` is "refuse".
         """
-        yield from self.without_problems(items)
-        self.refuse()
+        yield from self.drop_problems(items)
+        self.raise_if_failed()
 
-    def without_problems(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
-        """Yield the items that are not problems; after the first problem, only if problems are skipped."""
+    def drop_problems(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
+        """Yield the items that are not problems. After the first problem, yield further items only if problems are
+        skipped.
+        """
         for item in items:
             if isinstance(item, LineProblem):
                 if item.is_fatal and self._skips:
@@ -71,17 +73,17 @@ class BadLines:
                 self.count += 1
                 if len(self._first) < _LISTED:
                     self._first.append(item)
-            elif not self.are_refused:
+            elif not self.has_failed:
                 yield item
 
     @property
-    def are_refused(self) -> bool:
-        """Whether there are problems, and they are refused."""
+    def has_failed(self) -> bool:
+        """Whether there are problems, and ``on_error`` is "refuse"."""
         return self.count > 0 and not self._skips
 
-    def refuse(self) -> None:
-        """Raise :class:`DataError` if there are problems and they are refused."""
-        if self.are_refused:
+    def raise_if_failed(self) -> None:
+        """Raise :class:`DataError` if there are problems and ``on_error`` is "refuse"."""
+        if self.has_failed:
             raise DataError(self._message())
 
     def _message(self) -> str:

@@ -1,17 +1,17 @@
-"""Batches of each epoch, as a pure function of the seed and the epoch.
+"""Compose the batches of each epoch, as a pure function of the seed and the epoch.
 
-Shuffle all examples, split the order into pools, sort each pool by length, split it into batches by a token budget, and
-shuffle the batches. Sentences of similar length share a batch (Vaswani et al. 2017, section 5.1), so there is little
-padding. The composition and order of batches change every epoch. If a store has several sampled segmentations of each
-text, epochs alternate between them.
+All examples are shuffled and split into pools; each pool is sorted by length and split into batches by a token budget;
+then the batches are shuffled. Sentences of similar length share a batch (Vaswani et al. 2017, section 5.1), so there is
+little padding. The composition and order of batches change every epoch. If a store contains several sampled
+segmentations of each text, epochs alternate between them.
 
 The order of the examples is computed on access (:func:`random_order`), and each pool when it is reached
-(:class:`~headway.data.epoch_plan.EpochPlan`), so an epoch takes no memory. The batches of a pool are shuffled among
-themselves; the examples of a pool come from the whole corpus. Runs that began with version 1 of the order keep it: the
-whole epoch is in memory, and the batches of all pools are shuffled together.
+(:class:`~headway.data.epoch_plan.EpochPlan`), so an epoch does not have to fit in memory. Batches are shuffled only
+within their pool, but the examples of a pool come from the whole corpus. Runs that started with version 1 of the order
+keep it: the whole epoch is in memory, and the batches of all pools are shuffled together.
 
-``max_batch_tokens`` limits the number of rows times the length of the longer side, padding included; a longer example
-forms its own batch. ``max_batch_examples`` limits the number of rows.
+``max_batch_tokens`` limits the number of rows times the length of the longer side, including padding; an example that
+is longer than this forms its own batch. ``max_batch_examples`` limits the number of rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.draws import ORDER_VERSION, Draws, make_draws
+from headway.data.draws import ORDER_VERSION, RandomGenerator, make_generator
 from headway.data.epoch_plan import BatchPool, EpochPlan, ExampleOrder, RowNumbers
 from headway.data.permutation import Permutation
 from headway.data.store import SIDES, TokenStore
 
 Lengths = NDArray[np.int32]
 
-_MIN_EVEN_ROWS = 8  # in smaller batches, an even number of rows saves less time than the dropped row costs
+_MIN_EVEN_ROWS = 8  # in smaller batches, an even number of rows saves less time than dropping a row costs
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PaddedBatch:
 
 @dataclass(frozen=True)
 class LazyOrder:
-    """An order of examples that is computed on access instead of stored.
+    """An order of examples that is computed on access instead of being stored.
 
     Attributes:
         length: Number of examples in the order.
@@ -69,9 +69,9 @@ def plan_batches(
     rng: np.random.Generator | None,
     max_batch_examples: int | None = None,
 ) -> BatchPool:
-    """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as described in the module.
+    """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches (see the module docstring).
 
-    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches of all pools together. If it is None, they
+    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches of all pools together; if it is None, they
     are not shuffled.
     """
     tables = [np.empty((0, 6), np.int64)]
@@ -105,7 +105,7 @@ def make_batches(
 def pool_of_batches(order: ExampleOrder, bounds: NDArray[np.int64], lengths: NDArray[Any]) -> BatchPool:
     """Return the pool of consecutive batches with these ``bounds``.
 
-    Row i of ``lengths`` has the source length and the target length of the example ``order[i]``.
+    Row i of ``lengths`` contains the source and target lengths of the example ``order[i]``.
     """
     if not len(bounds):
         return BatchPool(order, bounds, bounds, bounds)
@@ -138,10 +138,10 @@ def _split(longer: Lengths, max_batch_tokens: int, max_batch_examples: int | Non
 
 
 class TokenDataset:
-    """One or more token stores as one data set.
+    """A dataset of one or more token stores.
 
     The weight of a store is the number of times that an epoch contains each of its examples. With a weight of 2.5, an
-    epoch contains every example twice, and a random half of them a third time. If ``temperature`` is given,
+    epoch contains every example twice, and a random half of the examples a third time. If ``temperature`` is not None,
     :func:`corpus_weights` adjusts the weights.
     """
 
@@ -160,13 +160,13 @@ class TokenDataset:
 
     @property
     def max_length(self) -> int:
-        """Length of the longest row of either side in any segmentation; 0 if there are no examples."""
+        """Length of the longest source or target row in any segmentation; 0 if there are no examples."""
         return max(
             int(self.longest_examples(segmentation).max(initial=0)) for segmentation in range(self.num_segmentations)
         )
 
     def longest_examples(self, segmentation: int) -> NDArray[np.int64]:
-        """Return the source and target length of the examples with the longest source and the longest target."""
+        """Return the lengths (source, target) of two examples: with the longest source, and with the longest target."""
         lengths = [store.longest_example(side, segmentation) for store in self._stores if len(store) for side in SIDES]
         pairs = np.array(lengths, np.int64).reshape(-1, 2)
         return pairs[pairs.argmax(0)] if len(pairs) else pairs
@@ -184,7 +184,7 @@ class TokenDataset:
         return shares
 
     def _target_counts(self, number: int, size: int) -> NDArray[np.int64]:
-        """Return how often each of ``size`` token ids is a target in one of the stores."""
+        """Return how often each of ``size`` token ids is a target in store ``number``."""
         return self._stores[number].token_counts("target", size)
 
     def plan_epoch(
@@ -197,11 +197,11 @@ class TokenDataset:
         max_batch_examples: int | None = None,
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
-        """Return the batches of an epoch. The same arguments give the same batches on every machine.
+        """Return the batches of an epoch. Equal arguments give equal batches on every machine.
 
-        For ``order_version`` see :mod:`headway.data.draws`.
+        For ``order_version``, see :mod:`headway.data.draws`.
         """
-        rng, segmentation = make_draws(order_version, seed, epoch), epoch % self.num_segmentations
+        rng, segmentation = make_generator(order_version, seed, epoch), epoch % self.num_segmentations
         sizes = [len(store) for store in self._stores]
         if isinstance(rng, np.random.Generator):
             examples = draw_examples(self._starts[:-1], sizes, self._weights, rng)
@@ -213,7 +213,7 @@ class TokenDataset:
             source, target = (self._lengths_of(examples, side, segmentation) for side in SIDES)
             pool = make_batches(examples, source, target, max_batch_tokens, max_batch_examples)
             # + 1, because a trailing 0 in a seed has no effect
-            shuffled = make_draws(order_version, seed, epoch, index + 1).permutation(len(pool))
+            shuffled = make_generator(order_version, seed, epoch, index + 1).permutation(len(pool))
             return replace(
                 pool,
                 bounds=pool.bounds[shuffled],
@@ -226,7 +226,7 @@ class TokenDataset:
         return EpochPlan(-(-len(order) // pool_size), pool_size, make_pool)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
-        """Return batches for validation, which contain every example once, sorted by length and not shuffled."""
+        """Return batches for validation, which contain every example once, sorted by length."""
         order, pool_size = np.arange(len(self)), max(len(self), 1)
         return self._batches(order, 0, max_batch_tokens, pool_size, None, max_batch_examples)
 
@@ -239,18 +239,18 @@ class TokenDataset:
         rng: np.random.Generator | None,
         max_batch_examples: int | None = None,
     ) -> EpochPlan:
-        """Return a plan that is in memory as a whole."""
+        """Return a plan that is completely in memory."""
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
         pool = plan_batches(source, target, order, max_batch_tokens, pool_size, rng, max_batch_examples)
         pool = replace(pool, segmentation=segmentation, num_segmentations=self.num_segmentations)
-        return EpochPlan.of_one_pool(pool)
+        return EpochPlan.from_single_pool(pool)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the source or target length of every example in one segmentation."""
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
 
     def _lengths_of(self, examples: NDArray[np.int64], side: str, segmentation: int) -> Lengths:
-        """Return the source or target lengths of some examples."""
+        """Return the source or target lengths of the given examples."""
         lengths = np.empty(len(examples), np.int32)
         owners = np.searchsorted(self._starts, examples, side="right") - 1
         for owner in np.unique(owners):
@@ -281,14 +281,14 @@ def random_order(
     starts: Sequence[int] | NDArray[np.int64],
     sizes: Sequence[int],
     weights: Sequence[float],
-    rng: Draws,
+    rng: RandomGenerator,
 ) -> LazyOrder:
-    """Return a random order of the examples of an epoch, which is computed on access.
+    """Return a random order of the examples of an epoch, computed on access.
 
-    The examples of corpus i are numbered from ``starts[i]``. The integer part of a corpus's weight is how often each of
-    its examples occurs. The fractional part is the share of examples, chosen at random, that occur once more. Their
-    number is rounded up or down at random, so that small corpora are read, too. There is at least one example, unless
-    all corpora are empty.
+    The examples of corpus i are numbered from ``starts[i]``. The integer part of a corpus's weight is the number of
+    times that each of its examples occurs. The fractional part is the share of randomly chosen examples that occur once
+    more. Their number is randomly rounded up or down, so that small corpora are not always ignored. The order contains
+    at least one example, unless all corpora are empty.
     """
     copies, shares = np.divmod(weights, 1.0)
     rounding = rng.random(len(sizes)) if shares.any() else 0.0
@@ -318,10 +318,11 @@ def draw_examples(
     weights: Sequence[float],
     rng: np.random.Generator,
 ) -> ExampleOrder:
-    """Return the examples of an epoch in random order, in version 1 of the order.
+    """Return the examples of an epoch in random order, using version 1 of the order.
 
-    The examples of a corpus are numbered from its start. The integer part of a corpus's weight is how often each of its
-    examples occurs, and the fractional part is the share of examples, drawn at random, that occur once more.
+    The examples of corpus i are numbered from ``starts[i]``. The integer part of a corpus's weight is the number of
+    times that each of its examples occurs, and the fractional part is the share of randomly drawn examples that occur
+    once more.
     """
     dtype = np.int32 if sum(sizes) + max(starts, default=0) <= np.iinfo(np.int32).max else np.int64
     parts = []
@@ -337,7 +338,7 @@ def draw_examples(
 
 
 def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
-    """Return, for each corpus, the number of times that an epoch contains each of its examples.
+    """Return the number of times that an epoch contains each example of each corpus.
 
     An epoch is as long as all corpora together. The share of corpus i in an epoch is proportional to
     (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively Multilingual Neural Machine Translation in the
@@ -345,5 +346,5 @@ def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: 
     """
     mass = [(weight * size) ** (1 / temperature) for weight, size in zip(weights, sizes, strict=True)]
     shares = [part / max(sum(mass), 1e-300) for part in mass]
-    # Round, because a weight of 0.9999999999999999 would drop examples.
+    # Rounded, because a weight of 0.9999999999999999 would drop examples.
     return [round(share * sum(sizes) / max(size, 1), 12) for share, size in zip(shares, sizes, strict=True)]

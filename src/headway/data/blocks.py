@@ -1,11 +1,11 @@
 """Blocks of equal length for language models: concatenated documents, divided every ``block_length`` tokens.
 
-A block may contain the end of one document and the beginning of the next, with EOS between them, so that no batch needs
-padding. Each epoch begins its blocks at another offset, so that the borders between them move. Order and offset are a
-pure function of the seed and the epoch.
+A block may contain the end of a document and the beginning of the next, with EOS between them, so no batch needs
+padding. Each epoch starts its blocks at a different offset, so that the block borders move. Order and offset are a pure
+function of the seed and the epoch.
 
-For models that carry their state from block to block, :class:`StreamDataset` has the same blocks in another order: row
-i of a batch continues row i of the batch before.
+For models that carry their state from block to block, :class:`StreamDataset` contains the same blocks in a different
+order: row i of a batch continues row i of the previous batch.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from headway.data.batching import (
     pool_of_batches,
     random_order,
 )
-from headway.data.draws import ORDER_VERSION, make_draws
+from headway.data.draws import ORDER_VERSION, make_generator
 from headway.data.epoch_plan import BatchPool, EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.text.base import BOS, EOS
 
-_BLOCKS_AT_ONCE = 1 << 15  # blocks in a pool
+_BLOCKS_AT_ONCE = 1 << 15  # number of blocks in a pool
 _READ_TOKENS = 1 << 20
 _MIN_STREAM = 64  # minimum number of blocks of a validation stream, because its first tokens have little context
 
 
 class BlockDataset(TokenDataset):
-    """Token stores of documents as a data set of blocks. Row numbers are the positions of the blocks' first tokens.
+    """A dataset of blocks from token stores of documents. Row numbers are the positions of the blocks' first tokens.
 
-    The positions of a store begin at a multiple of ``block_length``, after those of the store before it.
+    The positions of each store begin at a multiple of ``block_length``, after the positions of the previous store.
 
     Args:
-        stores: The stores, with their text on the source side.
-        weights: How often an epoch contains the text of each store.
+        stores: Token stores with text on the source side.
+        weights: Number of times that an epoch contains the text of each store.
         temperature: See :func:`headway.data.batching.corpus_weights`.
-        block_length: Tokens in a block.
-        part: The part of the tokens of each store that belongs to this data set, as two fractions.
+        block_length: Number of tokens in a block.
+        part: Start and end of this dataset's share of each store, as fractions of the store's tokens.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class BlockDataset(TokenDataset):
         return max(min(self._block_length, end - begin) for begin, end in self._spans)
 
     def longest_examples(self, segmentation: int) -> NDArray[np.int64]:
-        """Return no lengths, because all whole blocks are equally long."""
+        """Return an empty array, because all whole blocks have the same length."""
         return np.empty((0, 2), np.int64)
 
     def num_tokens(self, side: str) -> int:
-        """Return the number of tokens in all blocks. Only the target side has any."""
+        """Return the number of tokens in all blocks. The source side has no tokens."""
         return sum(end - begin for begin, end in self._spans) if side == "target" else 0
 
     def _target_counts(self, number: int, size: int) -> NDArray[np.int64]:
-        """Return how often each token id occurs in this data set's part of a store. Every token is a target."""
+        """Return how often each token id occurs in this dataset's share of a store. Every token is a target."""
         store, (begin, end) = self._stores[number], self._spans[number]
         counts = store.token_counts("source", size)
         for outside in ((0, begin), (end, store.num_tokens("source"))):
@@ -100,25 +100,25 @@ class BlockDataset(TokenDataset):
         max_batch_examples: int | None = None,
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
-        """Return the batches of an epoch, all of whole blocks: the same for the same arguments on every machine."""
-        rng = make_draws(order_version, seed, epoch)
+        """Return the batches of an epoch, which contain only whole blocks, as a pure function of the arguments."""
+        rng = make_generator(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
         order = random_order(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng)
         return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), offset)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
-        """Return batches with every token once, in order: for validation. The last block of a store may be short."""
+        """Return batches for validation with every token once, in order. The last block of a store may be short."""
         order = LazyOrder(len(self), lambda positions: positions)
         return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), 0)
 
     def _whole_blocks(self) -> list[int]:
-        """Return the number of blocks of each store that are whole at every offset; at least 1 if it has text."""
+        """Return the number of blocks in each store that are whole at every offset; at least 1 if it has text."""
         return [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
 
     def _plan(self, order: LazyOrder, num_rows: int, offset: int) -> EpochPlan:
-        """Return the plan whose batches have ``num_rows`` blocks of ``order``, shifted by ``offset``."""
+        """Return a plan with batches of ``num_rows`` blocks from ``order``, shifted by ``offset``."""
         num_batches = -(-len(order) // num_rows)
-        stride = max(_BLOCKS_AT_ONCE // num_rows, 1)  # batches in a pool
+        stride = max(_BLOCKS_AT_ONCE // num_rows, 1)  # number of batches in a pool
 
         def make_pool(index: int) -> BatchPool:
             first = index * stride * num_rows
@@ -130,7 +130,7 @@ class BlockDataset(TokenDataset):
         return EpochPlan(-(-num_batches // stride), stride, make_pool)
 
     def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
-        """Return the source and target length of each block."""
+        """Return the lengths (source, target) of each block."""
         _, starts, ends = self._locate(rows)
         return np.stack([np.zeros(len(rows), np.int64), ends - starts], 1)
 
@@ -139,7 +139,7 @@ class BlockDataset(TokenDataset):
         return rows if max_batch_examples is None else min(rows, max_batch_examples)
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
-        """Return the tokens of some blocks on the target side. A short block is padded; sources are empty."""
+        """Return the tokens of the given blocks as targets. A short block is padded; sources are empty."""
         parts = self._read_blocks(rows)
         target = np.zeros((len(parts), max(map(len, parts))), np.int64)
         for row, part in enumerate(parts):
@@ -151,7 +151,7 @@ class BlockDataset(TokenDataset):
         return [self._stores[owner].read_tokens("source", start, end) for owner, start, end in places]
 
     def _locate(self, rows: RowNumbers) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the store of each block, and the positions of the block's first token and of its end in this store."""
+        """Return the store of each block, and the positions of the block's start and end in this store."""
         spans = np.array(self._spans)
         owners = np.searchsorted(self._first_blocks * self._block_length, rows, side="right") - 1
         begins, ends = spans[owners].T
@@ -161,34 +161,35 @@ class BlockDataset(TokenDataset):
         return owners, starts, np.minimum(starts + self._block_length, ends)
 
     def text_tokens(self) -> NDArray[np.int64]:
-        """Return all tokens in order: the token ids of a development set, which fits in memory."""
+        """Return the ids of all tokens in order. Use this only for a development set, which fits in memory."""
         return np.concatenate([np.empty(0, np.int64), *self._tokens_in_parts()])
 
     @property
     def has_targets(self) -> bool:
-        """Whether there is a token to predict, apart from the ends of documents."""
+        """Whether there is any token to predict, not counting the ends of documents."""
         return any(bool(self._can_be_target(tokens).any()) for tokens in self._tokens_in_parts())
 
     def _can_be_target(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which tokens the model may have to predict, apart from the ends of documents."""
+        """Return a mask of the tokens that may be prediction targets, not counting the ends of documents."""
         is_text: NDArray[np.bool_] = tokens != EOS
         return is_text
 
     def _tokens_in_parts(self) -> Iterator[NDArray[np.int64]]:
-        """Yield all tokens in order. Memory does not grow with their number."""
+        """Yield all tokens in order, in parts of limited size."""
         for store, (begin, end) in zip(self._stores, self._spans, strict=True):
             for start in range(begin, end, _READ_TOKENS):
                 yield store.read_tokens("source", start, min(start + _READ_TOKENS, end))
 
 
 class StreamDataset(BlockDataset):
-    """Blocks in contiguous streams: row i of each batch continues row i of the batch before.
+    """Blocks in contiguous streams: row i of each batch continues row i of the previous batch.
 
-    The blocks of all stores, one store after the other, are divided into as many streams as a batch has rows. In
-    training, the streams of each epoch begin at another block. The source side of a batch has one token for each row:
-    the token before the block, or BOS if the block begins a stream or a store, at which a model begins without a state.
+    The concatenated blocks of all stores are divided into as many streams as a batch has rows. In training, the streams
+    of each epoch begin at a different block. The source side of a batch contains one token per row: the token before
+    the block, or BOS if the block is the first of a stream or a store, where the model starts from its initial state.
 
-    The row numbers of the first batch of an epoch, which begins streams, are their complements, ``~row``.
+    In the first batch of an epoch, where streams begin, the row numbers are marked by taking their complements,
+    ``~row``.
     """
 
     def plan_epoch(
@@ -201,8 +202,8 @@ class StreamDataset(BlockDataset):
         max_batch_examples: int | None = None,
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
-        """Return the batches of an epoch, all with the same number of rows: a pure function of the arguments."""
-        rng = make_draws(order_version, seed, epoch)
+        """Return the batches of an epoch, all with the same number of rows, as a pure function of the arguments."""
+        rng = make_generator(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
         counts = np.array(self._whole_blocks())
         ends = np.cumsum(counts)
@@ -223,7 +224,7 @@ class StreamDataset(BlockDataset):
         return plan.map_pools(lambda index, pool: pool if index else _begin_streams(pool))
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
-        """Return batches with every token once, for validation: streams of at least 64 blocks if possible.
+        """Return batches for validation with every token once, in streams of at least 64 blocks if possible.
 
         The last batches have fewer rows if the last stream is shorter than the others.
         """
@@ -236,7 +237,7 @@ class StreamDataset(BlockDataset):
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
         rows = order[order >= 0] * self._block_length
         pool = _begin_streams(pool_of_batches(rows, bounds, self._lengths_of_rows(rows)))
-        return EpochPlan.of_one_pool(pool)
+        return EpochPlan.from_single_pool(pool)
 
     def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
         lengths = super()._lengths_of_rows(rows)
@@ -244,7 +245,7 @@ class StreamDataset(BlockDataset):
         return lengths
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
-        """Return the tokens of some blocks on the target side, and the token before each on the source side."""
+        """Return the tokens of the given blocks as targets, and the token before each block as its source."""
         begins, rows = rows < 0, np.where(rows < 0, ~rows, rows)
         owners, starts, _ = self._locate(rows)
         begins |= rows // self._block_length == self._first_blocks[owners]
@@ -256,6 +257,6 @@ class StreamDataset(BlockDataset):
 
 
 def _begin_streams(pool: BatchPool) -> BatchPool:
-    """Replace the row numbers of the first batch by their complements."""
+    """Replace the row numbers of the first batch with their complements."""
     end = pool.bounds[0, 1] if len(pool) else 0
     return replace(pool, order=np.concatenate([~pool.order[:end], pool.order[end:]]))

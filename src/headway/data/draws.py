@@ -1,10 +1,11 @@
-"""Random draws for the order of data, which do not depend on the version of NumPy.
+"""Random numbers for the order of data that do not depend on the NumPy version.
 
-NumPy promises that the raw bits of a bit generator never change, but not what ``numpy.random.Generator`` makes of them
-(NEP 19). :class:`RawDraws` therefore makes its own draws from raw bits. There are two versions of the order:
+NumPy guarantees that the raw bits of a bit generator never change, but not the numbers that ``numpy.random.Generator``
+derives from them (NEP 19). :class:`StableGenerator` therefore derives its own random numbers from the raw bits. There
+are two versions of the order:
 
-    1   draws of ``numpy.random.Generator``; for runs that began before version 2 existed
-    2   draws of :class:`RawDraws`
+    1   uses ``numpy.random.Generator``; for runs that started before version 2 existed
+    2   uses :class:`StableGenerator`
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 ORDER_VERSION = 2  # the version that new runs use
 
 
-class RawDraws:
-    """A few methods of ``numpy.random.Generator``, computed from the raw bits of Philox."""
+class StableGenerator:
+    """A subset of the methods of ``numpy.random.Generator``, computed from the raw bits of Philox."""
 
     def __init__(self, *seed: int) -> None:
         self.bit_generator = np.random.Philox(seed)
@@ -28,7 +29,7 @@ class RawDraws:
     @overload
     def random(self, size: int) -> NDArray[np.float64]: ...
     def random(self, size: int | None = None) -> float | NDArray[np.float64]:
-        """Return uniform numbers in [0, 1): multiples of 2^-53."""
+        """Return uniformly distributed multiples of 2^-53 in [0, 1)."""
         bits: NDArray[np.uint64] = self.bit_generator.random_raw(1 if size is None else size)
         numbers = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return float(numbers[0]) if size is None else numbers
@@ -38,7 +39,9 @@ class RawDraws:
     @overload
     def integers(self, bound: int, size: int) -> NDArray[np.int64]: ...
     def integers(self, bound: int, size: int | None = None) -> int | NDArray[np.int64]:
-        """Return integers from 0 to ``bound`` - 1, nearly uniform (relative error below ``bound`` / 2^53)."""
+        """Return integers from 0 to ``bound`` - 1 with a nearly uniform distribution (relative error below ``bound`` /
+        2^53).
+        """
         numbers = np.floor(self.random(1 if size is None else size) * bound).astype(np.int64)
         return int(numbers[0]) if size is None else numbers
 
@@ -58,9 +61,9 @@ class RawDraws:
         rows[:] = rows[self.permutation(len(rows))]
 
 
-Draws = np.random.Generator | RawDraws
+RandomGenerator = np.random.Generator | StableGenerator
 
 
-def make_draws(order_version: int, *seed: int) -> Draws:
-    """Return the source of random draws that data of this ``order_version`` uses."""
-    return np.random.default_rng(seed) if order_version == 1 else RawDraws(*seed)
+def make_generator(order_version: int, *seed: int) -> RandomGenerator:
+    """Return the random number generator for this ``order_version``."""
+    return np.random.default_rng(seed) if order_version == 1 else StableGenerator(*seed)

@@ -1,4 +1,4 @@
-"""Converts texts to chunks of a token store: tokenization, filters, language tags and end symbols.
+"""Convert texts to chunks of a token store: tokenization, length filters, language tags and end symbols.
 
 This code also runs in worker processes.
 """
@@ -23,7 +23,7 @@ from headway.text.corpus_encoder import PackedIds
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Tokenizes texts, each into one row of tokens."""
+    """Tokenizes each text to a row of tokens."""
 
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
@@ -33,9 +33,9 @@ class TextEncoder(Protocol):
 
 @runtime_checkable
 class SubwordSampler(Protocol):
-    """Tokenizes texts, each into several rows of tokens by random segmentations.
+    """Tokenizes each text to several rows of tokens, by random segmentation.
 
-    ``encode`` returns all rows of the first text, then all rows of the second, and so on.
+    ``encode`` returns all rows of the first text, then all rows of the second text, and so on.
     """
 
     @property
@@ -46,7 +46,7 @@ class SubwordSampler(Protocol):
 
 @dataclass(frozen=True)
 class SideSpec:
-    """The specification for converting the texts of one side (source or target) to rows of tokens.
+    """Specification for converting the texts of one side (source or target) to rows of tokens.
 
     Attributes:
         encoder: The tokenizer as used at inference time. Length filters use its token counts.
@@ -65,12 +65,12 @@ class SideSpec:
 
 @dataclass(frozen=True)
 class EncodingSpec:
-    """The specification for tokenizing and filtering the examples of a corpus, which is sent to worker processes.
+    """Specification for tokenizing and filtering the examples of a corpus. It is sent to worker processes.
 
     Attributes:
-        sides: The specifications of source and target.
-        filters: Limits on lengths. None keeps every example (development sets).
-        normalize: Function that brings texts into the form that is tokenized. None keeps them as they are.
+        sides: Specifications of the source and target sides.
+        filters: Length limits. None keeps every example, as for development sets.
+        normalize: Function that normalizes texts before tokenization. None leaves them unchanged.
     """
 
     sides: tuple[SideSpec, SideSpec]
@@ -79,13 +79,13 @@ class EncodingSpec:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Data type of token ids in the store."""
+        """The data type of token ids in the store."""
         largest = max(side.encoder.vocab_size for side in self.sides)
         return np.dtype(np.uint16 if largest <= 1 << 16 else np.uint32)
 
     @property
     def rows_per_example(self) -> int:
-        """Number of rows stored for each example: the sampler's number of segmentations, or 1 without a sampler."""
+        """The number of stored rows per example: the sampler's number of segmentations, or 1 without a sampler."""
         sampler = self.sides[0].sampler
         return sampler.num_segmentations if sampler else 1
 
@@ -106,7 +106,7 @@ class EncodingSpec:
         return Chunk(tokens, lengths, counts)
 
     def _filter(self, columns: list[list[str]], plain: list[PackedIds]) -> tuple[NDArray[np.bool_], FilterCounts]:
-        """Return which examples are kept, and the counts of removed examples by reason.
+        """Return a mask of the examples to keep, and the numbers of removed examples by reason.
 
         An example to which several reasons apply is counted once, under the first reason.
         """
@@ -128,7 +128,7 @@ class EncodingSpec:
 
 
 def _max_text_length(side: SideSpec) -> int:
-    """Return the maximum number of tokens in a row, not counting prefix and suffix."""
+    """Return the maximum number of tokens in a row, excluding prefix and suffix."""
     return sys.maxsize if side.max_length is None else side.max_length - len(side.prefix_ids) - len(side.suffix_ids)
 
 
@@ -144,7 +144,8 @@ def _add_special(packed: PackedIds, side: SideSpec, dtype: np.dtype[Any]) -> tup
     """Add prefixes and suffixes to all rows. Return the tokens of all rows, and the row lengths."""
     counts, rows = (len(side.prefix_ids), len(side.suffix_ids)), len(packed.lengths)
     ends = np.cumsum(packed.lengths)
-    positions = np.repeat(np.stack([ends - packed.lengths, ends], 1), counts, axis=1)  # row by row, as np.insert needs
+    # row by row, as np.insert requires
+    positions = np.repeat(np.stack([ends - packed.lengths, ends], 1), counts, axis=1)
     special = np.tile(np.array(side.prefix_ids + side.suffix_ids, dtype), rows)
     return np.insert(packed.ids.astype(dtype), positions.ravel(), special), packed.lengths + sum(counts)
 
@@ -161,7 +162,7 @@ def load_chunk(path: Path) -> Chunk:
     """Read a chunk that :func:`save_chunk` wrote, and verify its checksums.
 
     Raises:
-        OutputError: The file is damaged. It has been removed.
+        OutputError: The file was damaged and has been removed.
     """
     try:
         with path.open("rb") as file, np.load(file) as arrays:
@@ -172,4 +173,6 @@ def load_chunk(path: Path) -> Chunk:
             )
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError):
         path.unlink()
-        raise OutputError(f"{path}: damaged, and now removed; run the same command again to rebuild it") from None
+        raise OutputError(
+            f"{path}: the file was damaged and has been removed; run the same command again to rebuild it"
+        ) from None

@@ -1,10 +1,10 @@
-"""The batches of one epoch, computed pool by pool when they are reached.
+"""The batches of an epoch, computed pool by pool on demand.
 
-An epoch consists of pools, and a pool of batches. The pools are a pure function of the seed and the epoch, and each can
-be computed without the earlier ones. Only the pool that is being read is in memory, whatever the size of the corpus.
+An epoch consists of pools of batches. The pools are a pure function of the seed and the epoch, and each pool can be
+computed independently. Only the current pool is in memory, regardless of the size of the corpus.
 
-A position in an epoch is one number: ``pool * pool_stride + batch``. It is all that resuming within an epoch needs. If
-a pool has fewer batches than ``pool_stride``, the positions after its last batch are skipped.
+A position in an epoch is a single number, ``pool * pool_stride + batch``, which is sufficient to resume within an
+epoch. If a pool has fewer batches than ``pool_stride``, the positions after its last batch are skipped.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 RowNumbers = NDArray[np.int64]
-ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
+ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices; int32 for up to two billion examples
 
 
 @dataclass(frozen=True)
 class BatchPool:
-    """Batches of an epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
+    """Some batches of an epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
-    Indexing returns the row numbers of a batch in the token store. The token store has one row for each segmentation of
-    an example; ``segmentation`` selects the row.
+    Indexing returns the row numbers of a batch in the token store. The store has one row per segmentation of an
+    example; ``segmentation`` selects the row.
 
     Attributes:
         order: Indices of examples.
-        bounds: Two positions in ``order`` for each batch (N, 2).
-        max_lengths: For each batch (N, 2), the length of its longest source and of its longest target.
-        num_tokens: For each batch (N, 2), the number of source tokens and of target tokens, without padding.
+        bounds: Start and end of each batch in ``order`` (N, 2).
+        max_lengths: Lengths of the longest source and the longest target in each batch (N, 2).
+        num_tokens: Numbers of source and target tokens in each batch (N, 2), excluding padding.
         is_exact: Whether ``max_lengths`` and ``num_tokens`` are exact. Otherwise they are upper bounds.
-        segmentation: The segmentation whose rows are read.
-        num_segmentations: The number of rows of each example.
+        segmentation: Index of the segmentation to use.
+        num_segmentations: Number of rows per example in the store.
     """
 
     order: ExampleOrder
@@ -71,8 +71,8 @@ class EpochPlan:
 
     Args:
         num_pools: Number of pools.
-        pool_stride: Number of positions of each pool; at least the number of its batches.
-        make_pool: Function that computes the pool with a given index.
+        pool_stride: Number of positions per pool, which is at least its number of batches.
+        make_pool: Function that computes a pool from its index.
     """
 
     def __init__(self, num_pools: int, pool_stride: int, make_pool: Callable[[int], BatchPool]) -> None:
@@ -81,8 +81,8 @@ class EpochPlan:
         self._newest: tuple[int, BatchPool] | None = None
 
     @classmethod
-    def of_one_pool(cls, pool: BatchPool) -> EpochPlan:
-        """Return a plan with a single pool, in which positions are the indices of batches."""
+    def from_single_pool(cls, pool: BatchPool) -> EpochPlan:
+        """Return a plan with a single pool, so that positions are batch indices."""
         return cls(min(len(pool), 1), max(len(pool), 1), lambda _: pool)
 
     def map_pools(self, change: Callable[[int, BatchPool], BatchPool]) -> EpochPlan:
@@ -90,14 +90,14 @@ class EpochPlan:
         return EpochPlan(self.num_pools, self.pool_stride, lambda index: change(index, self._make_pool(index)))
 
     def pool(self, index: int) -> BatchPool:
-        """Return a pool. The newest one is kept, because its batches are read one after the other."""
+        """Return a pool. The most recent pool is cached, because its batches are used consecutively."""
         newest = self._newest
         if newest is None or newest[0] != index:
             newest = self._newest = index, self._make_pool(index)
         return newest[1]
 
     def locate(self, position: int) -> tuple[BatchPool, int, int] | None:
-        """Return the first batch at or after ``position``: its pool, its index in the pool, and its position.
+        """Find the first batch at or after ``position``. Return its pool, its index in the pool, and its position.
 
         Returns None if the epoch has no more batches.
         """
@@ -110,7 +110,7 @@ class EpochPlan:
         return None
 
     def estimate_len(self) -> int:
-        """Return the number of batches if all pools except the last have as many as the first."""
+        """Return the number of batches, assuming that all pools except the last have the same number as the first."""
         return len(self.pool(0)) * (self.num_pools - 1) + len(self.pool(self.num_pools - 1))
 
     def __getitem__(self, position: int) -> RowNumbers:

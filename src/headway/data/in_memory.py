@@ -1,15 +1,15 @@
-"""Examples from memory: lists, generators, data frames and data sets become a corpus file that training reads.
+"""Write examples from memory (lists, generators, data frames or datasets) to a corpus file for training.
 
-An *example* is a text, or a tuple or mapping of as many values as there are columns. Data are one of
+An *example* is a text, or a tuple or mapping with one value per column. The data may be
 
-    an iterable of examples                     read once, so that a generator is enough
+    an iterable of examples                     read only once, so it may be a generator
     a mapping of column names to iterables      such as {"source": [...], "target": [...]}
     a tuple of lists, one for each column       such as (sources, targets)
     a data frame (pandas, polars)               anything with ``columns`` whose columns ``frame[name]`` are iterable
-    a data set of Hugging Face                  anything with ``column_names`` that yields mappings
+    a Hugging Face dataset                      anything with ``column_names`` that yields mappings
 
-The packages of frames and data sets are recognized by these attributes, and never imported. The texts are written
-unchanged, one JSON object per line (:mod:`headway.data.readers`).
+Data frames and datasets are recognized by these attributes; their packages are never imported. The texts are written
+unchanged, as one JSON object per line (:mod:`headway.data.readers`).
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from headway.storage import atomic_write
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _SHOWN = 40  # maximum number of characters of a bad value in an error message
 _MISSING = object()
-_NESTED = "translation"  # the only column, with dictionaries as values, of many data sets on the Hugging Face Hub
+_NESTED = "translation"  # the only column (of dictionaries) in many datasets on the Hugging Face Hub
 
 
 def write_examples(
     data: Any, path: Path, columns: Sequence[str], origin: str, *, languages: Sequence[str] = (), keep: bool = False
 ) -> None:
-    """Write examples to the .jsonl file ``path``, completely or not at all, unless it has this content already.
+    """Write examples atomically to the .jsonl file ``path``, unless it already has this content.
 
     Args:
-        data: The examples; see the docstring of this module.
-        path: The file.
-        columns: Names of an example's values, in the order of tuples, and of the fields in the file. Values of "label"
-            may also be numbers, for which a Hugging Face data set may have names.
-        origin: What the data are in messages, such as "train".
-        languages: Other names of the columns, such as language codes, which are accepted in their order.
-        keep: Whether to refuse an existing file with different content instead of replacing it.
+        data: The examples; see the module docstring.
+        path: The output file.
+        columns: Names of an example's values, in the order of tuples; also the names of the fields in the file. Values
+            of "label" may also be numbers, which a Hugging Face dataset may map to names.
+        origin: Name of the data in error messages, such as "train".
+        languages: Alternative names for the columns, in the same order, such as language codes.
+        keep: Whether to raise an error if the file exists with different content, instead of replacing it.
 
     Raises:
-        DataError: The data are of another form, have no example, or have a value that is no text. The message begins
-            with the origin and the index of the example, counted from 0.
-        CheckpointError: ``keep`` is True, and the file has other content.
+        DataError: The data have an unsupported form, contain no examples, or contain a value that is not text. The
+            message begins with the origin and the index of the example, counted from 0.
+        CheckpointError: ``keep`` is True, and the file has different content.
     """
     examples = _examples(data, tuple(columns), origin, tuple(languages))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,9 +67,9 @@ def write_examples(
             return
         if keep and path.exists():
             raise CheckpointError(
-                f"{path.parent.parent}: {origin} is not what the run has begun with (the content has changed), so "
-                "scores before and after could not be compared; pass the same data to resume, choose another folder "
-                "with run=..., or start over with fresh=True"
+                f"{path.parent.parent}: {origin} differs from the data with which the run started (the content has "
+                "changed), so scores before and after would not be comparable; pass the same data to resume, choose "
+                "another folder with run=..., or start over with fresh=True"
             )
         aside.replace(path)
     finally:
@@ -90,7 +90,7 @@ def _examples(data: Any, columns: tuple[str, ...], origin: str, languages: tuple
                 fault = f"the {name} is {_shown(value)}" if len(columns) > 1 or isinstance(row, Mapping) else None
                 raise _bad(origin, index, fault or f"got {_shown(value)}", columns)
             if match := _NO_CHARACTER.search(text):
-                fault = f"the {name} contains {match[0].encode('unicode_escape').decode()}, which is no character"
+                fault = f"the {name} contains {match[0].encode('unicode_escape').decode()}, an invalid character"
                 raise DataError(fault, where=f"{origin}[{index}]", accepted="text", hint="remove it")
             texts.append(text)
         yield texts
@@ -105,10 +105,10 @@ def _accepted(columns: tuple[str, ...]) -> str:
 
 
 def _rows(data: Any, columns: tuple[str, ...], origin: str, languages: tuple[str, ...]) -> Iterable[Any]:
-    """Return an iterable over the examples of any form of data."""
+    """Return an iterable over the examples, whatever the form of the data."""
     plural = "an iterable of " + ("strings" if len(columns) == 1 else f"pairs ({', '.join(columns)})")
     if isinstance(data, (str, bytes, Path)):
-        advice = "name files in the recipe, as data.train or data.dev, instead of passing them"
+        advice = "set file names in the recipe, as data.train or data.dev, instead of passing them here"
         raise DataError(f"got {_shown(data)}", where=origin, accepted=plural, hint=advice)
     if isinstance(data, Mapping) and any(hasattr(part, "column_names") for part in data.values()):
         advice = f"choose one, such as {origin}=dataset[{next(iter(data))!r}]"
@@ -135,7 +135,7 @@ def _zipped(
     origin: str,
     languages: tuple[str, ...],
 ) -> Iterator[tuple[Any, ...]]:
-    """Return an iterator over the rows of a table, whose columns ``column`` returns by their names."""
+    """Return an iterator over the rows of a table. The function ``column`` returns a column by name."""
     selected = _selected(names, columns, origin, languages)
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -151,7 +151,7 @@ def _zipped(
 
 
 def _selected(names: list[Any], columns: tuple[str, ...], origin: str, languages: tuple[str, ...]) -> list[str]:
-    """Return the columns of a table that contain the values of an example."""
+    """Select the columns of a table that contain the values of examples."""
     for wanted in (columns, languages[: len(columns)]):
         if wanted and len(wanted) == len(columns) and set(wanted) <= set(names):
             return list(wanted)
@@ -167,7 +167,7 @@ def _selected(names: list[Any], columns: tuple[str, ...], origin: str, languages
 
 
 def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> Sequence[Any] | str:
-    """Return the values of an example, or a description of the problem."""
+    """Return the values of an example, or an error message."""
     if isinstance(row, Mapping):
         inner = row.get(_NESTED)
         row = inner if isinstance(inner, Mapping) and len(columns) > 1 else row
@@ -185,7 +185,7 @@ def _values(row: Any, columns: tuple[str, ...], languages: tuple[str, ...]) -> S
 
 
 def _text(value: Any, label_names: Sequence[str] | None) -> str | None:
-    """Return a value as text, or None if it is not a text. For labels, ``label_names`` maps numbers to names."""
+    """Return a value as text, or None if it is not text. For labels, ``label_names`` maps numbers to names."""
     if isinstance(value, str):
         return str(value)
     if label_names is None:
@@ -199,7 +199,7 @@ def _text(value: Any, label_names: Sequence[str] | None) -> str | None:
 
 
 def _label_names(data: Any) -> Sequence[str]:
-    """Return the names of the labels in a data set of Hugging Face that has numbers for them; empty for other data."""
+    """Return the names of numeric labels in a Hugging Face dataset; empty for other data."""
     features = getattr(data, "features", None)
     feature = features.get("label") if isinstance(features, Mapping) else None
     return list(getattr(feature, "names", None) or ())

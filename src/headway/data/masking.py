@@ -1,17 +1,17 @@
-"""Blocks of text with hidden tokens, for masked language models.
+"""Mask tokens in blocks of text, for masked language models.
 
-    unit     what is hidden together                                              source
-    tokens   each token by itself                                                 Devlin et al. 2019, section 3.1
+    unit     tokens that are masked together                                      source
+    tokens   single tokens                                                        Devlin et al. 2019, section 3.1
     words    all tokens of a word                                                 BERT's "whole word masking"
-    spans    runs of words, their lengths from a geometric distribution with      Joshi et al. 2020, "SpanBERT",
-             p = 0.2 up to 10 words                                               section 3.1
+    spans    runs of words with lengths from a geometric distribution with        Joshi et al. 2020, "SpanBERT",
+             p = 0.2, up to 10 words                                              section 3.1
 
-Of the chosen tokens, 80 % are replaced by MASK, 10 % by random tokens, and 10 % stay as they are; in ``spans``, one
-draw decides for a whole span. A block is predicted only at its chosen tokens.
+By default, 80 % of the chosen tokens are replaced by MASK, 10 % are replaced by random tokens, and 10 % are unchanged.
+With ``spans``, all tokens of a span are treated alike. Only the chosen tokens are predicted.
 
-What is hidden in a block is a pure function of the seed, the epoch and the block's place in the text
-(:mod:`headway.data.draws`). Each epoch hides other tokens, and the development set always hides the same ones, whatever
-the seed.
+The masking of a block is a pure function of the seed, the epoch and the block's position in the text
+(:mod:`headway.data.draws`). Each epoch masks different tokens. In the development set, the same tokens are always
+masked, regardless of the seed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from headway.config import Config
 from headway.data.batching import LazyOrder, PaddedBatch
 from headway.data.blocks import BlockDataset
-from headway.data.draws import ORDER_VERSION, Draws, make_draws
+from headway.data.draws import ORDER_VERSION, RandomGenerator, make_generator
 from headway.data.epoch_plan import EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.errors import ConfigError
@@ -35,22 +35,25 @@ from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
 from headway.text.words import end_word_bits, start_word_bits
 
 _SPAN_P, _MAX_SPAN = 0.2, 10
-_ANY_WORD = 3  # the bits of all kinds of words: a token that contains part of a character may belong to any kind
+_ANY_WORD = 3  # the bits of all kinds of words; a token that contains part of a character may belong to any kind
 _OVERHEAD = 2  # BOS and EOS
 
 Tokens = NDArray[np.int64]
 
 
 class MaskingConfig(Config):
-    """Which tokens are hidden from a masked language model, and what replaces them."""
+    """Configuration of masking: which tokens are masked, and how they are replaced."""
 
     unit: Literal["tokens", "words", "spans"] = Field(
-        "tokens", description="What is hidden together: single tokens, whole words, or runs of words (SpanBERT)."
+        "tokens", description="Unit of masking: single tokens, whole words, or runs of words (SpanBERT)."
     )
-    fraction: float = Field(0.15, gt=0, lt=1, description="Share of the tokens that are hidden and predicted.")
-    mask: float = Field(0.8, ge=0, le=1, description="Share of the hidden tokens that become the mask token.")
+    fraction: float = Field(0.15, gt=0, lt=1, description="Share of the tokens that are masked and predicted.")
+    mask: float = Field(0.8, ge=0, le=1, description="Share of the masked tokens that are replaced by the mask token.")
     random: float = Field(
-        0.1, ge=0, le=1, description="Share of the hidden tokens that become random tokens. The others stay."
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of the masked tokens that are replaced by random tokens. The rest are unchanged.",
     )
 
     @model_validator(mode="after")
@@ -61,28 +64,29 @@ class MaskingConfig(Config):
 
 
 class Masking:
-    """Chooses and replaces tokens.
+    """Chooses the tokens to mask, and replaces them.
 
     Raises:
-        ConfigError: The tokenizer has no id for hidden tokens.
+        ConfigError: The tokenizer has no mask token.
     """
 
     def __init__(self, config: MaskingConfig, tokenizer: TextTokenizer) -> None:
         if tokenizer.mask_id is None:
-            raise ConfigError("the tokenizer has no id for hidden tokens; start from a masked language model")
+            raise ConfigError("the tokenizer has no mask token; start from a masked language model")
         self._config, self._mask_id = config, tokenizer.mask_id
         self._is_text, self._starts, self._ends = _token_table(tokenizer)
         self._text_ids = np.flatnonzero(self._is_text)
 
-    def can_hide(self, tokens: Tokens) -> NDArray[np.bool_]:
-        """Return which tokens are text: neither special nor unknown to the vocabulary."""
+    def can_mask(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return a mask of the tokens that are text: neither special nor unknown to the vocabulary."""
         return self._is_text[tokens]
 
-    def hide(self, tokens: Tokens, rng: Draws) -> tuple[Tokens, NDArray[np.bool_]]:
-        """Return the tokens that the model reads, and which positions it predicts: at least one if there is text."""
+    def mask_tokens(self, tokens: Tokens, rng: RandomGenerator) -> tuple[Tokens, NDArray[np.bool_]]:
+        """Return the masked tokens, and a mask of the positions to predict (at least one if there is text)."""
         config, is_text = self._config, self._is_text[tokens]
         begins = is_text if config.unit == "tokens" else is_text & ~self._continues_word(tokens)
-        unit_of = np.where(is_text, np.cumsum(begins) - 1, -1)  # the number of each position's unit; -1 means none
+        # index of the unit at each position, or -1 without a unit
+        unit_of = np.where(is_text, np.cumsum(begins) - 1, -1)
         sizes = np.bincount(unit_of[is_text])
         budget = max(round(config.fraction * int(sizes.sum())), 1)
         chosen = (_choose_spans if config.unit == "spans" else _choose_units)(sizes, budget, rng)
@@ -97,14 +101,14 @@ class Masking:
         return read, predicted
 
     def _continues_word(self, tokens: Tokens) -> NDArray[np.bool_]:
-        """Return whether each token continues the word of the token before it."""
+        """Return a mask of the tokens that continue the word of the previous token."""
         continues = np.zeros(len(tokens), bool)
         continues[1:] = self._is_text[tokens[:-1]] & (self._ends[tokens[:-1]] & self._starts[tokens[1:]] != 0)
         return continues
 
 
-def _choose_units(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[np.int64]:
-    """Choose random units until they have ``budget`` tokens. Return a number for each chosen unit, -1 for others."""
+def _choose_units(sizes: NDArray[np.int64], budget: int, rng: RandomGenerator) -> NDArray[np.int64]:
+    """Choose random units until they contain ``budget`` tokens. Return a number per chosen unit, -1 for others."""
     order = rng.permutation(len(sizes))
     count = int(np.searchsorted(np.cumsum(sizes[order]), budget)) + 1
     chosen = np.full(len(sizes), -1)
@@ -112,8 +116,8 @@ def _choose_units(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[
     return chosen
 
 
-def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[np.int64]:
-    """Choose random spans of units until they have ``budget`` tokens. Return the span of each unit, -1 for none."""
+def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: RandomGenerator) -> NDArray[np.int64]:
+    """Choose random spans of units until they contain ``budget`` tokens. Return the span of each unit, or -1."""
     chosen, span = np.full(len(sizes), -1), 0
     while len(sizes) and budget > 0:
         begin, length = int(rng.integers(len(sizes))), min(int(rng.geometric(_SPAN_P)), _MAX_SPAN)
@@ -126,25 +130,25 @@ def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[
 
 
 def _token_table(tokenizer: TextTokenizer) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.int8]]:
-    """Return whether each id is text, and the words that it can continue and that can continue it, as bit sets."""
+    """Return for each id whether it is text, and its bit sets for word starts and ends (:mod:`headway.text.words`)."""
     first = tokenizer.encode("a")[-1:]
     before = tokenizer.decode(first)
-    # A tokenizer may add spaces when it joins tokens.
+    # A tokenizer may insert spaces when it joins tokens.
     texts = [tokenizer.decode([*first, index]).removeprefix(before) for index in range(tokenizer.vocab_size)]
     is_text = np.array([bool(text) for text in texts])
-    is_text[:NUM_SPECIAL] = False  # UNK decodes to text, too
+    is_text[:NUM_SPECIAL] = False  # UNK also decodes to text
     broken = "\N{REPLACEMENT CHARACTER}"
     starts = [_ANY_WORD if text.startswith(broken) else start_word_bits(text) for text in texts]
-    # A space belongs to the word after it, even as a separate token.
+    # A space belongs to the following word, even if it is a separate token.
     ends = [_ANY_WORD if text == " " or text.endswith(broken) else end_word_bits(text) for text in texts]
     return is_text, np.array(starts, np.int8), np.array(ends, np.int8)
 
 
 class MaskedBlockDataset(BlockDataset):
-    """Blocks between BOS and EOS. The source side has hidden tokens, and the target side their originals.
+    """Blocks between BOS and EOS, with masked tokens on the source side and the original tokens as targets.
 
-    The target is PAD at all positions that are not predicted. For the other arguments see :class:`BlockDataset`;
-    ``block_length`` includes BOS and EOS.
+    The target is PAD at all positions that are not predicted. ``block_length`` includes BOS and EOS. See
+    :class:`BlockDataset` for the other arguments.
     """
 
     def __init__(
@@ -161,16 +165,16 @@ class MaskedBlockDataset(BlockDataset):
     ) -> None:
         super().__init__(stores, weights, temperature, block_length=block_length - _OVERHEAD, part=part)
         self._masking, self._seed, self._order_version = masking, seed, order_version
-        # Row numbers of epoch e begin at (e + 1) times this number. Smaller row numbers belong to validation.
+        # Row numbers of epoch e begin at e + 1 times this number. Smaller row numbers are used for validation.
         self._rows_per_epoch = max(len(self), 1) * self._block_length
 
     @property
     def max_length(self) -> int:
-        """The length of the longest block, with BOS and EOS."""
+        """The length of the longest block, including BOS and EOS."""
         return super().max_length + _OVERHEAD
 
     def num_tokens(self, side: str) -> int:
-        """Return the number of tokens of text, which are the same on both sides."""
+        """Return the number of text tokens, which is the same for both sides."""
         return super().num_tokens("target")
 
     def plan_epoch(
@@ -183,7 +187,7 @@ class MaskedBlockDataset(BlockDataset):
         max_batch_examples: int | None = None,
         order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
-        """Return the batches of an epoch: the same for the same arguments on every machine."""
+        """Return the batches of an epoch, as a pure function of the arguments."""
         limits = {"max_batch_tokens": self._text_tokens(max_batch_tokens), "pool_size": pool_size}
         plan = super().plan_epoch(
             seed, epoch, **limits, max_batch_examples=max_batch_examples, order_version=order_version
@@ -192,12 +196,12 @@ class MaskedBlockDataset(BlockDataset):
         return plan.map_pools(lambda _, pool: replace(pool, order=pool.order + first_row))
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
-        """Return batches with every token once, in order: for validation."""
+        """Return batches for validation with every token once, in order."""
         return super().plan_sequential(self._text_tokens(max_batch_tokens), max_batch_examples)
 
     def _plan(self, order: LazyOrder, num_rows: int, offset: int) -> EpochPlan:
         plan = super()._plan(order, num_rows, offset)
-        # upper bounds, because hidden tokens are not chosen yet
+        # upper bounds, because the masked tokens have not been chosen yet
         return plan.map_pools(lambda _, pool: replace(pool, is_exact=False))
 
     def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
@@ -207,7 +211,7 @@ class MaskedBlockDataset(BlockDataset):
         return max_batch_tokens // (self._block_length + _OVERHEAD) * self._block_length
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
-        """Return the tokens that the model reads and the tokens that it predicts."""
+        """Return the masked tokens as sources, and the tokens to predict as targets."""
         epochs, places = np.divmod(rows, self._rows_per_epoch)
         blocks = zip(epochs.tolist(), places.tolist(), self._read_blocks(places), strict=True)
         parts = [self._hide(*block) for block in blocks]
@@ -220,10 +224,11 @@ class MaskedBlockDataset(BlockDataset):
         return super()._target_counts(number, size) * self._can_be_target(np.arange(size))
 
     def _can_be_target(self, tokens: Tokens) -> NDArray[np.bool_]:
-        return self._masking.can_hide(tokens)
+        return self._masking.can_mask(tokens)
 
     def _hide(self, epoch: int, place: int, tokens: Tokens) -> tuple[Tokens, Tokens]:
-        tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens  # a document's own EOS ends the block
-        draws = make_draws(self._order_version, self._seed if epoch else 0, epoch, place)
-        read, predicted = self._masking.hide(tokens, draws)
+        # the EOS of a document also ends the block
+        tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens
+        draws = make_generator(self._order_version, self._seed if epoch else 0, epoch, place)
+        read, predicted = self._masking.mask_tokens(tokens, draws)
         return np.concatenate([[BOS], read, [EOS]]), np.concatenate([[0], np.where(predicted, tokens, 0), [0]])

@@ -1,4 +1,4 @@
-"""Multiple-choice questions in JSON lines, and the examples that a model reads before a question."""
+"""Read multiple-choice questions from JSON lines, and build few-shot prompts from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.config import spelling_hint
-from headway.data.draws import ORDER_VERSION, make_draws
+from headway.data.draws import ORDER_VERSION, make_generator
 from headway.data.readers import read_lines
 from headway.errors import ConfigError, DataError
 
@@ -22,10 +22,10 @@ class Question:
     """A question and its possible answers.
 
     Attributes:
-        text: The question, as the model reads it.
-        answers: The possible answers. Each begins with a space if neither it nor the end of the question has one.
-        right: The index of the right answer, counted from 0.
-        line: The number of its line in the file, counted from 1.
+        text: The question as it appears in the prompt.
+        answers: The possible answers. An answer begins with a space, unless the question ends with white space.
+        right: Index of the correct answer, counted from 0.
+        line: Number of the question's line in the file, counted from 1.
     """
 
     text: str
@@ -34,18 +34,18 @@ class Question:
     line: int
 
     @property
-    def solved(self) -> str:
-        """The question with its right answer."""
+    def text_with_answer(self) -> str:
+        """The question followed by its correct answer."""
         return self.text + self.answers[self.right]
 
 
 def read_questions(path: Path, fields: Sequence[str] = DEFAULT_FIELDS) -> list[Question]:
-    """Return the questions of a file of JSON objects, one on each line; blank lines are skipped.
+    """Read questions from a file with one JSON object per line. Blank lines are skipped.
 
     Args:
-        path: The file.
-        fields: The names of three fields: the question (a string, which may be empty), the answers (a list of two or
-            more strings), and the right answer (its index, counted from 0, or its text).
+        path: Path of the file.
+        fields: Names of three fields: the question (a string, which may be empty), the answers (a list of two or more
+            strings), and the correct answer (its index, counted from 0, or its text).
 
     Raises:
         ConfigError: The number of fields is not three.
@@ -56,15 +56,16 @@ def read_questions(path: Path, fields: Sequence[str] = DEFAULT_FIELDS) -> list[Q
     lines = enumerate(read_lines(path), start=1)
     questions = [_parsed(line, number, fields, f"{path}, line {number}") for number, line in lines if line.strip()]
     if not questions:
-        raise DataError(f"{path}: no questions; expected a JSON object on each line")
+        raise DataError(f"{path}: no questions; expected one JSON object per line")
     return questions
 
 
 def parse_questions(records: Iterable[Mapping[str, Any]]) -> list[Question]:
-    """Return the questions of objects with the keys of :data:`DEFAULT_FIELDS`.
+    """Parse questions from mappings with the keys in :data:`DEFAULT_FIELDS`.
 
     Raises:
-        DataError: There are no questions, or an object is not one. The message has its index, counted from 0.
+        DataError: There are no questions, or a mapping is not a valid question. The message contains its index, counted
+            from 0.
     """
     questions = [
         _question(record, index + 1, DEFAULT_FIELDS, f"questions[{index}]") for index, record in enumerate(records)
@@ -75,7 +76,7 @@ def parse_questions(records: Iterable[Mapping[str, Any]]) -> list[Question]:
 
 
 def _parsed(line: str, number: int, fields: Sequence[str], where: str) -> Question:
-    """Return the question of a line of a file."""
+    """Parse a question from a line of a file."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -115,25 +116,25 @@ def _wrong_value(field: str, value: Any, accepted: str, where: str) -> DataError
     return DataError(f"field {field!r} is {shown}", where=where, accepted=accepted)
 
 
-def prompts_with_examples(questions: Sequence[Question], num_examples: int) -> list[str]:
-    """Return each question after other questions with their right answers, separated by blank lines.
+def few_shot_prompts(questions: Sequence[Question], num_examples: int) -> list[str]:
+    """Return a prompt for each question that begins with other questions and their correct answers.
 
-    The examples before a question are drawn at random from all others. They depend only on the number of questions and
-    on the question's position, so all models read the same ones.
+    The examples are drawn randomly from all other questions, and separated by blank lines. They depend only on the
+    number of questions and the position of the question, so all models get the same examples.
 
     Raises:
-        ConfigError: There are too few questions for so many examples.
+        ConfigError: There are too few questions for this number of examples.
     """
     if not 0 <= num_examples < len(questions):
         raise ConfigError(
-            f"{num_examples} examples from {len(questions)} questions: each question needs others as examples; "
+            f"{num_examples} examples from {len(questions)} questions: each question uses other questions as examples; "
             f"expected 0 to {len(questions) - 1}"
         )
     prompts = []
     for index, question in enumerate(questions):
         examples = (
-            make_draws(ORDER_VERSION, index).permutation(len(questions) - 1)[:num_examples] if num_examples else ()
+            make_generator(ORDER_VERSION, index).permutation(len(questions) - 1)[:num_examples] if num_examples else ()
         )
-        others = [questions[int(other) + (other >= index)].solved for other in examples]
+        others = [questions[int(other) + (other >= index)].text_with_answer for other in examples]
         prompts.append(_BETWEEN_EXAMPLES.join([*others, question.text]))
     return prompts

@@ -1,23 +1,23 @@
-"""Counts the examples of a development set that also occur in the training text, which inflate its scores."""
+"""Count the development examples that also occur in the training data, because they inflate development scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from headway.data.documents import END
+from headway.data.documents import END_OF_DOCUMENT
 
 _REPORTED_EVERY = 1 << 14
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many development examples are also in the training text.
+    """Numbers of development examples that also occur in the training data.
 
     Attributes:
-        examples: Number of development examples. In plain text, each line that is not blank is an example.
-        texts: Number of development examples whose text (in translation: source) is in the training text.
-        pairs: Number of development examples whose target or label is also the same.
+        examples: Number of development examples. In plain text, each nonblank line is an example.
+        texts: Number of development examples whose text (for translation: source) occurs in the training data.
+        pairs: Number of development examples that occur in the training data with the same target or label.
     """
 
     examples: int
@@ -27,17 +27,17 @@ class Overlap:
     def __str__(self) -> str:
         share = f"{self.texts:,} of {self.examples:,} development examples ({self.texts / self.examples:.1%})"
         same = f", {self.pairs:,} of them with the same target or label" if self.pairs < self.texts else ""
-        return f"{share} are also in the training text{same}; scores on them say little about new text"
+        return f"{share} are also in the training text{same}; scores on them are not representative of new text"
 
 
 def count_overlap(
     dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]], progress: Callable[[int], None]
 ) -> Overlap:
-    """Count the examples of ``dev`` that are also in ``train``. Memory grows with ``dev`` only.
+    """Count the examples of ``dev`` that are also in ``train``. Memory use grows only with ``dev``.
 
-    An example is a text with its target or label, or a chunk of a document with an empty second text. Documents are
-    compared line by line. White space around a text does not matter. ``progress`` is called with the number of training
-    examples read so far.
+    An example is a text with its target or label, or a chunk of a document with an empty target. Documents are compared
+    line by line. White space around a text is ignored. ``progress`` is called with the number of training examples read
+    so far.
     """
     examples = [pair for example in dev for pair in _texts(example)]
     by_text: dict[str, set[str]] = {}
@@ -64,6 +64,6 @@ def _texts(example: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     if second:
         yield first.strip(), second.strip()
         return
-    for line in first.removesuffix(END).split("\n"):
+    for line in first.removesuffix(END_OF_DOCUMENT).split("\n"):
         if text := line.strip():
             yield text, ""

@@ -1,4 +1,4 @@
-"""Random permutations of large ranges, computed on access instead of stored.
+"""Random permutations of large ranges, computed on access instead of being stored.
 
 A balanced Feistel network with random round keys permutes all numbers of 2k bits (Luby and Rackoff 1988). A smaller
 range is permuted by applying the network until the result is in the range (cycle walking; Black and Rogaway 2002,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.draws import Draws
+from headway.data.draws import RandomGenerator
 
 _ROUNDS = 8
 
@@ -18,7 +18,7 @@ _ROUNDS = 8
 class Permutation:
     """A random permutation of the integers from 0 to ``size`` - 1, drawn with ``rng``."""
 
-    def __init__(self, size: int, rng: Draws) -> None:
+    def __init__(self, size: int, rng: RandomGenerator) -> None:
         self._size = size
         self._half_bits = np.uint64(max(-(-(size - 1).bit_length() // 2), 1))
         self._keys = rng.bit_generator.random_raw(_ROUNDS)

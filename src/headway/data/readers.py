@@ -1,14 +1,14 @@
-"""The files of a corpus, and readers that yield examples from them.
+"""Read examples from the files of a corpus.
 
-A corpus is one tab-separated file (``.tsv``), one file of comma-separated values with quotes (``.csv``), one file with
-a JSON object per line (``.jsonl`` or ``.json``), one translation memory (``.tmx``, :mod:`headway.data.tmx`), or two
+A corpus is a tab-separated file (``.tsv``), a file of comma-separated values with quotes (``.csv``), a file with one
+JSON object per line (``.jsonl`` or ``.json``), a translation memory (``.tmx``, :mod:`headway.data.tmx`), or a pair of
 line-aligned plain text files. Files may be compressed (``.gz``, ``.zst``). Text is UTF-8, and only ``\\n`` and
-``\\r\\n`` end a line. U+0085, U+2028 and the other separators of :meth:`str.splitlines` are text, so that the two files
-of a corpus stay aligned and lines are counted as by ``wc -l``. Readers strip nothing and drop nothing. Empty texts are
-removed later, by the filters.
+``\\r\\n`` end a line. U+0085, U+2028 and the other separators of :meth:`str.splitlines` are treated as text, so that
+the two files of a corpus stay aligned and lines are counted as by ``wc -l``. Readers neither strip nor drop anything;
+empty texts are removed later, by the filters.
 
-Readers are generators: they keep one block of the file in memory, and report a missing file when the first item is
-requested. Lines without a usable example are collected by :class:`headway.data.bad_lines.BadLines`.
+Readers are generators: they keep only one block of the file in memory, and report a missing file when the first item is
+requested. Invalid lines are handled by :class:`headway.data.bad_lines.BadLines`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from headway.data.tmx import read_tmx
 from headway.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 1 << 18
-_MAX_SHOWN = 3  # maximum number of a corpus's files to list in a message
+_MAX_SHOWN = 3  # maximum number of file names of a corpus in a message
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")
 _Example = tuple[str, ...] | LineProblem
 
 FileFormat = Literal["text", "tsv", "csv", "jsonl", "tmx"]
-# A new format gets its extension here, its defaults in _selected_fields and its reader in read_examples.
+# To add a format, add its extension to _EXTENSIONS, and its reader and default fields to _examples.
 _MAX_CHARACTER_BYTES = 4  # in UTF-8
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LONE_RETURN = re.compile(rb"\r(?!\n|\Z)")
@@ -52,7 +52,7 @@ _LANGUAGE = re.compile("[A-Za-z0-9_-]+")
 
 
 class Corpus(Config):
-    """The files of one corpus, and the columns to read from them."""
+    """Configuration of a corpus: its files, and the columns to read."""
 
     files: tuple[str, ...] = Field(
         description="One .tsv, .csv, .jsonl or .tmx file, or two line-aligned plain text files (source, target). "
@@ -62,12 +62,13 @@ class Corpus(Config):
         default=None,
         description="Columns to read. .tsv: numbers from 1 (default 1, 2). .jsonl, and .csv with a header line: names "
         "(default source, target; for classification label, text). .csv without a header line: numbers. .tmx: "
-        "languages (default: those of [task]); de also stands for de-DE.",
+        "languages (default: the languages of [task]); de also matches de-DE.",
     )
     weight: float = Field(
         default=1.0,
         gt=0,
-        description="Number of times that an epoch contains each example. 0.5: a different random half in each epoch.",
+        description="Number of times that an epoch contains each example. With 0.5, each epoch contains a different "
+        "random half.",
     )
     source_language: str | None = Field(
         default=None,
@@ -79,22 +80,22 @@ class Corpus(Config):
         default=None,
         pattern=r"^[A-Za-z0-9_-]+$",
         description="Target language of this corpus, for models with several target languages: its tag, such as "
-        "<2en>, is put before each source. Either all corpora have this key or none.",
+        "<2en>, is added before each source. Set this key for all corpora or for none.",
     )
 
     @property
     def shown_files(self) -> str:
-        """The names of the files for a message; if there are many, only the first ones."""
+        """The file names for a message; if there are many, only the first few."""
         names, rest = self.files[:_MAX_SHOWN], len(self.files) - _MAX_SHOWN
         return " + ".join(names) + (f" + {rest:,} more" if rest > 0 else "")
 
     @property
     def format(self) -> FileFormat:
-        """The format of the files, by their extension."""
+        """The format of the files, determined from the file extension."""
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
     def size(self, folder: Path) -> TextSize:
-        """Return the numbers of lines (or units) and bytes of the files in ``folder``. No line has two examples."""
+        """Return the numbers of lines (for TMX: units) and bytes of the files in ``folder``."""
         sizes = [text_size(folder / name) for name in self.files]
         if self.format == "tmx":  # a TMX file may contain all units in a single line
             return TextSize(_count_units(folder / self.files[0]), sizes[0].num_bytes)
@@ -118,13 +119,13 @@ class Corpus(Config):
         formats = [_format_of(file) for file in self.files]
         if formats == ["text"]:
             raise ValueError(
-                f"files: {self.files[0]!r} alone is neither .tsv, .csv, .jsonl nor .tmx; "
-                "give a .tsv, .csv, .jsonl or .tmx file, or two plain text files (source, target)"
+                f"files: {self.files[0]!r} alone is neither .tsv, .csv, .jsonl nor .tmx; expected a .tsv, .csv, "
+                ".jsonl or .tmx file, or two plain text files (source, target)"
             )
         if len(formats) == 2 and formats != ["text", "text"]:
             raise ValueError(
-                f"files: two files are read as plain text, but got {_listing(self.files)}; "
-                "a .tsv, .csv, .jsonl or .tmx file contains both sides, so give it alone"
+                f"files: two files are read as plain text, but got {_listing(self.files)}; a .tsv, .csv, .jsonl or "
+                ".tmx file contains both sides, so list only this file"
             )
         if self.fields is not None:
             _check_fields(self.fields, self.format)
@@ -133,11 +134,11 @@ class Corpus(Config):
 
 def _check_fields(fields: tuple[str, ...], form: FileFormat) -> None:
     if form == "text":
-        raise ValueError("fields: plain text files have no fields; leave the key out")
+        raise ValueError("fields: plain text files have no fields; remove the key")
     if not fields:
-        raise ValueError("fields: empty; leave the key out for the default")
+        raise ValueError("fields: empty; remove the key to use the default")
     if len(set(fields)) < len(fields):
-        raise ValueError(f"fields: {_listing(fields)} names one field twice")
+        raise ValueError(f"fields: {_listing(fields)} contains a field twice")
     if form == "tsv":
         for field in fields:
             if not _is_column(field):
@@ -170,19 +171,22 @@ def read_examples(
     *,
     bad_lines: BadLines | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the examples of ``corpus`` in the order of its files.
+    """Yield the examples of ``corpus`` in file order.
 
     Args:
         corpus: The corpus to read.
         folder: Base of relative file names.
-        text_names: Names of an example's texts, which are the default of ``Corpus.fields`` in .csv and .jsonl files.
-        bad_lines: Collects the lines that do not contain an example. By default they are refused.
+        text_names: Names of the texts in an example, which are the default of ``Corpus.fields`` for .csv and .jsonl
+            files.
+        bad_lines: Handler for invalid lines. By default, they raise an error.
 
     Raises:
         ConfigError: The corpus does not have one field or file for each of ``text_names``.
-        DataError: A file cannot be read, or lines do not contain an example and are refused.
+        DataError: A file cannot be read, or lines are invalid and not skipped.
     """
-    return (bad_lines or BadLines()).usable(_examples(corpus, [folder / file for file in corpus.files], text_names))
+    return (bad_lines or BadLines()).valid_items(
+        _examples(corpus, [folder / file for file in corpus.files], text_names)
+    )
 
 
 def _examples(corpus: Corpus, paths: list[Path], text_names: tuple[str, ...]) -> Iterator[_Example]:
@@ -193,7 +197,7 @@ def _examples(corpus: Corpus, paths: list[Path], text_names: tuple[str, ...]) ->
         return _read_aligned(paths)
     if corpus.format == "tmx" and corpus.fields is None:
         raise ConfigError(
-            f"fields: {corpus.files[0]} is a translation memory; name the languages to read, such as ['de', 'en']"
+            f"fields: {corpus.files[0]} is a translation memory; specify the languages to read, such as ['de', 'en']"
         )
     fields = corpus.fields or (tuple(map(str, range(1, len(text_names) + 1))) if corpus.format == "tsv" else text_names)
     if len(fields) != len(text_names):
@@ -223,9 +227,9 @@ def _read_aligned(paths: list[Path]) -> Iterator[_Example]:
             longest = paths[lengths.index(max(lengths))]
             yield LineProblem(
                 counts,
-                f"line {paired + 1} of {longest} has no partner",
-                "line n of one file must match line n of the other: export both again together, and remove lines only "
-                "in pairs",
+                f"line {paired + 1} of {longest} has no counterpart",
+                "line n of one file must match line n of the other: export both files together again, and remove "
+                "lines only in pairs",
                 is_fatal=True,
             )
         elif problems:
@@ -251,7 +255,7 @@ def _read_tsv(path: Path, columns: list[int]) -> Iterator[_Example]:
 
 
 def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[_Example]:
-    """Read RFC 4180: quoted cells may contain commas, line ends and doubled quotes."""
+    """Read CSV as in RFC 4180: quoted cells may contain commas, line ends and doubled quotes."""
     csv.field_size_limit(_MAX_CELL)
     problems: list[LineProblem] = []
     lines = _checked_lines(path, problems, refuse_returns=False)
@@ -266,10 +270,10 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[_Example]:
                 if problems:
                     raise DataError(str(problems[0]))
                 if twice := [field for field in fields if row.count(field) > 1]:
-                    raise DataError(f"{where}: several columns are named {twice[0]!r}; names must differ")
+                    raise DataError(f"{where}: several columns are named {twice[0]!r}; names must be unique")
                 if missing := [field for field in fields if field not in row]:
                     raise DataError(
-                        f"{where}: no column is named {missing[0]!r}; {spelling_hint(missing[0], row)} (give column "
+                        f"{where}: no column is named {missing[0]!r}; {spelling_hint(missing[0], row)} (use column "
                         "numbers in fields if the first line is an example)"
                     )
                 columns = [row.index(field) for field in fields]
@@ -284,12 +288,12 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[_Example]:
     except csv.Error as error:
         raise DataError(
             f"{path}, line {rows.line_num}: not valid CSV ({error}); a cell with commas, quotes or line ends must be "
-            "in double quotes, and quotes in it must be doubled"
+            "in double quotes, and quotes inside the cell must be doubled"
         ) from None
 
 
 def read_records(path: Path, names: tuple[str, ...]) -> Iterator[_Example]:
-    """Yield the fields ``names`` of each line, which must be a JSON object, or the problem of a line without them.
+    """Yield the fields ``names`` of the JSON object on each line, or a :class:`LineProblem` for an invalid line.
 
     Raises:
         DataError: The file cannot be read.
@@ -300,7 +304,7 @@ def read_records(path: Path, names: tuple[str, ...]) -> Iterator[_Example]:
 
 
 def _fields_of(line: str, names: tuple[str, ...], where: str) -> _Example:
-    """Return some fields of a JSON object, or a description of the line's problem."""
+    """Return the fields ``names`` of a JSON object, or the problem of the line."""
     if not line.strip():
         return LineProblem(where, "blank", "expected one JSON object on every line")
     try:
@@ -329,8 +333,8 @@ def _count(number: int, noun: str) -> str:
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without their line ends (``\\n`` or ``\\r\\n``).
 
-    A ``.gz`` or ``.zst`` file is decompressed, and a byte order mark at the start is skipped. The last line need not
-    end in ``\\n``.
+    A ``.gz`` or ``.zst`` file is decompressed, and a byte order mark at the start is skipped. The last line does not
+    have to end with ``\\n``.
 
     Raises:
         DataError: The file is missing, empty, damaged, binary or not UTF-8.
@@ -340,10 +344,10 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _checked_lines(path: Path, problems: list[LineProblem], *, refuse_returns: bool = True) -> Iterator[str]:
-    """Yield the lines of a file as :func:`read_lines` does, with replacements for invalid characters.
+    """Yield the lines of a file like :func:`read_lines`, but replace invalid characters.
 
     The problem of such a line is appended to ``problems`` before the line is yielded. With ``refuse_returns``, a
-    carriage return inside a line is a problem, too.
+    carriage return inside a line is also a problem.
 
     Raises:
         DataError: The file is missing, empty or damaged.
@@ -360,7 +364,7 @@ def _checked_lines(path: Path, problems: list[LineProblem], *, refuse_returns: b
 
 
 def _text_of(block: bytes) -> str | None:
-    """Return whole lines as text, or None if they contain NUL or are not UTF-8."""
+    """Decode whole lines, or return None if they contain NUL or are not UTF-8."""
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError:
@@ -371,7 +375,7 @@ def _text_of(block: bytes) -> str | None:
 
 
 def read_byte_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file as :func:`read_lines` does, but as bytes, so that they may be binary.
+    """Yield the lines of a file like :func:`read_lines`, but as bytes, so that they may be binary.
 
     Raises:
         DataError: The file is missing, empty or damaged.
@@ -382,15 +386,15 @@ def read_byte_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_parts(path: Path) -> Iterator[str | LineProblem]:
-    """Yield the text of a file in parts: whole lines that end in ``\\n``, or several parts of a long line.
+    """Yield the text of a file in parts: whole lines that end with ``\\n``, or several parts of a long line.
 
-    Memory use does not grow with the length of a line. A line that is not text, or such a part of a long line,
-    is replaced by its problem.
+    Memory use does not grow with the length of a line. A line that is not text, or such a part of a long line, is
+    replaced with a :class:`LineProblem`.
 
     Raises:
         DataError: The file is missing, empty or damaged.
     """
-    before = 0  # number of bytes of the first line of the block in earlier blocks
+    before = 0  # number of bytes that earlier blocks contain of the first line in the block
     for done, block in _blocks(path, whole_lines=False):
         text = _text_of(block)
         if text is not None and "\r" not in text:
@@ -411,9 +415,9 @@ def _checked_parts(block: bytes, path: Path, number: int, bytes_before: int) -> 
 
 
 def _blocks(path: Path, *, whole_lines: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, each with the number of lines before it.
+    """Yield blocks of whole lines, each with the number of preceding lines.
 
-    With ``whole_lines``, a block does not contain its last ``\\n``. Without, it does, and long lines are divided.
+    With ``whole_lines``, blocks do not include their last ``\\n``. Otherwise they do, and long lines are divided.
     """
     done, split = 0, line_blocks if whole_lines else _bounded_blocks
     is_empty = True
@@ -429,7 +433,7 @@ def _blocks(path: Path, *, whole_lines: bool = True) -> Iterator[tuple[int, byte
 
 @contextmanager
 def _readable(path: Path, position: Callable[[], str]) -> Iterator[None]:
-    """Raise :class:`DataError` if the file cannot be read. ``position`` describes how far it was read."""
+    """Raise :class:`DataError` if the file cannot be read. ``position`` returns how much of it was read."""
     try:
         yield
     except FileNotFoundError:
@@ -445,14 +449,14 @@ def _readable(path: Path, position: Callable[[], str]) -> Iterator[None]:
 
 
 class TextSize(NamedTuple):
-    """The size of a text."""
+    """Numbers of lines and bytes in a text."""
 
     lines: int
     num_bytes: int
 
 
 def text_size(path: Path) -> TextSize:
-    """Measure a file, decompressed, without decoding it. Returns zeros if the file cannot be read."""
+    """Return the decompressed size of a text file. Returns zeros if the file cannot be read."""
     lines = num_bytes = 0
     last = b"\n"
     try:
@@ -461,7 +465,7 @@ def text_size(path: Path) -> TextSize:
                 lines, num_bytes, last = lines + chunk.count(b"\n"), num_bytes + len(chunk), chunk[-1:]
     except (OSError, EOFError, zlib.error, zstandard.ZstdError, DataError):
         return TextSize(0, 0)
-    is_open = last != b"\n"  # whether the last line lacks a newline
+    is_open = last != b"\n"  # whether the last line has no newline
     return TextSize(lines + is_open, num_bytes + is_open)
 
 
@@ -479,7 +483,7 @@ def _count_units(path: Path) -> int:
 
 
 def read_content(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in blocks of any size, decompressed if its name ends in .gz or .zst.
+    """Yield the content of a file in blocks of any size, decompressed if its name ends with .gz or .zst.
 
     Raises:
         DataError: The file is missing or damaged.
@@ -492,15 +496,16 @@ def read_content(path: Path) -> Iterator[bytes]:
 
 
 def uncompressed_name(path: Path) -> Path:
-    """Return the name that a file has when it is decompressed."""
+    """Return the name of a file without the extension of its compression."""
     return path.with_suffix("") if path.suffix in (".gz", ".zst") else path
 
 
 def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:
-    """Decode whole lines, and replace ``\\r\\n`` by ``\\n``. ``lines_before`` is the number of lines before ``block``.
+    """Decode whole lines, and replace ``\\r\\n`` with ``\\n``. ``lines_before`` is the number of lines before
+    ``block``.
 
     Raises:
-        DataError: The block is binary or not UTF-8; the message names ``path`` and the line.
+        DataError: The block is binary or not UTF-8. The message contains ``path`` and the line number.
     """
     text = _text_of(block)
     if text is None:
@@ -511,14 +516,14 @@ def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:
 def line_problem(
     block: bytes, path: Path | str, number: int, *, refuse_returns: bool = False, bytes_before: int = 0
 ) -> LineProblem | None:
-    """Return the first problem of whole lines, or None.
+    """Return the first problem in a block of whole lines, or None.
 
     Args:
         block: The lines, without the last ``\\n``.
-        path: The file, for the problem.
-        number: Number of the first line.
+        path: Path of the file, for the message.
+        number: Line number of the first line.
         refuse_returns: Whether a carriage return inside a line is a problem.
-        bytes_before: Number of bytes of the first line that come before ``block``.
+        bytes_before: Number of bytes of the first line that precede ``block``.
     """
 
     def problem(position: int, fault: str, advice: str) -> LineProblem:
@@ -534,13 +539,13 @@ def line_problem(
         advice = "expected UTF-8 text: convert the file, for example with iconv -f LATIN1 -t UTF-8"
         return problem(error.start, f"{{byte}} (0x{block[error.start]:02X}) is not UTF-8", advice)
     if refuse_returns and (lone := _LONE_RETURN.search(block)):
-        advice = "expected lines that end in \\n or \\r\\n: remove it, or make it a line end in all files of the corpus"
+        advice = "expected lines that end with \\n or \\r\\n: remove it, or make it a line end in all corpus files"
         return problem(lone.start(), "a carriage return inside the line ({byte})", advice)
     return None
 
 
 def _locate(block: bytes, position: int) -> tuple[int, int]:
-    """Return the number of the line that contains the byte at ``position``, and the byte's number in this line.
+    """Return the number of the line that contains the byte at ``position``, and the number of the byte in this line.
 
     Both are counted from 1.
     """
@@ -549,7 +554,7 @@ def _locate(block: bytes, position: int) -> tuple[int, int]:
 
 def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the content of ``chunks`` in blocks of whole lines, without the ``\\n`` at the end of each block."""
-    partial: list[bytes] = []  # the beginning of a line whose end has not been read yet
+    partial: list[bytes] = []  # the start of a line whose end has not been read yet
     for chunk in chunks:
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
@@ -561,13 +566,13 @@ def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _bounded_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the content of ``chunks`` in blocks that end behind ``\\n`` or, in a long line, between two characters."""
+    """Yield the content of ``chunks`` in blocks that end after ``\\n`` or, in a long line, between two characters."""
     rest = b""
     for chunk in chunks:
         rest += chunk
         end = rest.rfind(b"\n") + 1
         if not end and len(rest) >= _BLOCK_BYTES:
-            end = len(rest) - 1  # the last character may be incomplete, or a carriage return that \n follows
+            end = len(rest) - 1  # the last character may be incomplete, or a carriage return before \n
             while rest[end] & 0xC0 == 0x80 and end > len(rest) - _MAX_CHARACTER_BYTES:
                 end -= 1
         if end:
@@ -578,7 +583,7 @@ def _bounded_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in chunks of any size, decompressed if its name ends in .gz or .zst."""
+    """Yield the content of a file in chunks of any size, decompressed if its name ends with .gz or .zst."""
     with path.open("rb") as file:
         start = file.read(_SIGNATURE_BYTES)
         _check_compression(path, start)
@@ -587,13 +592,14 @@ def _chunks(path: Path) -> Iterator[bytes]:
             case ".gz":
                 yield from _decompress(raw, lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16))  # 16: gzip header
             case ".zst":
-                # The limit allows files made with `zstd --long=31`. Memory use depends on the window size of the file.
+                # The limit allows files created with `zstd --long=31`. Memory use depends on the window size of the
+                # file.
                 yield from _decompress(raw, zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj)
             case _:
                 yield from raw
 
 
-# First bytes of compressed files, the name of the format, and the file suffix if the format is supported.
+# First bytes of compressed files, name of the format, and file extension if the format is supported.
 _COMPRESSED = (
     (re.compile(rb"\x1f\x8b"), "gzip", ".gz"),
     (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), "Zstandard", ".zst"),
@@ -609,7 +615,7 @@ _SIGNATURE_BYTES = 16
 
 
 def _check_compression(path: Path, start: bytes) -> None:
-    """Raise :class:`DataError` if a file, which begins with ``start``, lacks the format that its name implies."""
+    """Raise :class:`DataError` if a file that begins with ``start`` does not have the format implied by its name."""
     name, suffix = next(((name, suffix) for begin, name, suffix in _COMPRESSED if begin.match(start)), (None, None))
     if name is not None and (suffix is None or suffix != path.suffix):
         advice = f"rename it so that its name ends in {suffix}" if suffix else "decompress it, or use gzip or zstd"
@@ -621,9 +627,9 @@ def _check_compression(path: Path, start: bytes) -> None:
 def _decompress(raw: Iterator[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
     """Decompress a stream of one or more gzip members or Zstandard frames (``cat a.gz b.gz``).
 
-    Zero bytes after a member, with which some programs pad tape blocks, are skipped. zlib and zstandard have the same
-    interface, but no common type. zstandard's own reader is not used, because it accepts a file that ends in the middle
-    of a frame.
+    Zero bytes after a member, which some programs add to fill tape blocks, are skipped. zlib and zstandard have the
+    same interface, but no common type. zstandard's own reader is not used because it accepts a file that ends in the
+    middle of a frame.
     """
     member = None
     for chunk in raw:

@@ -1,10 +1,10 @@
-"""Builds token stores: in chunks, on all cores, in constant memory, and resumable after an interruption.
+"""Build token stores in chunks, on all cores, with constant memory, and resumable after an interruption.
 
-While the store ``NAME`` is being built, the folder ``NAME.pieces-…`` beside it contains one file for every 65,536
-examples of the corpus (a chunk). The chunks depend only on the corpus and the key, so several processes, on several
-machines, can build a store together: if there are n shards, each shard builds every n-th chunk. Each shard reads the
-whole corpus, because reading is faster than tokenizing. The process that finds all chunks complete joins them into the
-store. Running again builds only the missing chunks.
+While the store ``NAME`` is being built, the folder ``NAME.pieces-…`` next to it contains one file (a chunk) per 65,536
+examples of the corpus. The chunks depend only on the corpus and the key, so several processes on several machines can
+build a store together: with n shards, each shard builds every n-th chunk. Each shard reads the whole corpus, because
+reading is faster than tokenizing. The process that completes the last chunk joins all chunks to the store. When the
+command is run again, only the missing chunks are built.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
 from headway.storage import TemporaryFolder, lock_file
 
-_CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
-_CHUNK_CHARACTERS = 1 << 24  # limits chunks of documents, whose examples are long
+_CHUNK_EXAMPLES = 1 << 16  # takes a few seconds and a few megabytes
+_CHUNK_CHARACTERS = 1 << 24  # limits the chunks of documents, whose examples are long
 _SPEC_FOLDER = "headway-tokenizing-"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Part ``number`` of ``total``, counted from 1. The default is the whole corpus."""
+    """Shard ``number`` of ``total``, counted from 1. The default is the whole corpus."""
 
     number: int = 1
     total: int = 1
@@ -52,7 +52,7 @@ class Shard:
         return cls(int(number), int(total))
 
     def owns(self, chunk_number: int) -> bool:
-        """Whether chunk ``chunk_number``, counted from 0, belongs to this shard."""
+        """Return whether chunk ``chunk_number``, counted from 0, belongs to this shard."""
         return chunk_number % self.total == self.number - 1
 
 
@@ -78,7 +78,7 @@ def open_or_build_store(
     home = folder.with_name(f"{folder.name}.pieces-{key[:16]}-{_CHUNK_EXAMPLES}")
     paths = _build_chunks(home, examples(), spec, shard or Shard(), progress or (lambda _: None))
     if not all(path.exists() for path in paths):
-        return open_store(folder, key)  # another shard may just have joined the chunks
+        return open_store(folder, key)  # another shard may have just joined the chunks
     with lock_file(folder.with_name(f"{folder.name}.lock")):
         store = open_store(folder, key) or join_chunks(
             folder,
@@ -97,10 +97,10 @@ def open_or_build_store(
 def _build_chunks(
     folder: Path, examples: Iterator[tuple[str, ...]], spec: EncodingSpec, shard: Shard, progress: Callable[[int], None]
 ) -> list[Path]:
-    """Build the missing chunks of a shard. Return the paths of all chunks of the corpus, in order."""
+    """Build the missing chunks of a shard. Return the paths of all chunks of the corpus in order."""
     paths: list[Path] = []
     cores, done = num_cores(), 0
-    pending: dict[Future[None], int] = {}  # the chunks that processes are tokenizing, with their numbers of examples
+    pending: dict[Future[None], int] = {}  # chunks that are being tokenized, with their numbers of examples
 
     def add(number: int) -> None:
         nonlocal done
@@ -114,10 +114,10 @@ def _build_chunks(
             future.result()
             add(number)
 
-    # Processes are started when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's
-    # and the tokenizers' threads. After an error, chunks in progress are finished and kept. A process reads the spec
-    # from a file. If the spec were sent through a pipe that is too small for it, and the process ended at once, the
-    # parent would wait forever. A pickle can run code, so nobody else may be able to write the file.
+    # Processes are started when there is work. They are spawned, not forked, because a fork would copy locks held by
+    # threads of PyTorch and the tokenizers library. After an error, chunks in progress are completed and kept. Each
+    # process reads the spec from a file: if the spec were sent through a pipe that is too small for it, and the process
+    # ended immediately, the parent would wait forever. Since a pickle can run code, only this user may write the file.
     TemporaryFolder.remove_abandoned(_SPEC_FOLDER)
     private = TemporaryFolder(_SPEC_FOLDER)
     spec_file = private.path / "spec.pickle"
@@ -144,8 +144,8 @@ def _build_chunks(
                 collect()
     except BrokenProcessPool:
         raise OutputError(
-            "a tokenizing process ended unexpectedly: it was killed, often because memory ran out, or a script that "
-            "trains has no 'if __name__ == \"__main__\":'; run the same command again: finished chunks are kept"
+            "a tokenizing process ended unexpectedly: it was killed, often because memory ran out, or a training "
+            "script has no 'if __name__ == \"__main__\":'; run the same command again: completed chunks are kept"
         ) from None
     finally:
         private.remove()
@@ -153,7 +153,7 @@ def _build_chunks(
 
 
 def _next_chunk(examples: Iterator[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], bool]:
-    """Return the examples of the next chunk, empty at the end of the corpus, and whether the chunk is full."""
+    """Return the examples of the next chunk (empty at the end of the corpus), and whether the chunk is full."""
     chunk: list[tuple[str, ...]] = []
     characters = 0
     for example in examples:

@@ -1,18 +1,18 @@
-"""Translation memories: TMX of all versions (1.0 to 1.4b), parsed as a stream.
+"""Read translation memories: a streaming parser for all versions of TMX (1.0 to 1.4b).
 
-A file consists of translation units, each with variants of one text in several languages:
+A file consists of translation units, each with variants of a text in several languages:
 
     <tu><tuv xml:lang="de"><seg>Guten <ph>&lt;br&gt;</ph>Tag</seg></tuv>
         <tuv xml:lang="en-US"><seg>Good day</seg></tuv></tu>
 
-An example is read from each unit that has all wanted languages. A language includes its regions: "de" matches "de-DE".
-If several variants match, an exact match comes first, then the order of the file. Inline codes (``bpt``, ``ept``,
-``it``, ``ph``, ``ut``) are left out with their content, which is markup of the original document. Text inside ``hi`` is
-kept. A line end inside a segment becomes a space.
+Each unit that has all requested languages yields an example. A language includes its regions: "de" matches "de-DE". If
+several variants match, an exact match is preferred, otherwise the first variant in the file. Inline codes (``bpt``,
+``ept``, ``it``, ``ph``, ``ut``) are removed along with their content, which is markup of the original document. Text
+inside ``hi`` is kept. Line ends inside a segment are replaced with a space.
 
-The parser is expat, which reads neither other files nor the network. Entities that a file declares are refused, because
-a few lines of them can expand to gigabytes. The depth and the sizes of units and tags are limited, so memory use does
-not grow with the size of the file.
+The parser is expat, which accesses neither other files nor the network. Files that declare entities are rejected,
+because a few lines of entities can expand to gigabytes. The depth and the sizes of units and tags are limited, so
+memory use does not grow with the size of the file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Texts = tuple[str, ...]
 _INLINE_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")  # in version 1.4, and in earlier versions
 _MAX_DEPTH = 100
-_MAX_UNIT = 1 << 24  # maximum number of characters of all variants of a unit
+_MAX_UNIT = 1 << 24  # maximum number of characters in all variants of a unit
 _MAX_TAG = 1 << 24  # maximum size in bytes of a tag, a comment or a processing instruction
-# Maximum number of languages to remember for an error message, and to list in it.
+# Maximum number of languages to collect for an error message, and to list in it.
 _MAX_LANGUAGES, _MAX_LISTED = 1_000, 10
 _LINE_END = re.compile(r"[\r\n][ \t\r\n]*")
 _INCOMPLETE = frozenset(
@@ -47,15 +47,17 @@ _INCOMPLETE = frozenset(
 
 
 def read_tmx(blocks: Iterable[bytes], path: Path, languages: Sequence[str]) -> Iterator[Texts | LineProblem]:
-    """Yield the texts of each translation unit that has all languages, or the problem of a unit.
+    """Yield the texts of each translation unit that has all ``languages``, or a :class:`LineProblem` for an invalid
+    unit.
 
     Args:
         blocks: The content of the file, in blocks of any size.
-        path: The file, for messages.
-        languages: The languages of the texts, in the order of the result.
+        path: Path of the file, for messages.
+        languages: Languages of the texts to return, in this order.
 
     Raises:
-        DataError: The file is not TMX or not complete, or no unit has all languages. The message names the line.
+        DataError: The file is not TMX or is incomplete, or no unit has all languages. The message contains the line
+            number.
     """
     parser = _TmxParser(path, languages)
     for block in blocks:
@@ -79,7 +81,7 @@ class _TmxParser:
         self._is_empty, self._has_units = True, False
         self._seen_languages: dict[str, None] = {}
         self._depth = 0
-        # The unit, the variant and the segment that the parser is in.
+        # The unit, variant and segment that is currently being parsed.
         self._variants: dict[str, str] | None = None
         self._problem: LineProblem | None = None
         self._unit_size = 0
@@ -88,7 +90,7 @@ class _TmxParser:
         self._num_codes = 0
 
     def parse(self, block: bytes, *, is_last: bool = False) -> list[Texts | LineProblem]:
-        """Parse a block of the file, and return the results of the units that end in it."""
+        """Parse a block of the file, and return the results of the units that end in this block."""
         self._num_bytes += len(block)
         try:
             self._parser.Parse(block, is_last)
@@ -99,7 +101,8 @@ class _TmxParser:
                 raise DataError(f"{where}: {fault}; expected TMX up to </tmx>: download or export it again") from None
             reason = expat.ErrorString(error.code)
             raise DataError(
-                f"{where}, column {error.offset + 1}: not valid XML ({reason}); repair this line, or export it again"
+                f"{where}, column {error.offset + 1}: not valid XML ({reason}); repair this line, or export the file "
+                "again"
             ) from None
         if self._num_bytes - self._parser.CurrentByteIndex > _MAX_TAG + len(block):
             raise self._error(f"a tag or comment of more than {_MAX_TAG >> 20} MiB")
@@ -107,7 +110,7 @@ class _TmxParser:
         return results
 
     def check_languages(self) -> None:
-        """Raise :class:`DataError` if there was no result."""
+        """Raise :class:`DataError` if the file yielded no examples and no problems."""
         if not self._is_empty:
             return
         if not self._has_units:
@@ -127,7 +130,7 @@ class _TmxParser:
             raise self._error(f"the XML is <{name}>, not <tmx>")
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise self._error(f"more than {_MAX_DEPTH} elements inside each other")
+            raise self._error(f"more than {_MAX_DEPTH} nested elements")
         if self._segment is not None:
             self._num_codes += name in _INLINE_CODES
         elif name == "tu":
@@ -183,7 +186,7 @@ class _TmxParser:
 
     def _refuse_declaration(self, name: str, *_: object) -> None:
         raise self._error(
-            f"declares the entity {name!r}", "declarations are refused: entities can expand without limit"
+            f"declares the entity {name!r}", "declarations are not allowed, because entities can expand without limit"
         )
 
     def _refuse_unknown(self, name: str, *_: object) -> None:
@@ -191,7 +194,7 @@ class _TmxParser:
 
 
 def _variant(variants: dict[str, str], language: str) -> str | None:
-    """Return the text in ``language``, otherwise the first text in a region or script of it."""
+    """Return the text in ``language``, otherwise the first text in a regional or script variant of it."""
     wanted = _subtags(language)
     matching = [
         (len(tags), text) for name, text in variants.items() if (tags := _subtags(name))[: len(wanted)] == wanted

@@ -197,8 +197,8 @@ class BeamSearch(Generic[StateT]):
             self._record_top_tokens(step)
         has_rules = self._sequences_with_rules()
         chosen, natural = self._extend_by_rules(step, has_rules) if any(has_rules) else self._extend_by_top_tokens(step)
-        if self.vocabulary.other_ends:
-            ends = torch.isin(chosen.tokens, self._tensor(self.vocabulary.other_ends))
+        if self.vocabulary.extra_eos_ids:
+            ends = torch.isin(chosen.tokens, self._tensor(self.vocabulary.extra_eos_ids))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.vocabulary.eos))
         ended = self._finish(chosen, natural)
         if self.recorder is not None:
@@ -379,8 +379,10 @@ class BeamSearch(Generic[StateT]):
         short = [beam.length < options.min_length for beam in beams]
         if any(short):
             gains = self._ban_ends(gains, short, self.vocabulary.ends)
-        if self.vocabulary.other_ends and self._nodes is not None:  # unmet phrases prevent only EOS
-            gains = self._ban_ends(gains, [beam.constraints is not None for beam in beams], self.vocabulary.other_ends)
+        if self.vocabulary.extra_eos_ids and self._nodes is not None:  # unmet phrases prevent only EOS
+            gains = self._ban_ends(
+                gains, [beam.constraints is not None for beam in beams], self.vocabulary.extra_eos_ids
+            )
         forced = [beam.forced for beam in beams]
         if max(forced) >= 0:
             gains = rules.force_tokens(gains, self._tensor(forced).repeat_interleave(rows_each))
@@ -472,7 +474,7 @@ class BeamSearch(Generic[StateT]):
         # The score of each group's best extension that does not end, or -inf if all extensions end.
         first = has_ended.argmin(2, keepdims=True)
         unfinished = np.take_along_axis(np.where(has_ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
-        may_repeat = bool(self.vocabulary.other_ends)
+        may_repeat = bool(self.vocabulary.extra_eos_ids)
         for beam, best_of_groups in zip(self.beams, unfinished, strict=True):
             for group, best in enumerate(best_of_groups):
                 beam.finished.update_group(group, best, may_repeat=may_repeat)

@@ -158,18 +158,18 @@ class SearchVocabulary:
         bos: The token with which decoding starts, unless the request specifies a different token.
         eos: The token that ends a target.
         banned: Tokens that are never chosen.
-        other_ends: Tokens that also end a target. Their hypotheses are returned as if they ended with ``eos``.
+        extra_eos_ids: Tokens that also end a target. Their hypotheses are returned as if they ended with ``eos``.
     """
 
     bos: int
     eos: int
     banned: tuple[int, ...] = ()
-    other_ends: tuple[int, ...] = ()
+    extra_eos_ids: tuple[int, ...] = ()
 
     @property
     def ends(self) -> tuple[int, ...]:
         """All tokens that end a target."""
-        return (self.eos, *self.other_ends)
+        return (self.eos, *self.extra_eos_ids)
 
 
 def length_penalty(length: int, alpha: float, normalization: Literal["gnmt", "average"] = "gnmt") -> float:

@@ -15,7 +15,7 @@ from headway.decode.caller import give_way
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary
 from headway.decode.trace import SearchTrace, StepRecorder
-from headway.hardware import set_own_threads
+from headway.hardware import set_num_threads_of_this_thread
 
 SearchFunction = Callable[..., list[list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_all`."""
@@ -152,7 +152,7 @@ def _search_in_threads(
 ) -> Iterator[_Results]:
     """Yield the results of each batch. An error or an interruption stops the other threads."""
     stop_event = Event()
-    with ThreadPoolExecutor(threads, "search", set_own_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(threads, "search", set_num_threads_of_this_thread, initargs=(1,)) as pool:
         # Submit the longest batches first, so that all threads finish at about the same time.
         try:
             futures = [pool.submit(one_batch, batch, stop_event=stop_event) for batch in reversed(batches)]

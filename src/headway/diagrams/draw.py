@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
 
-from headway.config import flat_items
+from headway.config import flatten_items
 from headway.diagrams.attention import attention_variants, draw_attention
 from headway.diagrams.cell import draw_cell
 from headway.diagrams.drawing import PAGE_WIDTH, Drawing, Mask
@@ -84,7 +84,7 @@ def describe_options(config: ArchitectureConfig) -> str:
     """Return the sizes of a model and all options that differ from their defaults, as recipe keys and values."""
     body: Any = getattr(config, "body", None)
     usual = type(config)() if body is None else type(config).parse({"body": {"kind": body.kind}}, "defaults")
-    defaults, given = (dict(flat_items(options.as_dict())) for options in (usual, config))
+    defaults, given = (dict(flatten_items(options.as_dict())) for options in (usual, config))
     shown = {"kind": config.kind, **{key: "none" for key in defaults if key not in given}, **given}
     return ", ".join(
         f"{key} = {f'{value:,}' if type(value) is int else str(value).lower()}"

@@ -14,9 +14,9 @@ from headway.engine.search_support import (
     unsupported_reason,
 )
 from headway.engine.shortlist import Shortlist
-from headway.hardware import set_own_threads
+from headway.hardware import set_num_threads_of_this_thread
 
-kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, set_own_threads
+kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, set_num_threads_of_this_thread
 
 __all__ = [
     "Precision",

@@ -53,7 +53,7 @@ from headway.nn.positions import RelativeBias, RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 from headway.storage import user_cache_folder
-from headway.torch_internals import attributes_and_parts, parts_are_visible
+from headway.torch_internals import module_attributes_and_members, module_members_are_visible
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ValuePredicate = Callable[[Any], bool]
@@ -72,10 +72,10 @@ class Replacement:
 
     def unsupported_reasons(self, module: nn.Module) -> list[str]:
         """Return why ``module``, which has the plain type, cannot be replaced. The list is empty if it can be."""
-        if not parts_are_visible():
+        if not module_members_are_visible():
             return ["PyTorch does not expose its parts"]
         reasons = []
-        for name, value in attributes_and_parts(module).items():
+        for name, value in module_attributes_and_members(module).items():
             if name not in self.supported_attributes:
                 if value is not None:  # None means that the layer has no such part
                     reasons.append(f"{name} = {_shown(value)} is not listed in headway/engine/accelerate.py")

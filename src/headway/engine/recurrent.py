@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from headway.engine.linear import add_weight_gradient, kernels_can_multiply, linear, zeros_for_gradient
 from headway.nn.recurrent import LayerState, RecurrentLayer
-from headway.torch_internals import run_cell, run_cell_works, sigmoid_backward, tanh_backward
+from headway.torch_internals import run_recurrent_layer, run_recurrent_layer_works, sigmoid_backward, tanh_backward
 
 
 class FusedRecurrentLayer(RecurrentLayer):
@@ -34,10 +34,10 @@ class FusedRecurrentLayer(RecurrentLayer):
         if not self.training or not self.weight_dropout.p:
             outputs, last = cell(x, first if self.num_states == 2 else first[0])
             return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
-        if not run_cell_works():
+        if not run_recurrent_layer_works():
             return super().forward(x, state)
         weights = [cell.weight_ih_l0, self.weight_dropout(cell.weight_hh_l0), cell.bias_ih_l0, cell.bias_hh_l0]
-        outputs, after = run_cell(x, first, weights, training=True)
+        outputs, after = run_recurrent_layer(x, first, weights, training=True)
         return outputs, tuple(part.squeeze(0) for part in after)
 
 

@@ -41,7 +41,12 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RelativeBias, RotaryPositions, SinusoidalPositions
-from headway.torch_internals import attributes_and_parts, has_forward_hooks, hooks_are_visible, parts_are_visible
+from headway.torch_internals import (
+    has_forward_hooks,
+    hooks_are_visible,
+    module_attributes_and_members,
+    module_members_are_visible,
+)
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
@@ -99,7 +104,7 @@ def unsupported_reason(model: Any, precision: Precision = "float32") -> str | No
     ending = "has no form that is optimized for search; the model searches in its own form, in float32"
     if not hooks_are_visible():
         return f"a model whose hooks this version of PyTorch does not expose {ending}"
-    if not parts_are_visible():
+    if not module_members_are_visible():
         return f"a model whose parts this version of PyTorch does not expose {ending}"
     if reason := _unsupported_option(model.config, precision):
         return reason
@@ -117,7 +122,7 @@ def unsupported_reason(model: Any, precision: Precision = "float32") -> str | No
 
 def _unsupported_part(attention: MultiHeadAttention) -> str | None:
     """Return the name of a part or attribute that searches would ignore."""
-    values = attributes_and_parts(attention).items()
+    values = module_attributes_and_members(attention).items()
     return next((name for name, value in values if name not in _ATTENTION and value is not None), None)
 
 

@@ -1,14 +1,14 @@
-"""Scores of translations and labels, with signatures and confidence intervals.
+"""Evaluation metrics for translations, labels and language models, with signatures and confidence intervals.
 
 translation.py       BLEU, chrF, TER, exact match, token accuracy
-classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
+classification.py    accuracy, macro F1, calibration error, scores per class, confusion matrix
 feature_weights.py   weights for ranking translations, tuned on BLEU
 minimal_pairs.py     accuracy on minimal pairs of texts
 multiple_choice.py   accuracy on multiple-choice questions
-significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
-tokenization.py      the tokenization of BLEU for a target language
+significance.py      significance tests: paired bootstrap, approximate randomization, McNemar's test
+tokenization.py      choice of BLEU's tokenization for a target language
 wilson.py            confidence intervals of rates
-bootstrap.py         the score type, and confidence intervals by bootstrap
+bootstrap.py         the class Score, and bootstrap confidence intervals
 """
 
 from headway.evaluation.bootstrap import Score

@@ -1,11 +1,11 @@
 """Classification metrics, with signatures and confidence intervals.
 
-Let n_tp be the number of texts of class t that were labeled p (the confusion matrix, with true labels in rows):
+Let n_tp be the number of texts of class t with the predicted label p (the confusion matrix, with true labels in rows):
 
     accuracy    sum_c n_cc / n
     precision   of class c: n_cc / sum_t n_tc       recall   n_cc / sum_p n_cp
     F1          2 precision recall / (precision + recall) = 2 n_cc / (sum_t n_tc + sum_p n_cp); 0 if n_cc is 0
-    macro F1    the mean of F1 over the classes that occur among the true or the predicted labels
+    macro F1    the mean F1 of all classes that occur among the true or predicted labels
     ECE         sum_b |B_b| / n  |accuracy(B_b) - confidence(B_b)|
 
 ECE is the expected calibration error (Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3). Texts
@@ -34,17 +34,17 @@ from headway.evaluation.bootstrap import (
     too_few_reason,
 )
 from headway.evaluation.wilson import wilson_interval
-from headway.notebook_html import page, table
+from headway.notebook_html import join_fragments, table
 from headway.version import __version__
 
 CALIBRATION_BINS = 15
-_MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent confusions are listed
+_MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent errors are listed
 _MAX_CONFUSIONS = 10
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Precision, recall and F1 of one class, each between 0 and 100, and its number of texts (``support``)."""
+    """Precision, recall and F1 of a class, from 0 to 100, and its number of texts (``support``)."""
 
     label: str
     precision: float
@@ -60,7 +60,7 @@ class ClassificationReport:
     Attributes:
         scores: Accuracy, macro F1 and, if confidences were given, the expected calibration error (ECE; lower is
             better).
-        classes: The scores of each class, in the order of the labels.
+        classes: Scores of each class, in the order of the labels.
         confusion: Number of texts by true class (rows) and predicted class (columns), in the same order.
     """
 
@@ -83,7 +83,7 @@ class ClassificationReport:
             (label, *(f"{count:,}" for count in counts))
             for label, counts in zip(self.labels, self.confusion, strict=True)
         ]
-        return page(scores_table(self.scores), table(header, rows, numbers=range(1, len(header))))
+        return join_fragments(scores_table(self.scores), table(header, rows, numbers=range(1, len(header))))
 
 
 def evaluate_classes(
@@ -100,10 +100,10 @@ def evaluate_classes(
     Args:
         predicted: The predicted label of each text.
         truth: The true label of each text.
-        labels: All classes, in the order of the tables.
-        confidences: The probability of each predicted label, for the calibration error.
-        bootstrap: Number of bootstrap samples for the 95 % confidence intervals; 0 for no intervals. Accuracy, a rate,
-            has Wilson's interval. With fewer than 10 texts, the other scores have no interval.
+        labels: Names of all classes, which determine the order of rows and columns.
+        confidences: Probability of each predicted label, for the calibration error.
+        bootstrap: Number of bootstrap samples for the 95 % confidence intervals; 0 for no intervals. Accuracy is a
+            rate, so it has Wilson's interval. With fewer than 10 texts, the other scores have no interval.
         seed: Random seed of the bootstrap.
 
     Raises:
@@ -132,7 +132,7 @@ def evaluate_classes(
     )
 
 
-_Value = Callable[[Float[np.ndarray, " N"]], float]  # value of a metric, given a weight for each text
+_Value = Callable[[Float[np.ndarray, " N"]], float]  # value of a metric, given the weight of each text
 
 
 def _scores(
@@ -190,7 +190,7 @@ def _calibration_error(
 
 
 def class_table(report: ClassificationReport) -> str:
-    """Return precision, recall, F1 and support of each class as an aligned text table."""
+    """Return precision, recall, F1 and support of each class as a plain-text table."""
     rows = [["class", "precision", "recall", "F1", "support"]]
     rows += [
         [
@@ -206,7 +206,7 @@ def class_table(report: ClassificationReport) -> str:
 
 
 def confusion_table(report: ClassificationReport) -> str:
-    """Return the confusion matrix as an aligned text table; with more than 12 classes, the most frequent confusions."""
+    """Return the confusion matrix as a plain-text table or, with more than 12 classes, the most frequent errors."""
     labels = [_shown(label) for label in report.labels]
     if len(labels) <= _MAX_MATRIX_CLASSES:
         rows = [["true \\ predicted", *labels]]
@@ -219,7 +219,7 @@ def confusion_table(report: ClassificationReport) -> str:
         if count and predictions != truth
     ]
     if not wrong:
-        return "no text was assigned to a wrong class"
+        return "all texts were classified correctly"
     wrong.sort(key=lambda cell: -cell[0])
     return _aligned(
         [
@@ -234,7 +234,7 @@ def _shown(label: str) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> str:
-    """Align the columns: the first to the left, all others to the right."""
+    """Left-align the first column, and right-align all others."""
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return "\n".join(
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])

@@ -1,7 +1,7 @@
 """Bits per byte of general-purpose compressors, for comparison with language models.
 
-Like a trained model, the compressor first reads another text. The bits of a text are the increase in compressed size
-when the text is appended.
+Like a trained model, the compressor first processes another text. The bits of a text are the increase in compressed
+size when the text is appended.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 from headway.errors import MissingPackageError
 
-_ORDER = 16  # PPMd's context length in bytes
-_MEMORY = 1 << 28  # PPMd's memory limit in bytes
+_ORDER = 16  # maximum context length of PPMd, in bytes
+_MEMORY = 1 << 28  # memory limit of PPMd, in bytes
 
 
 def xz_bits_per_byte(read_before: str, text: str) -> float:
-    """Return the bits per byte of ``text`` with LZMA, at its highest level."""
+    """Return the bits per byte of ``text`` after ``read_before``, with LZMA at its highest level."""
     return _added_bits_per_byte(lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME), read_before, text)
 
 
 def ppmd_bits_per_byte(read_before: str, text: str) -> float:
-    """Return the bits per byte of ``text`` with PPMd of order 16 (Shkarin 2002), a mixture of byte n-grams.
+    """Return the bits per byte of ``text`` after ``read_before``, with PPMd of order 16 (Shkarin 2002).
 
     Raises:
         MissingPackageError: pyppmd is not installed.

@@ -1,13 +1,13 @@
-"""Weights of the features by which candidate translations are ranked, tuned on BLEU.
+"""Tune the weights of features for reranking candidate translations, to maximize BLEU.
 
 The score of a candidate is f_0 + w_1 f_1 + ... + w_n f_n (Och and Ney 2002, "Discriminative Training and Maximum
 Entropy Models for Statistical Machine Translation"; the weight of f_0 is 1, because only the ratios matter). All
-combinations on a grid are compared by the corpus BLEU of the candidates that they rank first. Around the best
-combination, grids with half and with a quarter of the step are searched. The counts of n-grams of each candidate are
-computed once, so that a combination takes less than a millisecond for a thousand sentences.
+combinations of weights on a grid are compared by the corpus BLEU of the candidates that they rank first. Then finer
+grids around the best combination are searched, with half and a quarter of the step. The n-gram counts of each candidate
+are computed only once, so evaluating a combination takes less than a millisecond per thousand sentences.
 
-BLEU is a step function of the weights, and the best value on the tuning sentences is too optimistic, so evaluate the
-weights on other sentences.
+BLEU is a step function of the weights, and its maximum on the tuning sentences is too optimistic: evaluate the weights
+on other sentences.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def tune_feature_weights(
     grids: Sequence[Sequence[float]],
     tokenization: Tokenization = DEFAULT_TOKENIZATION,
 ) -> tuple[float, ...]:
-    """Return the weights of the features after the first one that give the best corpus BLEU.
+    """Return the weights with the best corpus BLEU, for all features except the first.
 
     Args:
-        features: One row of features for each candidate of each sentence.
+        features: For each sentence, a matrix with one row of features per candidate.
         candidates: The candidates of each sentence.
         references: One reference for each sentence.
-        grids: The values to try for each weight, evenly spaced. A grid with a single value fixes the weight. If several
-            combinations are equally good, the combination with the smallest absolute weights is returned.
+        grids: Evenly spaced values to try for each weight. A grid with a single value fixes the weight. If several
+            combinations are equally good, the one with the smallest absolute weights is returned.
         tokenization: The tokenization of BLEU.
 
     Raises:
-        DataError: There are no sentences, or their numbers differ.
+        DataError: There are no sentences, or the numbers of sentences differ.
     """
     if not len(features) == len(candidates) == len(references) or not references:
         raise DataError(

@@ -1,10 +1,10 @@
-"""Accuracy on minimal pairs: a model should assign the good text of each pair the higher probability.
+"""Accuracy on minimal pairs: a model should assign the higher probability to the good text of each pair.
 
-A pair is correct if the good text has the greater score; equal scores are wrong. In BLiMP (Warstadt et al. 2020,
-"BLiMP: The Benchmark of Linguistic Minimal Pairs for English", section 4.2) the score is the sum of the log-
-probabilities of the sentence's tokens, without normalization by length.
+A pair is correct if the good text has the higher score; a tie is wrong. In BLiMP (Warstadt et al. 2020, "BLiMP: The
+Benchmark of Linguistic Minimal Pairs for English", section 4.2) the score is the sum of the token log-probabilities of
+a sentence, without length normalization.
 
-The confidence interval is that of Wilson (:mod:`headway.evaluation.wilson`).
+The confidence interval is Wilson's (:mod:`headway.evaluation.wilson`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class PairReport:
     """Accuracy on minimal pairs.
 
     Attributes:
-        overall: The accuracy over all pairs, in percent. Each pair has the same weight.
-        groups: The accuracy in each group, in the order in which the groups first occur.
-        counts: The number of pairs in each group.
+        overall: Accuracy over all pairs, in percent. All pairs have the same weight.
+        groups: Accuracy per group, in the order of the groups' first occurrences.
+        counts: Number of pairs per group.
     """
 
     overall: Score
@@ -39,9 +39,9 @@ def evaluate_pairs(
     """Return the accuracy of a model on minimal pairs, with 95 % confidence intervals.
 
     Args:
-        good: The score of the good text of each pair. Greater is better.
-        bad: The score of the bad text of each pair.
-        groups: The group of each pair, or an empty sequence.
+        good: Score of the good text of each pair. Higher is better.
+        bad: Score of the bad text of each pair.
+        groups: Group of each pair, or an empty sequence.
         precision: Precision in which the scores were computed, for the signatures.
 
     Raises:
@@ -49,7 +49,7 @@ def evaluate_pairs(
     """
     if not len(good) == len(bad) == (len(groups) or len(good)):
         raise DataError(
-            f"{len(good):,} good and {len(bad):,} bad texts and {len(groups):,} groups; expected one for each pair"
+            f"{len(good):,} good and {len(bad):,} bad texts and {len(groups):,} groups; expected one of each per pair"
         )
     if not good:
         raise DataError("no pairs to score; expected at least one")
@@ -66,7 +66,7 @@ def evaluate_pairs(
 
 
 def _accuracy(is_correct: Sequence[bool], setting: str) -> Score:
-    """Return the share of True in percent with Wilson's interval. The signature contains ``setting``."""
+    """Return the share of True in percent, with Wilson's interval. ``setting`` is included in the signature."""
     hits, total = sum(is_correct), len(is_correct)
     signature = f"n:{total}|ties:wrong|ci:wilson|{setting}version:headway-{__version__}"
     return Score("accuracy", 100 * hits / total, signature, *wilson_interval(hits, total))

@@ -1,13 +1,13 @@
-"""Accuracy on multiple-choice questions: a model should find the right answer more probable than the others.
+"""Accuracy on multiple-choice questions: a model should assign the highest score to the correct answer.
 
 Each answer is scored by the log-probabilities of its tokens after the question, in two ways: by their sum, which is the
-log-probability of the answer, and by their mean per token, which does not favor short answers (Brown et al. 2020,
-"Language Models are Few-Shot Learners", section 2.4). A question is correct if the right answer has the greatest score;
-a tie with another answer is wrong.
+log-probability of the answer, and by their mean, which does not favor short answers (Brown et al. 2020, "Language
+Models are Few-Shot Learners", section 2.4). A question is answered correctly if the correct answer has the highest
+score; a tie with another answer is wrong.
 
-A guess is right with the probability 1 / k for k answers. The mean over the questions is the line of chance. The
-confidence interval of the accuracy is that of Wilson (:mod:`headway.evaluation.wilson`): if it contains chance, the
-model may have guessed.
+With k answers, a random guess is correct with probability 1 / k. The mean over all questions is the chance level. The
+confidence interval of the accuracy is Wilson's (:mod:`headway.evaluation.wilson`). If it contains the chance level, the
+model may only have guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.evaluation.wilson import wilson_interval
 from headway.version import __version__
 
 AnswerScores = Sequence[Sequence[float]]
-"""The log-probabilities of the tokens of each answer to a question."""
+"""Log-probabilities of the tokens of each answer to a question."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class ChoiceReport:
     """Accuracy on multiple-choice questions.
 
     Attributes:
-        by_sum: The accuracy, in percent, if answers are ranked by the sum of their tokens' log-probabilities.
-        by_mean: The accuracy, in percent, if answers are ranked by the mean of their tokens' log-probabilities.
-        chance: The accuracy of guessing, in percent.
-        num_questions: The number of questions.
+        by_sum: Accuracy in percent, with answers ranked by the sum of their token log-probabilities.
+        by_mean: Accuracy in percent, with answers ranked by the mean of their token log-probabilities.
+        chance: Expected accuracy of random guessing, in percent.
+        num_questions: Number of questions.
     """
 
     by_sum: Score
@@ -50,8 +50,8 @@ def evaluate_choices(
 
     Args:
         scores: For each question, the log-probabilities of the tokens of each answer.
-        truth: The index of the right answer to each question, counted from 0.
-        num_examples: Number of examples that the model read before each question, for the signatures.
+        truth: Index of the correct answer to each question, counted from 0.
+        num_examples: Number of few-shot examples in each prompt, for the signatures.
         precision: Precision in which the scores were computed, for the signatures.
 
     Raises:
@@ -59,14 +59,16 @@ def evaluate_choices(
             is out of range.
     """
     if len(scores) != len(truth):
-        raise DataError(f"{len(scores):,} questions, but {len(truth):,} right answers; expected one for each")
+        raise DataError(f"{len(scores):,} questions, but {len(truth):,} correct answers; expected one for each")
     if not scores:
-        raise DataError("no questions to answer; expected at least one")
+        raise DataError("no questions to evaluate; expected at least one")
     for number, (answers, right) in enumerate(zip(scores, truth, strict=True), start=1):
         if len(answers) < 2 or not all(answers):
             raise DataError(f"question {number}: expected two or more answers with at least one token each")
         if not 0 <= right < len(answers):
-            raise DataError(f"question {number}: the right answer {right}; expected 0 to {len(answers) - 1}")
+            raise DataError(
+                f"question {number}: the index of the correct answer is {right}; expected 0 to {len(answers) - 1}"
+            )
     settings = f"examples:{num_examples}|" + ("" if precision is None else f"precision:{precision}|")
 
     def accuracy(name: str, score: Callable[[Sequence[float]], float]) -> Score:
@@ -84,5 +86,5 @@ def evaluate_choices(
 
 
 def _is_best(values: Sequence[float], index: int) -> bool:
-    """Return whether the value at ``index`` is greater than all others."""
+    """Return whether the value at ``index`` is greater than all other values."""
     return all(values[index] > value for other, value in enumerate(values) if other != index)

@@ -1,27 +1,28 @@
-"""Is one system better than another on the same test set, or could the difference be chance?
+"""Test whether the difference between two systems on the same test set is statistically significant.
 
 Paired bootstrap (Koehn, "Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004, section 4)
-    Both systems are scored on test sets drawn from the sentences with replacement. Let d be the differences of these
-    scores, and delta the difference on the original test set. The interval is the middle 95 % of d. The p-value is the
-    share of draws with |d - mean(d)| >= |delta|, because d centered at zero shows how much the difference varies by
-    chance (Efron and Tibshirani, 1993, chapter 16).
+    Both systems are scored on test sets drawn from the sentences with replacement. Let d be the score differences on
+    these test sets, and delta the difference on the original test set. The confidence interval is the middle 95 % of d.
+    The p-value is the share of draws with |d - mean(d)| >= |delta|, because d centered at zero shows how much the
+    difference varies by chance (Efron and Tibshirani, 1993, chapter 16).
 Approximate randomization (Riezler and Maxwell, "On Some Pitfalls in Automatic Evaluation and Significance Testing for
 MT", ACL 2005 workshop)
-    If the systems are equally good, their outputs for a sentence are interchangeable. Each trial swaps the outputs for
-    each sentence with probability 1/2. The p-value is the share of trials in which the absolute difference is at least
+    If the systems are equally good, their outputs for a sentence are exchangeable. Each trial swaps the outputs for
+    each sentence with probability 1/2. The p-value is the share of trials with an absolute difference of at least
     |delta|.
 McNemar's test (McNemar, 1947), for labels
-    If two classifiers are equally good, each should be the correct one for half of the texts that exactly one of them
+    If two classifiers are equally good, each is expected to be correct on half of the texts that exactly one of them
     labels correctly. The p-value is the exact two-sided binomial probability.
 
-With fewer than 10 sentences (texts, documents) no test is made, because the bootstrap of one sentence finds every
-difference significant. All p-values are two-sided. Both simulations add one to numerator and denominator.
+With fewer than 10 sentences (texts, documents), no tests are performed, because with a single sentence the bootstrap
+would find every difference significant. All p-values are two-sided. Both simulations add one to numerator and
+denominator.
 
-sacreBLEU has the first two tests, but they are not used here, for three reasons. First, sacreBLEU gives two identical
-systems p = 1/(samples + 1), so it calls them different: its randomization counts only differences strictly greater than
-the observed one, and its bootstrap takes absolute values before centering. Here identical systems get p = 1. Second,
-sacreBLEU returns a confidence interval for the score of each system, but none for the difference. Third, it does not
-support exact match, token accuracy or labels.
+sacreBLEU implements the first two tests, but Headway does not use them, for three reasons. First, sacreBLEU reports p =
+1/(samples + 1) for two identical systems, as if they were significantly different: its randomization counts only
+differences strictly greater than the observed one, and its bootstrap takes absolute values before centering. Here,
+identical systems get p = 1. Second, sacreBLEU returns a confidence interval for the score of each system, but not for
+the difference. Third, it does not support exact match, token accuracy or labels.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from headway.evaluation.bootstrap import (
 )
 from headway.evaluation.tokenization import DEFAULT_TOKENIZATION, Tokenization
 from headway.evaluation.translation import Metric, find_metric, sentence_chrf
-from headway.notebook_html import page, paragraph, table, text
+from headway.notebook_html import join_fragments, paragraph, table, text
 from headway.version import __version__
 
 _Counts = Float[np.ndarray, "N C"]
@@ -57,10 +58,10 @@ class Comparison:
     """The difference between two systems on the same test set.
 
     Attributes:
-        name: The metric, as it is written in papers.
-        delta: The score of the system minus the score of the baseline. Positive is better, except for TER.
-        p_value: Probability of a difference at least as large, of either sign, if the systems were equally good. None,
-            like both ends of the interval, if there are fewer than 10 sentences.
+        name: Name of the metric, as used in papers.
+        delta: Score of the system minus score of the baseline. Positive is better, except for TER.
+        p_value: Probability of a difference at least as large, with either sign, if the systems were equally good.
+            ``p_value``, ``low`` and ``high`` are None if there are fewer than 10 sentences.
         low: Lower end of the 95 % bootstrap confidence interval of the difference.
         high: Upper end of the interval.
         signature: The settings that the numbers depend on.
@@ -82,17 +83,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One system under one metric, compared with the baseline.
+    """Comparison of a system with the baseline by one metric.
 
     Attributes:
         system: Name of the system.
-        metric: Name of the metric, as it is written in papers.
+        metric: Name of the metric, as used in papers.
         value: Score of the system.
         delta: Score minus the baseline's score; None for the baseline itself.
         low: Lower end of the 95 % bootstrap confidence interval of ``delta``; None for the baseline and without tests.
         high: Upper end of the interval.
         p_values: p-value of each test: "bootstrap" and "randomization", or "bootstrap" and "mcnemar" for labels. None
-            for the baseline and without tests (:attr:`ComparisonTable.no_tests`).
+            for the baseline and without tests (:attr:`ComparisonTable.no_tests_reason`).
         signature: The settings that the numbers depend on.
     """
 
@@ -108,13 +109,13 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """A sentence on which the systems differ.
+    """A sentence for which the systems' outputs differ.
 
     Attributes:
         number: Number of the sentence, counted from 1.
-        reference: The reference translation or the true label.
-        outputs: The output of each system, in the order of :attr:`ComparisonTable.systems`.
-        scores: Sentence-level chrF2 of each output; for labels 100 if the label is correct, otherwise 0.
+        reference: Reference translation or true label.
+        outputs: Output of each system, in the order of :attr:`ComparisonTable.systems`.
+        scores: Sentence-level chrF2 of each output; for labels, 100 if the label is correct, otherwise 0.
     """
 
     number: int
@@ -130,24 +131,24 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Several systems compared on one test set.
+    """Comparison of several systems on the same test set.
 
     Attributes:
         systems: Names of the systems. The first one is the baseline.
-        rows: One row for each metric and system, metric by metric.
-        differences: The sentences on which the systems differ most, largest spread first.
-        decimals: Number of decimals with which the scores should be printed.
-        no_tests: Why there are no intervals and p-values, or None if there are.
+        rows: One row per metric and system, grouped by metric.
+        differences: Sentences for which the systems differ most, largest spread first.
+        decimals: Number of decimals to print for scores.
+        no_tests_reason: The reason why there are no intervals and p-values, or None if there are.
     """
 
     systems: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
     differences: tuple[OutputDifference, ...]
     decimals: int = 2
-    no_tests: str | None = None
+    no_tests_reason: str | None = None
 
     def cells(self) -> list[list[str]]:
-        """Return the table as text, row by row, after a row of headings."""
+        """Return the texts of all table cells, row by row. The first row contains the headings."""
         tests = list(next((row.p_values for row in self.rows if row.p_values is not None), ()))
         cells = [["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]]
         for row in self.rows:
@@ -166,15 +167,15 @@ class ComparisonTable:
     def _repr_html_(self) -> str:
         header, *rows = self.cells()
         parts = [table(header, rows, numbers=range(2, len(header)))]
-        if self.no_tests:
-            parts.append(paragraph(escape(f"no intervals and no tests: {self.no_tests}"), note=True))
+        if self.no_tests_reason:
+            parts.append(paragraph(escape(f"no intervals and no tests: {self.no_tests_reason}"), note=True))
         for difference in self.differences:
             parts.append(paragraph(f"{difference.number:,}: {text(difference.reference)}"))
             outputs = zip(
                 self.systems, (f"{score:.1f}" for score in difference.scores), difference.outputs, strict=True
             )
             parts.append(table((), outputs, numbers=(1,)))
-        return page(*parts)
+        return join_fragments(*parts)
 
 
 def compare_translations(
@@ -188,10 +189,10 @@ def compare_translations(
     seed: int = DEFAULT_SEED,
     max_differences: int = 10,
 ) -> ComparisonTable:
-    """Compare translations of two or more systems by scores, paired bootstrap and approximate randomization.
+    """Compare translations of two or more systems, with paired bootstrap and approximate randomization.
 
     Args:
-        systems: The translations of each system, by the system's name. The first system is the baseline.
+        systems: The translations of each system, by system name. The first system is the baseline.
         references: One reference for each sentence.
         metrics: Names from :data:`~headway.evaluation.METRICS`.
         tokenization: The tokenization of BLEU and TER; see :func:`~headway.evaluation.tokenization_for`.
@@ -223,7 +224,7 @@ def compare_translations(
             p_values = {"bootstrap": p_value, "randomization": swapped}
             rows.append(ComparisonRow(name, metric.name, value, signature, value - first, low, high, p_values))
     differences = _most_different(systems, references, sentence_chrf, max_differences)
-    return ComparisonTable(names, tuple(rows), differences, no_tests=few)
+    return ComparisonTable(names, tuple(rows), differences, no_tests_reason=few)
 
 
 def compare_labels(
@@ -234,10 +235,10 @@ def compare_labels(
     seed: int = DEFAULT_SEED,
     max_differences: int = 10,
 ) -> ComparisonTable:
-    """Compare the labels that two or more classifiers predict by accuracy, paired bootstrap and McNemar's test.
+    """Compare the accuracy of two or more classifiers, with paired bootstrap and McNemar's test.
 
     Args:
-        systems: The predicted labels of each system, by the system's name. The first system is the baseline.
+        systems: The predicted labels of each system, by system name. The first system is the baseline.
         truth: The true label of each text.
         samples: Number of bootstrap samples.
         seed: Random seed of the bootstrap.
@@ -263,7 +264,7 @@ def compare_labels(
         p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline, right)}
         rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
     differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), max_differences)
-    return ComparisonTable(names, tuple(rows), differ, no_tests=few)
+    return ComparisonTable(names, tuple(rows), differ, no_tests_reason=few)
 
 
 def compare_language_models(
@@ -275,26 +276,26 @@ def compare_language_models(
     trials: int = 10_000,
     seed: int = DEFAULT_SEED,
 ) -> ComparisonTable:
-    """Compare two or more language models by bits per byte, paired bootstrap and approximate randomization.
+    """Compare bits per byte of two or more language models, with paired bootstrap and approximate randomization.
 
-    The unit of both tests is the document. Lower is better.
+    The documents are the units of both tests. Lower is better.
 
     Args:
-        systems: The log-probability of each document in nats under each model, by the model's name. The first model is
-            the baseline.
-        sizes: The size of each document in bytes.
-        signatures: The settings that the log-probabilities of each model depend on.
+        systems: Log-probability of each document under each model, in nats, by model name. The first model is the
+            baseline.
+        sizes: Size of each document in bytes.
+        signatures: The settings on which each model's log-probabilities depend.
         samples: Number of bootstrap samples.
         trials: Number of trials of approximate randomization.
         seed: Random seed of bootstrap and randomization.
 
     Raises:
         ConfigError: Fewer than two models, or too few samples or trials.
-        DataError: There are fewer than two documents, or a model does not have one log-probability for each.
+        DataError: There are fewer than two documents, or a model does not have one log-probability per document.
     """
     _check_tests(len(systems), samples, trials)
     if len(sizes) < 2:
-        raise DataError(f"{len(sizes)} documents: expected at least two, which are the units of the tests")
+        raise DataError(f"{len(sizes)} documents: expected at least two, because documents are the units of the tests")
     if wrong := [name for name, values in systems.items() if len(values) != len(sizes)]:
         raise DataError(f"{wrong[0]}: {len(systems[wrong[0]]):,} log-probabilities for {len(sizes):,} documents")
 
@@ -317,7 +318,7 @@ def compare_language_models(
         signature = f"n:{len(sizes)}|bs:{samples}|ar:{trials}|seed:{seed}|{signatures[system]}"
         p_values = {"bootstrap": p_value, "randomization": swapped}
         rows.append(ComparisonRow(system, name, after, signature, after - first, low, high, p_values))
-    return ComparisonTable(names, tuple(rows), (), decimals=4, no_tests=few)
+    return ComparisonTable(names, tuple(rows), (), decimals=4, no_tests_reason=few)
 
 
 def paired_bootstrap(
@@ -330,7 +331,7 @@ def paired_bootstrap(
     samples: int = 1000,
     seed: int = DEFAULT_SEED,
 ) -> Comparison:
-    """Compare two systems by paired bootstrap; see the module's docstring.
+    """Compare two systems with paired bootstrap; see the module docstring.
 
     Args:
         baseline: The translations of the baseline.
@@ -361,7 +362,7 @@ def paired_randomization(
     trials: int = 10_000,
     seed: int = DEFAULT_SEED,
 ) -> float | None:
-    """Return the two-sided p-value of approximate randomization (see the module), or None below 10 sentences.
+    """Return the two-sided p-value of approximate randomization, or None if there are fewer than 10 sentences.
 
     Args:
         baseline: The translations of the baseline.
@@ -369,7 +370,7 @@ def paired_randomization(
         references: One reference for each sentence.
         metric: A name from :data:`~headway.evaluation.METRICS`.
         tokenization: The tokenization of BLEU and TER; see :func:`~headway.evaluation.tokenization_for`.
-        trials: Number of times that outputs are swapped at random.
+        trials: Number of trials, each of which randomly swaps outputs.
         seed: Random seed.
     """
     chosen = find_metric(metric, tokenization)
@@ -391,7 +392,7 @@ def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:
     """Return the exact two-sided p-value of McNemar's test.
 
     Let b be the number of texts that only the baseline labels correctly, and c the number that only the system labels
-    correctly. The p-value is min(1, 2 P(X <= min(b, c))), where X is binomially distributed: b + c draws with
+    correctly. The p-value is min(1, 2 P(X <= min(b, c))), where X is binomially distributed with b + c trials and
     probability 1/2.
 
     Args:
@@ -408,7 +409,7 @@ def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:
 
 def _check_tests(num_systems: int, samples: int, trials: int) -> None:
     if num_systems < 2:
-        raise ConfigError(f"{num_systems} systems: expected at least two to compare")
+        raise ConfigError(f"{num_systems} systems: expected at least two systems to compare")
     _check_samples(samples)
     if trials < MIN_SAMPLES:
         raise ConfigError(f"trials = {trials}: expected at least {MIN_SAMPLES}; 10000 is common")
@@ -447,7 +448,7 @@ def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: in
     as_far = 0
     for _ in range(trials):
         swapped = start + generator.integers(2, size=len(change)) @ change
-        # Sums of counts are exact, so equal assignments give equal differences. Swapping all sentences only changes the
+        # Sums of counts are exact, so equal assignments give equal differences. Swapping all sentences changes only the
         # sign. The tolerance of 1e-9 allows for rounding.
         as_far += abs(value(total - swapped) - value(swapped)) >= delta - 1e-9
     return (as_far + 1) / (trials + 1)
@@ -459,7 +460,8 @@ def _most_different(
     differences = []
     for number, (reference, *texts) in enumerate(zip(references, *systems.values(), strict=True), start=1):
         if len(set(texts)) > 1:
-            scores = {text: score(text, reference) for text in set(texts)}  # equal texts are scored once: chrF is slow
+            # equal texts are scored only once, because chrF is slow
+            scores = {text: score(text, reference) for text in set(texts)}
             differences.append(OutputDifference(number, reference, tuple(texts), tuple(scores[text] for text in texts)))
     differences.sort(key=lambda difference: -difference.spread)
     return tuple(differences[:count])

@@ -1,11 +1,11 @@
-"""The tokenization of BLEU for a target language, as in sacreBLEU for its built-in test sets.
+"""Choose BLEU's tokenization for a target language, as sacreBLEU does for its built-in test sets.
 
     Chinese                      zh: each Chinese character is a token
-    Japanese, Korean             ja-mecab, ko-mecab: words, if the package for it is installed; else char
+    Japanese, Korean             ja-mecab, ko-mecab: words, if the required package is installed; else char
     Thai, Khmer, Lao, Burmese    char: each character is a token, because spaces do not separate words
     all others                   13a: words and punctuation, as in mteval-v13a
 
-sacreBLEU uses 13a for the languages in the third row, too, which makes a sentence one token, so we depart from it here.
+Unlike Headway, sacreBLEU also uses 13a for the languages in the third row, for which a sentence is then a single token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SEPARATED_BY_SPACES = ("13a", "intl", "none")
 
 
 def tokenization_for(language: str | None) -> Tokenization:
-    """Return the tokenization for a target language: a code such as zh, zh-TW or zho_Hans, or None if it is unknown."""
+    """Return the tokenization for a target language: a code such as zh, zh-TW or zho_Hans, or None if unknown."""
     tokenization = _BY_LANGUAGE.get(base_language(language or ""), DEFAULT_TOKENIZATION)
     return tokenization if _is_installed(tokenization) else "char"
 
@@ -39,13 +39,11 @@ def check_tokenization(tokenization: str) -> None:
     """Raise :class:`ConfigError` if the package for a tokenization is not installed."""
     if not _is_installed(tokenization):
         extra = f"sacrebleu[{tokenization.partition('-')[0]}]"
-        raise ConfigError(
-            f"the tokenization {tokenization} of BLEU needs a package: pip install '{extra}', or use 'char'"
-        )
+        raise ConfigError(f"BLEU's tokenization {tokenization} needs a package: pip install '{extra}', or use 'char'")
 
 
 def splits_characters(tokenization: str) -> bool:
-    """Whether a tokenization is for a language whose words spaces do not separate."""
+    """Return whether a tokenization is for languages written without spaces between words."""
     return tokenization not in _SEPARATED_BY_SPACES
 
 

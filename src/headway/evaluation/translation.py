@@ -1,11 +1,11 @@
 """Translation metrics, with signatures and confidence intervals.
 
 BLEU (Papineni et al., 2002), chrF (Popović, 2015) and TER (Snover et al., 2006) are computed by sacreBLEU (Post, 2018),
-so that they can be compared with published scores. The signature lists every setting that a score depends on. Exact
-match and token accuracy are our own metrics, defined below.
+so that they can be compared with published scores. The signature lists every setting on which a score depends. Exact
+match and token accuracy are Headway's own metrics, defined below.
 
-Each metric is a function of a *sum over sentences* (of n-gram counts, edits or matches). So a metric here consists of
-(1) a row of counts for each sentence and (2) a function of the summed rows, and the bootstrap of
+Each metric is a function of a *sum over sentences* (of n-gram counts, edits or matches). A metric is therefore
+implemented as (1) a row of counts per sentence and (2) a function of the summed rows, and
 :mod:`headway.evaluation.bootstrap` resamples the rows.
 
 Sources: Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", ACL 2002. Snover et al., "A
@@ -62,14 +62,14 @@ def bleu(
     BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), where c and r are the numbers of tokens in hypotheses
     and references, and p_n is the share of the hypotheses' n-grams that also occur in their references, with clipped
     counts (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokenization unless
-    another one is given, case-sensitive unless ``lowercase`` is set, and exponential smoothing of zero precisions.
+    ``tokenization`` is set, case-sensitive unless ``lowercase`` is set, and exponential smoothing of zero precisions.
 
     Args:
         hypotheses: Detokenized translations.
         references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Whether to ignore case.
-        tokenization: The tokenization, by its name in sacreBLEU; see :func:`tokenization_for`.
+        tokenization: sacreBLEU's name of the tokenization; see :func:`tokenization_for`.
         seed: Random seed of the bootstrap.
     """
     check_tokenization(tokenization)
@@ -96,7 +96,7 @@ def chrf(
         references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Whether to ignore case.
-        word_order: Maximum length of word n-grams; 0 for none.
+        word_order: Maximum length of word n-grams; 0 for no word n-grams.
         seed: Random seed of the bootstrap.
     """
     metric = CHRF(lowercase=lowercase, word_order=word_order)
@@ -112,18 +112,19 @@ def ter(
     tokenization: Tokenization = DEFAULT_TOKENIZATION,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """Compute TER: edits that turn the hypotheses into the references, per 100 reference words. Lower is better.
+    """Compute TER: the number of edits that turn the hypotheses into the references, per 100 reference words.
 
-    An edit inserts, deletes or substitutes a word, or moves a run of words (Snover et al., 2006). Case is ignored by
-    default, as in the original program and in sacreBLEU. TER is slow, because sacreBLEU searches for moves in Python.
+    Lower is better. An edit inserts, deletes or substitutes a word, or moves a sequence of words (Snover et al., 2006).
+    Case is ignored by default, as in the original program and in sacreBLEU. TER is slow, because sacreBLEU searches for
+    moves in Python.
 
     Args:
         hypotheses: Detokenized translations.
         references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Whether to ignore case.
-        tokenization: The tokenization of BLEU for the target language. With one for a language whose words spaces do
-            not separate, each Chinese or Japanese character is a word.
+        tokenization: BLEU's tokenization for the target language. If it is for a language without spaces between words,
+            each Chinese or Japanese character is treated as a word.
         seed: Random seed of the bootstrap.
     """
     return _score(_SacreBleu("TER", _ter(tokenization, lowercase)), hypotheses, references, bootstrap, seed)
@@ -148,9 +149,9 @@ def token_accuracy(
 ) -> Score:
     """Compute token accuracy: the percentage of positions at which hypothesis and reference have the same token.
 
-    Tokens are separated by white space. The number of positions of a pair is the number of tokens of the longer text,
-    so a missing or an extra token is an error, and a missing token shifts all tokens after it. Accuracy = 100 ·
-    Σ matches / Σ positions over the test set, and 100 if there are no positions at all (every text is blank).
+    Tokens are separated by white space. The number of positions of a pair is the number of tokens in the longer text,
+    so a missing or extra token is an error and shifts all following tokens. Accuracy = 100 · Σ matches / Σ positions
+    over the test set, and 100 if there are no positions at all (every text is blank).
 
     Args:
         hypotheses: The outputs.
@@ -175,9 +176,9 @@ def evaluate(
     Args:
         hypotheses: The outputs.
         references: One reference for each hypothesis.
-        metrics: The metrics.
-        bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no interval. Exact match, a rate, has
-            Wilson's interval. With fewer than 10 sentences, the other scores have no interval.
+        metrics: Names of the metrics.
+        bootstrap: Number of bootstrap samples for the confidence intervals; 0 for no intervals. Exact match is a rate,
+            so it has Wilson's interval. With fewer than 10 sentences, the other scores have no interval.
         tokenization: The tokenization of BLEU and TER; see :func:`tokenization_for`.
         seed: Random seed of the bootstrap.
 
@@ -190,12 +191,12 @@ def evaluate(
 
 
 def sentence_chrf(hypothesis: str, reference: str) -> float:
-    """Return the chrF2 score of one sentence, from 0 to 100; see :func:`chrf`."""
+    """Return the sentence-level chrF2, from 0 to 100; see :func:`chrf`."""
     return float(CHRF().sentence_score(hypothesis, [reference]).score)
 
 
 class _SacreBleu:
-    """A metric of sacreBLEU. It calls two private functions of sacreBLEU, so tests check their results."""
+    """A sacreBLEU metric. It calls two private functions of sacreBLEU, whose results are checked by tests."""
 
     def __init__(self, name: str, metric: SacreBleuMetric) -> None:
         self.name = name
@@ -218,9 +219,9 @@ class _SacreBleu:
 
 
 class _Ratio:
-    """100 times the sum of one count divided by the sum of another.
+    """A metric of the form 100 times the sum of a count divided by the sum of another count.
 
-    ``is_rate`` means that a sentence either counts or does not, and gives the score the interval of a rate.
+    ``is_rate`` means that each sentence is either counted or not, so the score gets the confidence interval of a rate.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ Metric = _SacreBleu | _Ratio
 
 
 def find_metric(name: str, tokenization: Tokenization = DEFAULT_TOKENIZATION) -> Metric:
-    """Return the metric with this name from :data:`METRICS`, with a tokenization and otherwise default settings."""
+    """Return the metric called ``name`` in :data:`METRICS`, with ``tokenization`` and otherwise default settings."""
     match name:
         case "bleu":
             check_tokenization(tokenization)
@@ -272,7 +273,7 @@ def _ter(tokenization: Tokenization, lowercase: bool = True) -> TER:
 
 
 def are_too_short_for_bleu(references: Sequence[str], tokenization: Tokenization) -> bool:
-    """Return whether hardly any reference has a 4-gram, so that BLEU is 0 or depends on a few sentences."""
+    """Return whether almost no reference has a 4-gram, so that BLEU is 0 or depends on only a few sentences."""
     tokenize = BLEU(tokenize=tokenization).tokenizer
     long_enough = sum(len(tokenize(text).split()) >= 4 for text in references)
     return long_enough < _MIN_SHARE_WITH_FOUR_TOKENS * len(references)
@@ -292,6 +293,6 @@ def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str],
         interval = wilson_interval(int(counts.sum(axis=0)[0]), len(references))
         return Score(metric.name, value, metric.signature(0, seed).replace("nrefs:1|", "nrefs:1|ci:wilson|"), *interval)
     if (reason := too_few_reason(len(references), "sentence")) or not bootstrap:
-        return Score(metric.name, value, metric.signature(0, seed), no_interval=reason if bootstrap else None)
+        return Score(metric.name, value, metric.signature(0, seed), no_interval_reason=reason if bootstrap else None)
     sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
     return Score(metric.name, value, metric.signature(bootstrap, seed), *bootstrap_interval(np.array(sampled)))

@@ -36,7 +36,7 @@ from headway.nn.embedding import pad_sequences
 from headway.predict import Classifier, Translator, load_translator
 from headway.predict.translation.alignment import attention_maps
 from headway.text.base import BOS, EOS, PAD
-from headway.text.lexicon import link_tokens
+from headway.text.lexicon import align_tokens
 
 TEST = "test_2016_flickr"
 BLOCKS = 50
@@ -176,7 +176,7 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
         for source, target in trained.test + trained.encode(read_pairs(trained.corpus, "train"))
     ]
     test = texts[: len(trained.test)]
-    links = link_tokens(texts, len(test), trained.bundle.target_tokenizer.vocab_size)
+    links = align_tokens(texts, len(test), trained.bundle.target_tokenizer.vocab_size)
     counts = np.zeros((len(test), 2 + len(architecture_of(model.config).get_cross_attentions(model))))
     for number, ((source, target), linked) in enumerate(zip(test, links, strict=True)):
         slope = (len(source) - 1) / max(len(target) - 1, 1)

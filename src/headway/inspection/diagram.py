@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from headway.bundle import AnyBundle, build_without_initialization, load_outline
+from headway.bundle import AnyBundle, build_without_initialization, load_without_weights
 from headway.config import spelling_hint
 from headway.diagrams.draw import Level, add_caption, draw
 from headway.diagrams.drawing import Drawing
@@ -103,7 +103,7 @@ def _outline(what: Path | Model) -> tuple[Model, str]:
     if isinstance(what, Model):
         return what, ""
     if what.is_dir():
-        return load_outline(what).model, ""
+        return load_without_weights(what).model, ""
     if what.suffix.lower() == ".toml":
         recipe = load_recipe(what)
         return _built(recipe.model, recipe.tokenizer.vocab_size)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import Kind, count_attention_weights
 from headway.inspection.page_data import MAX_DRAWN_TOKENS
-from headway.notebook_html import frame, heat_map, page, paragraph
+from headway.notebook_html import heat_map, join_fragments, paragraph, sandboxed_frame
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative, abbreviate
 
@@ -76,14 +76,14 @@ class AttentionMap:
     def _repr_html_(self) -> str:
         heads, rows, columns = self.weights.shape
         if max(rows, columns) > MAX_DRAWN_TOKENS:
-            return page(paragraph(escape(f"{self!r}: too long to draw")))
+            return join_fragments(paragraph(escape(f"{self!r}: too long to draw")))
         head = f"{KIND_NAMES[self.kind]}, layer {self.layer}: rows attend to columns"
         shown = zip(self.heads[:_DRAWN_HEADS], self.weights[:_DRAWN_HEADS].tolist(), strict=True)
         rest = f"{heads - _DRAWN_HEADS} more heads" if heads > _DRAWN_HEADS else ""
         maps = [
             heat_map(weights, f"head {head}", max(2, min(12, 160 // max(rows, columns)))) for head, weights in shown
         ]
-        return page(paragraph(head), *maps, paragraph(rest, note=True))
+        return join_fragments(paragraph(head), *maps, paragraph(rest, note=True))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Inspection:
         from headway.inspection.html_page import render_html
 
         head = paragraph(f"<b>{escape(self.target or '')}</b>"), paragraph(escape(self.source), note=True)
-        return page(*head, frame(render_html(self), f"attention of {self.model}"))
+        return join_fragments(*head, sandboxed_frame(render_html(self), f"attention of {self.model}"))
 
     @property
     def log_probability(self) -> float:

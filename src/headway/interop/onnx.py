@@ -469,7 +469,7 @@ right with 0. `logits` (B, C) are in the order of `labels` in `config.json`. Hea
 def _language_model_usage(max_length: int, bundle: LanguageModelBundle) -> str:
     """Return the model card's section on how to run the graph of a language model."""
     prefix = ", ".join(map(str, bundle.prompt_prefix)) or "nothing"
-    ends = " or ".join(map(str, (EOS, *bundle.other_ends)))
+    ends = " or ".join(map(str, (EOS, *bundle.extra_eos_ids)))
     return f"""Keep the files together: the graph (opset {OPSET}, float32) reads its weights from `{_WEIGHTS}`.
 A text has at most {max_length} tokens. Before a prompt comes: {prefix}. A text ends with the id {ends}.
 

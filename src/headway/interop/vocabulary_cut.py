@@ -8,8 +8,8 @@ tokens cost memory and time in the embeddings and the output projection. A small
 - special tokens, language codes, and byte tokens;
 - the tokens from which these tokens are built, such as the results of earlier merges.
 
-Texts whose tokens are all kept are segmented as before (:meth:`headway.text.base.TextTokenizer.restricted`), and the
-logits of the kept tokens do not change. In other texts, a missing token is split into smaller tokens.
+Texts whose tokens are all kept are segmented as before (:meth:`headway.text.base.TextTokenizer.restrict_vocabulary`),
+and the logits of the kept tokens do not change. In other texts, a missing token is split into smaller tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from headway.bundle import AnyBundle, build_without_initialization
 from headway.engine import Shortlist
 from headway.errors import ConfigError, DataError
-from headway.text.alphabets import letters_of
+from headway.text.alphabets import alphabet_predicate
 from headway.text.base import UNK, TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 from headway.weights import load_weights, named_weights
@@ -110,7 +110,7 @@ def choose_tokens(
     if texts is not None and not any(used):
         raise DataError("the texts to keep are empty; pass texts in the languages of the model")
     if languages:
-        belongs = letters_of(languages)
+        belongs = alphabet_predicate(languages)
         for tokenizer, ids in zip(distinct, used, strict=True):
             ids |= {index for index, name in _named(tokenizer) if belongs(name)}
     if len(distinct) == 1 or config.tie in ("all", "inputs"):
@@ -137,7 +137,7 @@ def _unknown_characters(tokenizer: TextTokenizer, texts: Sequence[str], rows: Se
 
 def _named(tokenizer: TextTokenizer) -> Iterator[tuple[int, str]]:
     """Yield the id and name of each token that may occur in text, except byte tokens and parts of characters."""
-    reserved = tokenizer.always_kept()
+    reserved = tokenizer.mandatory_ids()
     ids = [index for index in range(tokenizer.vocab_size) if index not in reserved]
     return ((index, name) for index, name in zip(ids, tokenizer.display(ids), strict=True) if "<0x" not in name)
 
@@ -154,12 +154,12 @@ def _completed(bundle: AnyBundle, tokenizers: Sequence[TextTokenizer], used: set
         ids = (*(item for item in items if isinstance(item, int)), *template.languages.values())
         kept |= {index for index in ids if index < size}
     for tokenizer in tokenizers:
-        kept |= tokenizer.always_kept()
+        kept |= tokenizer.mandatory_ids()
     complete = False
     while not complete:
         before = len(kept)
         for tokenizer in tokenizers:
-            kept = tokenizer.needed_for(kept)
+            kept = tokenizer.with_required_ids(kept)
         complete = len(kept) == before
     return sorted(kept)
 
@@ -176,7 +176,7 @@ def cut_vocabulary(bundle: BundleT, cut: VocabularyCut) -> BundleT:
     model = build_without_initialization(bundle.model.config, len(source), len(target))
     load_weights(model, weights, Path("the smaller vocabulary"))
     changed: dict[str, Any] = {"model": model.eval()}
-    smaller = {id(tokenizer): tokenizer.restricted(kept[side]) for side, tokenizer in tokenizers.items()}
+    smaller = {id(tokenizer): tokenizer.restrict_vocabulary(kept[side]) for side, tokenizer in tokenizers.items()}
     for side, tokenizer in tokenizers.items():
         changed[f"{side}_tokenizer" if len(tokenizers) > 1 else "tokenizer"] = smaller[id(tokenizer)]
     if bundle.imported_token_template is not None:

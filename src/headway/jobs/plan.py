@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from headway.config import flat_items
+from headway.config import flatten_items
 from headway.errors import CheckpointError, ConfigError, DataError
 from headway.jobs.inputs import LineStream, chunk_digest, count_lines, read_range, split_lines
 from headway.jobs.protocol import Timing
@@ -224,7 +224,10 @@ class Plan:
         Raises:
             CheckpointError: It is not. The message lists the differences.
         """
-        ours, theirs = dict(flat_items(self._request_data())), dict(flat_items(_request_data(self.folder, request)))
+        ours, theirs = (
+            dict(flatten_items(self._request_data())),
+            dict(flatten_items(_request_data(self.folder, request))),
+        )
         differences = [
             f"{name} was {_shown(ours.get(name))} and is {_shown(theirs.get(name))}"
             for name in sorted(ours.keys() | theirs.keys())

@@ -12,9 +12,9 @@ from typing import Annotated, Any, cast, overload
 
 from torch import Tensor, nn
 
-from headway.config import ByKind, unregistered
+from headway.config import ConfigByKind, unregistered_hint
 from headway.errors import ConfigError
-from headway.kinds import Capability, Kinds
+from headway.kinds import Capability, KindRegistry
 from headway.models.base import ArchitectureConfig, Model
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -39,7 +39,7 @@ from headway.models.transformer import (
 _REGISTER = "headway.models.registry.register"
 ModelConfig = Annotated[
     ArchitectureConfig,
-    ByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class, _REGISTER),
+    ConfigByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class, _REGISTER),
 ]
 """The type of a field that contains the configuration of any architecture in the table."""
 
@@ -157,7 +157,7 @@ _ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-ARCHITECTURES: Kinds[Architecture] = Kinds("model.kind", _ARCHITECTURES, lambda entry: entry.model_class)
+ARCHITECTURES: KindRegistry[Architecture] = KindRegistry("model.kind", _ARCHITECTURES, lambda entry: entry.model_class)
 
 
 def register(architecture: Architecture) -> None:
@@ -196,7 +196,9 @@ def parse_model_config(data: Any, origin: str) -> ArchitectureConfig:
     try:
         architecture = ARCHITECTURES[kind]
     except KeyError:
-        raise ConfigError(f"{origin}: kind = {kind!r}: {unregistered(str(kind), ARCHITECTURES, _REGISTER)}") from None
+        raise ConfigError(
+            f"{origin}: kind = {kind!r}: {unregistered_hint(str(kind), ARCHITECTURES, _REGISTER)}"
+        ) from None
     return architecture.config_class.parse_saved(data, origin)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headway.config import Config, KindOf
+from headway.config import Config, KindName
 from headway.nn.positions import RotaryScaling
 from headway.nn.scores import SCORES
 
@@ -89,7 +89,7 @@ class BlockConfig(Config):
     residual: bool = Field(
         True, description="Whether each sub-layer's output is added to its input (paper) or replaces the input."
     )
-    score: Annotated[str, KindOf(lambda: SCORES, "headway.nn.register_score")] = Field(
+    score: Annotated[str, KindName(lambda: SCORES, "headway.nn.register_score")] = Field(
         "scaled_dot",
         description="Score of a query and a key: their dot product divided by sqrt(d_key) (paper), the dot product "
         "itself, a bilinear form (general), a hidden layer with tanh (additive) or ReLU (feed_forward), or the cosine.",

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from headway.errors import ConfigError
-from headway.kinds import Kinds
+from headway.kinds import KindRegistry
 from headway.nn.arguments import Size, check_floats
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
@@ -221,7 +221,7 @@ def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
 
 
 ScoreFactory = Callable[[int, int, int], ScoreFunction]
-SCORES: Kinds[ScoreFactory] = Kinds(
+SCORES: KindRegistry[ScoreFactory] = KindRegistry(
     "model.score",
     {
         "scaled_dot": lambda width, _heads, _units: _DotScore(width**-0.5),

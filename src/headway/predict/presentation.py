@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from headway.bundle import AnyBundle
-from headway.notebook_html import details, page, paragraph, table, text
+from headway.notebook_html import details, join_fragments, paragraph, table, text
 
 _SHOWN = 6  # maximum number of languages or labels to show in a line
 
@@ -40,7 +40,7 @@ class ModelWrapper:
             ("device", str(self.device)),
         ]
         card = None if self.folder is None else self.folder / "README.md"
-        return page(
+        return join_fragments(
             paragraph(f"<b>{text(_title(self))}</b>"),
             table((), rows),
             details("Model card", card.read_text(encoding="utf-8")) if card is not None and card.is_file() else "",

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Literal, TypeVar
 
 from headway.errors import HeadwayError
-from headway.notebook_html import DOUBT, badge, page, paragraph, shaded, table, text
+from headway.notebook_html import DOUBT_COLOR, badge, join_fragments, paragraph, shaded_words, table, text
 
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
@@ -194,10 +194,10 @@ class Translation:
         words = [(token, 1 - probability, f"probability {probability:.3f}") for token, probability in tokens]
         flags = "".join(f" {badge(flag)}" for flag in self._shown_flags)
         others = [(candidate.text, f"{candidate.score:.2f}") for candidate in self.candidates[1:]]
-        return page(
+        return join_fragments(
             paragraph(f"<b>{text(self.text)}</b>{flags}"),
             paragraph(text(self.source), note=True),
-            paragraph(shaded(words, DOUBT), note=True) if best.tokens else "",
+            paragraph(shaded_words(words, DOUBT_COLOR), note=True) if best.tokens else "",
             table(("other candidates", "score"), others, numbers=(1,)) if others else "",
         )
 

@@ -24,7 +24,7 @@ from torch import nn
 from headway.bundle import AnyBundle
 from headway.hardware import choose_device
 from headway.models.base import Model
-from headway.torch_internals import bind_loading_hooks, loading_hooks_are_visible, parts_are_visible
+from headway.torch_internals import load_hooks_are_visible, module_members_are_visible, rebind_load_hooks
 
 BundleT = TypeVar("BundleT", bound=AnyBundle)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -71,7 +71,7 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
 
 def copy_sharing_weights(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` with new modules, which share the model's parameters and buffers."""
-    if not loading_hooks_are_visible() or not parts_are_visible():
+    if not load_hooks_are_visible() or not module_members_are_visible():
         return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
     return cast("ModuleT", _copied(model, {}))
 
@@ -86,7 +86,7 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
             vars(twin)[name] = copy.copy(value)
     for name, child in twin._modules.items():
         twin._modules[name] = None if child is None else _copied(child, copies)
-    bind_loading_hooks(twin, original=module)
+    rebind_load_hooks(twin, original=module)
     return twin
 
 

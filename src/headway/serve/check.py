@@ -47,13 +47,13 @@ def check_start(config: ServeConfig) -> list[str]:
 def _check_model(spec: ModelSpec) -> None:
     import torch
 
-    from headway.bundle import load_outline
+    from headway.bundle import load_without_weights
     from headway.engine import search_precision
     from headway.engine.int8_check import read_int8_check
     from headway.interop.onnx import DECODER_STEP_FILE
 
     folder = Path(spec.folder)
-    bundle, precision = load_outline(folder), spec.settings["precision"]
+    bundle, precision = load_without_weights(folder), spec.settings["precision"]
     is_onnx = (folder / DECODER_STEP_FILE).is_file()
     if is_onnx:
         importlib.import_module("onnxruntime")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from headway.text.languages import base_language, normalized
+from headway.text.languages import base_language, normalize_language_code
 
 # Models name the script of Chinese; clients often name a region, or only zh, which means simplified Chinese.
 _SCRIPTS = {
@@ -50,7 +50,7 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     Case, and ``_`` for ``-``, do not matter. A region or script that is not known is left out (de-AT means de), and one
     that only ``known`` has is ignored if it is the only one of its language (en means en-GB).
     """
-    wanted = normalized(code)
+    wanted = normalize_language_code(code)
     codes = tuple(known)
     by_code = _by_normalized_code(codes)
     for candidate in (wanted, _SCRIPTS.get(wanted, wanted)):
@@ -65,7 +65,7 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _by_normalized_code(known: tuple[str, ...]) -> dict[str, str]:
-    return {normalized(code): code for code in known}
+    return {normalize_language_code(code): code for code in known}
 
 
 @lru_cache(maxsize=64)

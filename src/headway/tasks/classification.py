@@ -1,6 +1,6 @@
-"""The classification task: assign one of several labels to a text.
+"""The classification task: assign one label to each text.
 
-The training loss is the label-smoothed cross-entropy of the labels, optionally weighted by class and with R-Drop.
+The training loss is the label-smoothed cross-entropy of the labels, optionally with class weights and R-Drop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.normalization import normalize
 from headway.training.cache_keys import CacheKey, corpus_options, is_version_1
-from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.prepare import BpeSampling, CorpusEncoding, DataPreparation
 from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from headway.predict import Classifier
 
 
-# Long texts are truncated instead. Options that are not named here must remove nothing, so they are inert.
+# No length limits, because long texts are truncated instead. All other options are inert, so they remove nothing.
 _ALL_BUT_EMPTY = FilterConfig.parse_saved({"max_length": 1 << 40, "max_length_ratio": 1e12}, "filter")
 
 
 class ClassificationValidation(ValidationConfig):
-    """Options for validating classifiers on the development set."""
+    """Configuration of validation for classifiers."""
 
     metric: Literal["accuracy", "macro_f1", "loss"] = Field(
-        "accuracy", description="The score by which the best model is selected."
+        "accuracy", description="Score by which the best model is selected."
     )
 
 
@@ -85,13 +85,13 @@ class ClassificationRecipe(Recipe):
         }
         self.refuse_options(
             given,
-            "classification has no target text; leave the key out (texts longer than model.max_length are truncated)",
+            "classification has no target text; remove the key (texts longer than model.max_length are truncated)",
         )
         return self
 
     @property
     def max_batch_examples(self) -> int | None:
-        """The maximum number of examples in a batch, given the length to which the model pads texts."""
+        """The maximum number of examples in a batch, considering the length to which the model pads texts."""
         model, data = cast("ClassifierConfig", self.model), self.data
         if not model.pad_to_max_length:
             return data.max_examples
@@ -101,13 +101,13 @@ class ClassificationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class ClassificationData(RunData):
-    """Data of a classifier. ``label_counts`` maps each label, in class order, to its number of training texts."""
+    """Data of a classifier. ``label_counts`` maps labels, in class order, to their numbers of training texts."""
 
     label_counts: Mapping[str, int]
 
 
 class ClassificationObjective(Objective):
-    """The label-smoothed cross-entropy of a batch of labeled texts, optionally weighted by class."""
+    """The label-smoothed cross-entropy of a batch of labeled texts, optionally with class weights."""
 
     model: ClassificationModel
     prior: Tensor | None
@@ -132,7 +132,7 @@ class ClassificationObjective(Objective):
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's texts. Each label is stored as one token, the class index + 1."""
+        """Return the loss, summed over the batch's texts. Labels are stored as tokens: class index + 1."""
         labels = batch.targets - 1
         if self.r_drop:
             first, second = self.model(batch.source.repeat(2, 1)).float().chunk(2)
@@ -145,14 +145,14 @@ class ClassificationObjective(Objective):
         return losses.sum()
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the cross-entropy without smoothing, class weights and R-Drop."""
+        """Return the cross-entropy without smoothing, class weights or R-Drop."""
         return label_smoothed_cross_entropy(self.model(batch.source).float(), batch.targets - 1).sum()
 
 
 def balanced_weights(class_counts: Mapping[str, int]) -> list[float]:
-    """Return class weights n / (C n_c), which give all classes the same total weight. Their mean over texts is 1.
+    """Return class weights n / (C n_c), with which all classes have the same total weight. Their mean over texts is 1.
 
-    ``class_counts`` contains the number n_c of texts of each class in the files, regardless of corpus weights.
+    ``class_counts`` contains the number of texts n_c of each class in the files, regardless of corpus weights.
     """
     total = sum(class_counts.values())
     return [total / (len(class_counts) * count) for count in class_counts.values()]
@@ -170,9 +170,9 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
     def prepare(
         self, recipe: ClassificationRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> ClassificationData | None:
-        """Count the labels, train the tokenizer and tokenize the corpora, or load the results from the run folder."""
-        preparation = Preparation(recipe, run, listener, shard)
-        preparation.check_dev(read_labeled_texts)
+        """Count labels, train the tokenizer and tokenize the corpora, or load existing results from the run folder."""
+        preparation = DataPreparation(recipe, run, listener, shard)
+        preparation.check_dev_set(read_labeled_texts)
         labels = _labels(recipe, preparation)
         if recipe.validation.metric != "loss":
             _read_dev(recipe)
@@ -183,14 +183,14 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
         return None if datasets is None else ClassificationData(*datasets, tokenizers, labels)
 
     def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> ClassificationModel:
-        """Build the model, with one output per label."""
+        """Build the model with one output per label."""
         model = build_model(recipe.model, prepared.tokenizers.source.vocab_size, len(prepared.label_counts))
         return cast("ClassificationModel", model)
 
     def build_objective(
         self, model: ClassificationModel, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassificationObjective:
-        """Return the label-smoothed cross-entropy with the recipe's settings."""
+        """Return the label-smoothed cross-entropy objective with the recipe's settings."""
         training = recipe.training
         weights = balanced_weights(prepared.label_counts) if training.class_weights == "balanced" else None
         prior = smoothing_prior(recipe, prepared, 1 + len(prepared.label_counts))  # class i is stored as token i + 1
@@ -222,7 +222,7 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
         return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, labels, normalize)
 
     def describe_for_model_card(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
-        """Return the model card's title and the size of the training data."""
+        """Return the title of the model card, and the size of the training data."""
         counts = ", ".join(f"{label} {count:,}" for label, count in prepared.label_counts.items())
         return (
             f"Classification of texts as {', '.join(prepared.label_counts)}",
@@ -240,7 +240,7 @@ def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:
     """Read the development set, if any.
 
     Raises:
-        DataError: A text is empty, so it cannot be classified.
+        DataError: A text is empty, so that it cannot be classified.
     """
     dev = recipe.data.dev
     examples = (
@@ -277,16 +277,16 @@ def _encoding(
     )
 
 
-def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
-    """Return the number of training texts of each label, in the order of the classes.
+def _labels(recipe: ClassificationRecipe, preparation: DataPreparation) -> Mapping[str, int]:
+    """Return the number of training texts per label, in class order.
 
-    The counts are stored in tokens/labels.json, and reused as long as the files are unchanged. A run that has begun
-    keeps its order of classes, even if the model folder that it started from has changed since then.
+    The counts are stored in tokens/labels.json and reused as long as the files are unchanged. A started run keeps its
+    class order, even if the model folder from which it started has changed since then.
     """
     start, run = recipe.training.start_from, preparation.run
     folder, corpora = preparation.data_folder, recipe.data.train
     files, path = [(file, corpus) for corpus in corpora for file in corpus.files], run / "tokens" / "labels.json"
-    hashes = preparation.hashed(*corpora)
+    hashes = preparation.hash_files(*corpora)
     contents = [(digest, corpus.fields) for (_, digest), (_, corpus) in zip(hashes, files, strict=True)]
     on_error = recipe.data.on_error
     options: dict[str, Any] = {"corpora": [corpus_options(corpus) for _, corpus in files]}
@@ -299,9 +299,9 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
         atomic_write_text(path, json.dumps({"key": key.value, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:
         shown = format_list([repr(label) for label in single])
-        preparation.listener.say(
+        preparation.listener.on_message(
             f"{len(single):,} of {len(counts):,} labels have only one training text ({shown}), from which a model "
-            "cannot generalize; is the label in the first column, or named in fields?"
+            "cannot generalize; check that the label is in the first column or named in fields"
         )
     return counts
 
@@ -315,7 +315,7 @@ def _saved_labels(path: Path, key: CacheKey) -> dict[str, int] | None:
 
 
 def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
-    """Return ``counts`` in the order of the classes of the model folder ``start``, if it is of a classifier."""
+    """Return ``counts`` in the class order of the model folder ``start`` if it contains a classifier."""
     labels = read_config(start).labels
     if not labels:  # a language model
         return dict(counts)

@@ -1,25 +1,26 @@
 """Language modeling: predict each token of a text from the tokens before it.
 
 Documents are joined by EOS and divided into blocks of the model's context length. Each block begins with BOS, from
-which its first token is predicted, so that every token of the training text is predicted once in an epoch. The loss is
-the cross-entropy of the next token, optionally label-smoothed and with R-Drop.
+which its first token is predicted, so that every token of the training text is predicted once per epoch. The loss is
+the cross-entropy of the next token, optionally with label smoothing and R-Drop.
 
-By default, a token attends to all earlier tokens of its block, also to those of the documents before its own. With
-``data.attend_within_documents`` it attends only to its own document, and the first token of each document is predicted
-from BOS, which takes the place of the EOS before it. A document inside a block then has the same loss as alone, if its
-positions also count from 0 (``data.reset_positions``).
+By default, a token attends to all earlier tokens in its block, including the tokens of previous documents. With
+``data.attend_within_documents``, it attends only to its own document, and the first token of each document is predicted
+from BOS, which replaces the preceding EOS. If its positions also count from 0 (``data.reset_positions``), a document
+inside a block has the same loss as in a block by itself.
 
-On the development set, blocks do not overlap, and nothing is carried from one to the next: the first tokens of a block
-have little context, so the loss is higher than with a sliding window. Its bits per byte,
+On the development set, blocks do not overlap, and no state is carried between them. The first tokens of a block have
+little context, so the loss is higher than with a sliding window. The bits per byte,
 
     bits per byte = (sum of -ln p over all tokens) / (ln 2 x bytes of text in UTF-8),
 
-can be compared between models with different tokenizers, unlike the loss and the perplexity of a token. The
-predictions of EOS after each document count; EOS itself has no bytes. An unknown token counts like any other, but no
-bits are counted for the character or word that it stands for. Their number is reported.
+can be compared between models with different tokenizers, unlike the loss and the perplexity per token. They include the
+prediction of EOS after each document, although EOS has no bytes. An unknown token is treated like any other token, so
+the bits needed to spell the unknown character or word are missing. The number of unknown tokens is reported.
 
-A recurrent model with ``carry_state`` reads blocks as contiguous streams (:class:`headway.data.blocks.StreamDataset`).
-A block begins with the token before it instead of BOS, and with the state after it, through which no gradient flows.
+A recurrent model with ``carry_state`` processes blocks as contiguous streams
+(:class:`headway.data.blocks.StreamDataset`). A block then begins with the preceding token instead of BOS, and with the
+detached state after this token.
 """
 
 from __future__ import annotations
@@ -67,79 +68,80 @@ class LanguageModelRecipe(BlockRecipe):
     def _check_language_model(self) -> LanguageModelRecipe:
         training = self.training
         if training.teacher is not None and training.r_drop:
-            raise ValueError("training.r_drop and training.teacher exclude each other; leave one out")
+            raise ValueError("training.r_drop and training.teacher exclude each other; remove one of them")
         self._check_documents()
         if self.carries_state and any(corpus.weight != 1 for corpus in self.data.train):
             raise ValueError(
-                "data.train: weight != 1 draws blocks, but model.carry_state = true reads the text in its own order; "
-                "leave weight out, or set carry_state to false"
+                "data.train: weight != 1 samples blocks, but model.carry_state = true needs the text in its original "
+                "order; remove weight, or set carry_state to false"
             )
         if self.carries_state and self.data.temperature is not None:
             raise ValueError(
-                "data.temperature draws blocks, but model.carry_state = true reads the text in its own order; leave "
-                "temperature out, or set carry_state to false"
+                "data.temperature samples blocks, but model.carry_state = true needs the text in its original order; "
+                "remove temperature, or set carry_state to false"
             )
         return self
 
     def _check_documents(self) -> None:
-        """Refuse attention within documents for models that cannot compute it."""
+        """Reject attention within documents for models that do not support it."""
         model = self.model
         if not self.data.attend_within_documents:
             return
         if not isinstance(model, DecoderOnlyConfig):
             raise ValueError(
                 "data.attend_within_documents = true needs a decoder_only model: a recurrent model has no attention, "
-                "and its state runs through all documents of a block; leave it out"
+                "and carries its state through all documents of a block; remove the key"
             )
         if self.data.reset_positions and model.positions == "none":
-            raise ValueError("data.reset_positions: has no effect with model.positions = 'none'; leave the key out")
+            raise ValueError("data.reset_positions has no effect with model.positions = 'none'; remove the key")
         if self.data.reset_positions and not can_reset_positions(model):
             raise ValueError(
-                f"data.reset_positions = true does not fit model.score = {model.score!r} with rotary positions, which "
-                "are not reset, because only scores by dot product and cosine do not depend on where a document "
-                "begins; leave the key out, or choose model.score = 'scaled_dot'"
+                f"data.reset_positions = true does not work with model.score = {model.score!r} and rotary positions: "
+                "they are not reset, and only dot-product and cosine scores are independent of where a document "
+                "begins; remove the key, or set model.score = 'scaled_dot'"
             )
 
     @property
     def tokenizer_source(self) -> str | None:
-        """The model folder whose tokenizer is used: the folder that training starts from, or the teacher's."""
+        """The model folder from which the tokenizer is copied: the initial model or the teacher."""
         return super().tokenizer_source or self.training.teacher
 
     @property
     def carries_state(self) -> bool:
-        """Whether batches are contiguous, and the model's state is carried from one to the next."""
+        """Whether consecutive batches are contiguous, with the model's state carried from batch to batch."""
         return isinstance(self.model, RecurrentLMConfig) and self.model.carry_state
 
 
 class LanguageModelObjective(TokenObjective):
-    """The cross-entropy of each token of a batch of blocks, given the tokens before it in the block.
+    """The cross-entropy of each token in a batch of blocks, given the previous tokens in its block.
 
-    With ``soft_targets``, the training loss is a weighted sum of it and of the divergence from a teacher's predictions.
+    With ``soft_targets``, the training loss is a weighted sum of the cross-entropy and the divergence from a teacher's
+    predictions.
     """
 
     soft_targets: SoftTargets | None = None
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's tokens."""
+        """Return the training loss, summed over the batch's tokens."""
         if self.soft_targets is None:
             return super().forward(batch)
         states = self.states(*self.inputs(batch))
         hard = self.loss_of(states, batch, self.label_smoothing)
-        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch, self.read)
+        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch, self.run_model)
         return torch.lerp(hard, soft, self.soft_targets.weight)
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the tokens that the model reads: BOS and all but the last token of each block."""
+        """Return the model's input tokens: BOS and all but the last token of each block."""
         return (batch.decoder_input,)
 
-    def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def run_model(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return a model's hidden states for blocks that begin with BOS."""
         states: Tensor = model.hidden(tokens)
         return states
 
 
 class DocumentObjective(LanguageModelObjective):
-    """The cross-entropy of each token of a batch of blocks, given the tokens before it in its document.
+    """The cross-entropy of each token in a batch of blocks, given the previous tokens in its document.
 
     With ``reset_positions``, the positions of each document count from 0.
     """
@@ -159,14 +161,14 @@ class DocumentObjective(LanguageModelObjective):
         self.reset_positions = reset_positions
 
     def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
-        """Return the model's hidden states of all positions."""
-        return self.read(self.model, *inputs)
+        """Return the model's hidden states at all positions."""
+        return self.run_model(self.model, *inputs)
 
-    def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return a model's hidden states. BOS takes the place of each EOS, after which a document begins."""
+    def run_model(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return a model's hidden states. Each EOS is replaced by BOS, because a document begins after it."""
         begins = (tokens == BOS) | (tokens == EOS)
         documents = DocumentMask.from_starts(begins)
-        if tokens.is_cuda:  # PyTorch's attention on a GPU needs a tensor, one for all layers
+        if tokens.is_cuda:  # PyTorch's attention on a GPU needs a mask tensor, which all layers share
             documents = documents.with_tensor()
         tokens = tokens.masked_fill(begins, BOS)
         states: Tensor = cast("DecoderOnly", model).hidden(tokens, documents, reset_positions=self.reset_positions)
@@ -174,21 +176,21 @@ class DocumentObjective(LanguageModelObjective):
 
 
 class CarriedStateObjective(LanguageModelObjective):
-    """The cross-entropy of each token of contiguous streams, given all tokens before it in its stream.
+    """The cross-entropy of each token in contiguous streams, given all previous tokens in its stream.
 
-    The state after a batch is carried to the next batch, detached. It has a row for each row that the model reads
-    (twice those of the batch with R-Drop). A row whose block begins a stream starts from the initial state.
+    The state after a batch is detached and carried to the next batch. It has one row per model input (with R-Drop,
+    twice the rows of the batch). A row whose block is the first of a stream starts from the initial state.
     """
 
     model: RecurrentLM
     carries_state = True
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the tokens that the model reads: the token before each block, and all but its last token."""
+        """Return the model's input tokens: the token before each block, and all but the last token of the block."""
         return (torch.cat([batch.source, batch.decoder_input[:, 1:]], 1),)
 
     def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
-        """Return the hidden states of all positions, and keep the state after them."""
+        """Return the hidden states at all positions, and store the state after them."""
         (tokens,) = inputs
         begins, rows = tokens[:, :1] == BOS, len(tokens)
         state = self.model.initial_state(rows)
@@ -218,7 +220,7 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
     def prepare(
         self, recipe: LanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> RunData | None:
-        """Train the tokenizer and tokenize the corpora, or load both from the run folder."""
+        """Train the tokenizer and tokenize the corpora, or load existing results from the run folder."""
         dataset_type = StreamDataset if recipe.carries_state else BlockDataset
         blocks = prepare_blocks(recipe, run, listener, shard, (self.kind,), lambda _: dataset_type)
         if blocks is None:
@@ -229,11 +231,11 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
         ids = development.text_tokens()
         num_bytes, num_unknown = len(tokenizers.source.decode(ids.tolist()).encode()), int((ids == UNK).sum())
         if num_unknown:
-            listener.say(
-                f"the development text has {num_unknown:,} unknown tokens among {len(ids):,}; no bits are counted for "
-                "what they stand for, so its loss, perplexity and bits per byte are too low"
+            listener.on_message(
+                f"{num_unknown:,} of {len(ids):,} tokens of the development text are unknown; the loss does not "
+                "include the text that they replace, so loss, perplexity and bits per byte are too low"
             )
-        return RunData(training, development, tokenizers, dev_bytes=num_bytes, dev_unknown=num_unknown)
+        return RunData(training, development, tokenizers, num_dev_bytes=num_bytes, num_dev_unknown=num_unknown)
 
     def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> ContinuationModel:
         """Build the model."""
@@ -243,7 +245,7 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
     def build_objective(
         self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
     ) -> LanguageModelObjective:
-        """Return the cross-entropy with the recipe's settings."""
+        """Return the cross-entropy objective with the recipe's settings."""
         training, data = recipe.training, recipe.data
         prior = smoothing_prior(recipe, prepared, prepared.tokenizers.source.vocab_size)
         settings = training.label_smoothing, training.r_drop, prior
@@ -270,7 +272,7 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
         return LanguageModelBundle(recipe.task, model, tokenizers.source, **settings)
 
     def describe_for_model_card(self, recipe: LanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
-        """Return the model card's title and the size of the training data."""
+        """Return the title of the model card, and the size of the training data."""
         return "Language model", f"{prepared.train.num_tokens('target'):,} tokens"
 
     def load_predictor(self, folder: Path, **settings: Any) -> LanguageModel:

@@ -1,12 +1,12 @@
-"""Masked language modeling: predict hidden tokens of a text from the tokens on both sides of them.
+"""Masked language modeling: predict masked tokens of a text from the tokens on both sides.
 
-Documents are joined by EOS and divided into blocks, each between BOS and EOS. :mod:`headway.data.masking` hides some
-tokens of each block, others in each epoch. The loss is the cross-entropy of the original tokens at these positions, and
-only their logits are computed.
+Documents are joined by EOS and divided into blocks, each enclosed in BOS and EOS. :mod:`headway.data.masking` masks
+some tokens of each block, different ones in each epoch. The loss is the cross-entropy of the original tokens at these
+positions; logits are computed only there.
 
-Validation reports the loss per hidden token, in nats, and the share of hidden tokens that the model finds
-(``masked_accuracy``). The same tokens of the development set are hidden in every run with the same tokenizer and
-``data.masking``. The loss is not a likelihood of the text, so there are no perplexity and no bits per byte.
+Validation reports the loss per masked token, in nats, and the share of masked tokens that the model predicts correctly
+(``masked_accuracy``). All runs with the same tokenizer and ``data.masking`` mask the same tokens of the development
+set. The loss is not a likelihood of the text, so no perplexity or bits per byte are reported.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from headway.training.task import RunData, Task
 if TYPE_CHECKING:
     from headway.predict import MaskedLanguageModel
 
-_ROWS_AT_ONCE = 1024  # rows of logits to compute at a time in validation
+_ROWS_AT_ONCE = 1024  # maximum number of rows of logits computed at a time in validation
 
 
 class MaskedTextConfig(TextDataConfig):
-    """The documents to train and validate on, and how to hide tokens in them."""
+    """Configuration of the training and validation documents, and of masking."""
 
-    masking: MaskingConfig = Field(default_factory=MaskingConfig, description="Which tokens are hidden, and how.")
+    masking: MaskingConfig = Field(default_factory=MaskingConfig, description="Which tokens are masked, and how.")
 
 
 class MaskedLanguageModelRecipe(BlockRecipe):
@@ -60,32 +60,32 @@ class MaskedLanguageModelRecipe(BlockRecipe):
     @model_validator(mode="after")
     def _check_masked_language_model(self) -> MaskedLanguageModelRecipe:
         if self.training.teacher is not None:
-            raise ValueError("training.teacher: has no effect on this task; leave the key out")
+            raise ValueError("training.teacher has no effect on this task; remove the key")
         if self.data.attend_within_documents:
             raise ValueError(
                 "data.attend_within_documents = true needs a decoder_only model: a masked language model attends to "
-                "whole blocks; leave it out"
+                "whole blocks; remove the key"
             )
         return self
 
 
 class MaskedLanguageModelObjective(TokenObjective):
-    """The cross-entropy of the hidden tokens of a batch."""
+    """The cross-entropy of the masked tokens in a batch."""
 
     model: MaskedTransformer
     is_per_token: ClassVar[bool] = False  # the exponential of the loss is not the perplexity of the text
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the blocks with hidden tokens."""
+        """Return the model's input tokens: the masked blocks."""
         return (batch.source,)
 
     def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
-        """Return, for each hidden token, the state from which the projection computes its logits."""
+        """Return the state from which the projection computes logits, for each masked token."""
         head: Tensor = self.model.head(super().outputs(states, batch))
         return head
 
     def dev_sums(self, batch: TokenBatch) -> Mapping[str, Float[Tensor, ""]]:
-        """Return the summed cross-entropy, and the number of hidden tokens that are the most probable ones."""
+        """Return the summed cross-entropy, and the number of masked tokens that are predicted correctly."""
         states = self.outputs(self.states(batch.source), batch)
         loss, correct = states.new_zeros(2, dtype=torch.float32)
         for some, targets in zip(
@@ -108,7 +108,7 @@ class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTra
     def prepare(
         self, recipe: MaskedLanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> RunData | None:
-        """Train the tokenizer and tokenize the corpora, or load both from the run folder."""
+        """Train the tokenizer and tokenize the corpora, or load existing results from the run folder."""
 
         def dataset_type(tokenizer: TextTokenizer) -> partial[MaskedBlockDataset]:
             masking = Masking(recipe.data.masking, tokenizer)
@@ -126,7 +126,7 @@ class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTra
     def build_objective(
         self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData
     ) -> MaskedLanguageModelObjective:
-        """Return the cross-entropy with the recipe's settings."""
+        """Return the cross-entropy objective with the recipe's settings."""
         prior = smoothing_prior(recipe, prepared, prepared.tokenizers.source.vocab_size)
         return MaskedLanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop, prior)
 
@@ -137,7 +137,7 @@ class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTra
         return MaskedLanguageModelBundle(recipe.task, model, prepared.tokenizers.source, recipe.data.normalize)
 
     def describe_for_model_card(self, recipe: MaskedLanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
-        """Return the model card's title and the size of the training data."""
+        """Return the title of the model card, and the size of the training data."""
         return "Masked language model", f"{prepared.train.num_tokens('source'):,} tokens"
 
     def load_predictor(self, folder: Path, **settings: Any) -> MaskedLanguageModel:

@@ -1,4 +1,4 @@
-"""Generate docs/recipe.md, which has tables of all recipe keys, from the configuration classes.
+"""Generate docs/recipe.md, the reference of all recipe keys, from the configuration classes.
 
 Run it with ``python -m headway.tasks.reference``.
 """
@@ -11,7 +11,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from headway.config import KindOf
+from headway.config import KindName
 from headway.data.masking import MaskingConfig
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
@@ -21,7 +21,7 @@ from headway.training.recipe import Recipe
 
 
 def recipe_reference() -> str:
-    """Return Markdown with one table per section. Each row has the default and the meaning of a key."""
+    """Return the page as Markdown, with one table per section. Each row contains a key, its default and its meaning."""
     lines = [
         "# Recipe keys",
         "",
@@ -41,7 +41,7 @@ def recipe_reference() -> str:
         sections = {kind: task.recipe_type.model_fields[name].annotation for kind, task in TASKS.items()}
         for kind, section in sections.items():
             if section in list(sections.values())[: list(sections).index(kind)]:
-                continue  # an earlier task has the same section
+                continue  # the same section was already listed for another task
             assert isinstance(section, type)
             condition = "" if section is field.annotation else f" with task.kind = '{kind}'"
             lines += table_of_keys(f"[{name}]{condition}", section)
@@ -53,13 +53,13 @@ def recipe_reference() -> str:
 
 
 def table_of_keys(name: str, model: type[BaseModel]) -> list[str]:
-    """Return the lines of a Markdown section ``name`` with a table: the default and the meaning of each key."""
+    """Return the lines of a Markdown section titled ``name`` with a table of keys, defaults and meanings."""
     summary = (model.__doc__ or "").strip().split("\n")[0]
     lines = ["", f"## `{name}`", "", summary, "", "| key | default | |", "|---|---|---|"]
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
         shown = "(required)" if default is PydanticUndefined else "none" if default is None else f"`{_toml(default)}`"
-        tables = [item.table() for item in field.metadata if isinstance(item, KindOf)]
+        tables = [item.table() for item in field.metadata if isinstance(item, KindName)]
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else [*chain(*tables)]
         accepted = f" One of: {', '.join(choices)}." if len(choices) > 1 else ""
         lines.append(f"| `{key}` | {shown} | {field.description or ''}{accepted} |")
@@ -67,7 +67,9 @@ def table_of_keys(name: str, model: type[BaseModel]) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """Return a default as TOML. The page has a section for each kind, so only the kind is shown here."""
+    """Return a default as TOML. For a config with a kind, only the kind is shown, because each kind has its own
+    section.
+    """
     match value:
         case BaseModel():
             plain = value.model_dump(exclude_none=True)

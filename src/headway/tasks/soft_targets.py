@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import LanguageModelBundle, read_config, refuse_integers
+from headway.bundle import LanguageModelBundle, read_config, require_float_weights
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError
@@ -22,11 +22,11 @@ from headway.training.stream import TokenBatch
 
 
 class SoftTargets:
-    """The predictions of a larger language model as targets (Hinton et al. 2015, "Distilling the Knowledge").
+    """Computes the divergence from a teacher's predictions (Hinton et al. 2015, "Distilling the Knowledge").
 
     Args:
-        folder: The teacher's model folder. The teacher is loaded when it is first used. It reads each block as the
-            student does, but always from BOS.
+        folder: The teacher's model folder. The teacher is loaded when it is first used. It processes the same blocks as
+            the student, but always starts from BOS.
         weight: Weight of the divergence from the teacher.
         temperature: Divisor of both models' logits.
     """
@@ -40,15 +40,15 @@ class SoftTargets:
         hidden: Float[Tensor, "N D"],
         projection: nn.Module,
         batch: TokenBatch,
-        read: Callable[[ContinuationModel, Tensor], Tensor],
+        run_model: Callable[[ContinuationModel, Tensor], Tensor],
     ) -> Float[Tensor, ""]:
-        """Return the divergence of the student's predictions, summed over the batch's tokens.
+        """Return the divergence of the student's predictions from the teacher's, summed over the batch's tokens.
 
-        ``read`` returns the hidden states of a model, given the tokens that it reads.
+        ``run_model`` returns the hidden states of a model for input tokens. ``hidden`` contains the student's states.
         """
         teacher = self._teacher.to(hidden.device)
         with torch.no_grad():
-            states = read(teacher, batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
+            states = run_model(teacher, batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
         return projected_distillation_loss(hidden, projection, states, teacher.projection, self._temperature)
 
     @cached_property
@@ -57,19 +57,20 @@ class SoftTargets:
 
 
 def check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int, data: TextDataConfig) -> None:
-    """Refuse a teacher that is not a language model, has another tokenizer, or has too few positions."""
+    """Raise ConfigError if the teacher is not a language model or does not match the tokenizer, blocks or options."""
     config = read_config(folder)
     if config.capability != "continues":
         raise ConfigError(f"training.teacher = {str(folder)!r}: not a language model")
-    refuse_integers(folder, "training.teacher")
+    require_float_weights(folder, "training.teacher")
     if config.load_tokenizers()[0].fingerprint != tokenizer.fingerprint:
         raise ConfigError(
-            f"training.teacher = {str(folder)!r}: its tokenizer differs from that of this run; start again with --fresh"
+            f"training.teacher = {str(folder)!r}: its tokenizer differs from this run's tokenizer; start over with "
+            "--fresh"
         )
     model = config.model
     if data.attend_within_documents and not isinstance(model, DecoderOnlyConfig):
         raise ConfigError(
-            f"training.teacher = {str(folder)!r}: a {model.kind} model cannot keep the documents of a block apart; set "
+            f"training.teacher = {str(folder)!r}: a {model.kind} model cannot separate the documents of a block; set "
             "data.attend_within_documents to false"
         )
     if data.reset_positions and isinstance(model, DecoderOnlyConfig) and not can_reset_positions(model):

@@ -1,9 +1,9 @@
-"""The objective of models that predict tokens: label-smoothed cross-entropy, optionally with R-Drop.
+"""The training objective of models that predict tokens: label-smoothed cross-entropy, optionally with R-Drop.
 
-The loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). The prior of
-the smoothing is uniform, or the shares of the target tokens in the training data (:mod:`headway.nn.loss`). With R-Drop
-(Wu et al. 2021), each sequence passes through the model twice with different dropout, and the divergence between the
-two predictions is added to the loss.
+The loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). The smoothing
+prior is uniform, or the relative frequencies of target tokens in the training data (:mod:`headway.nn.loss`). With
+R-Drop (Wu et al. 2021), the model processes each sequence twice with different dropout masks, and the divergence
+between the two predictions is added to the loss.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class TokenObjective(Objective):
     """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop.
 
     Args:
-        model: The model.
-        label_smoothing: Probability that is spread over all tokens.
-        r_drop: Weight of the divergence between two passes. 0 means a single pass.
-        prior: The distribution of the smoothed probability over the tokens. None: uniform.
+        model: The model to train.
+        label_smoothing: Probability mass moved from the target to all tokens.
+        r_drop: Weight of the divergence between two forward passes. 0 disables the second pass.
+        prior: Distribution of this probability mass over the tokens. None means uniform.
     """
 
     prior: Tensor | None
@@ -38,7 +38,7 @@ class TokenObjective(Objective):
         self.register_buffer("prior", None if prior is None else prior.to(model.device), persistent=False)
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
+        """Return the training loss, summed over the batch's real target tokens. No logits are computed for padding."""
         inputs = self.inputs(batch)
         if not self.r_drop:
             return self.loss_of(self.states(*inputs), batch, self.label_smoothing)
@@ -49,23 +49,23 @@ class TokenObjective(Objective):
         return projected_r_drop(first, second, weight, batch.targets, *smoothing, bias, self.prior)
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the cross-entropy without smoothing, in one pass."""
+        """Return the cross-entropy without smoothing, using a single pass."""
         return self.loss_of(self.states(*self.inputs(batch)), batch, 0.0)
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the tokens that the model reads."""
+        """Return the model's input tokens."""
         raise NotImplementedError
 
     def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
-        """Return the model's hidden states of all target positions."""
+        """Return the model's hidden states at all target positions."""
         states: Tensor = self.model.hidden(*inputs)
         return states
 
     def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
-        """Return, for each target, the state from which the projection computes its logits."""
+        """Return the state from which the projection computes logits, for each target."""
         return states.flatten(0, 1).index_select(0, batch.target_positions)
 
     def loss_of(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        """Return the summed loss, given the hidden states of all positions."""
+        """Return the summed loss, given the hidden states at all positions."""
         hidden, projection = self.outputs(states, batch), self.model.projection
         return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, self.prior, projection.bias)

@@ -1,4 +1,4 @@
-"""The translation task: convert one sequence to another. :mod:`headway.tasks.token_objective` has the training loss."""
+"""The translation task: convert a sequence to another one. See :mod:`headway.tasks.token_objective` for the loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headway.tasks.token_objective import TokenObjective
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.prepare import BpeSampling, CorpusEncoding, DataPreparation
 from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     from headway.predict import Translator
 
 
-_SCORE_NAMES = {"chrf": "chrf2"}  # metrics that have another name in scores
-_COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose tokens the calibration counts
+_SCORE_NAMES = {"chrf": "chrf2"}  # metrics that have a different name in scores
+_COUNTED_EXAMPLES = 100_000  # maximum number of examples per corpus whose tokens are counted for the calibration
 
 
 class TranslationValidation(ValidationConfig):
-    """Options for validating translation models on the development set."""
+    """Configuration of validation for translation models."""
 
     metric: Literal["bleu", "chrf", "exact_match", "loss"] = Field(
         "bleu",
-        description="The score by which the best model is selected. If hardly any reference has four tokens, bleu is "
-        "replaced by chrf. Equal scores are ordered by the loss.",
+        description="Score by which the best model is selected. If almost no reference has four tokens, bleu is "
+        "replaced by chrf. The loss breaks ties between equal scores.",
     )
     tokenization: Annotated[
         Literal["auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "none"], Inert(DEFAULT_TOKENIZATION)
     ] = Field(
         "auto",
-        description="Tokenization of BLEU, by its name in sacreBLEU. auto: that for the target language, which the run "
-        "keeps.",
+        description="sacreBLEU's name of the tokenization for BLEU. auto: the tokenization for the target language, "
+        "which then stays the same for the whole run.",
     )
 
 
@@ -69,20 +69,20 @@ class TranslationRecipe(Recipe):
     @model_validator(mode="after")
     def _check_translation(self) -> TranslationRecipe:
         if self.training.class_weights != "none":
-            raise ValueError("training.class_weights: translation has no classes; leave the key out")
-        imported = self.training.start_from is not None  # its two tokenizers may share one vocabulary
+            raise ValueError("training.class_weights: translation has no classes; remove the key")
+        imported = self.training.start_from is not None  # its two tokenizers may share a vocabulary
         tie = self.model.as_dict().get("tie")
         if not imported and not self.tokenizer.joint and tie in ("all", "inputs"):
             raise ValueError(
                 f"model.tie = {tie!r} shares one embedding between the languages, but with tokenizer.joint = false "
-                "each language has its own vocabulary; set model.tie to 'target' or 'none'"
+                "each language has a separate vocabulary; set model.tie to 'target' or 'none'"
             )
         return self
 
-    def with_choices(self, begun: Recipe | None) -> TranslationRecipe:
-        """Return this recipe with the languages of translation memories, and with the tokenization of scores.
+    def with_resolved_options(self, begun: Recipe | None) -> TranslationRecipe:
+        """Return this recipe with the languages of translation memories and the tokenization of scores filled in.
 
-        The tokenization is that for the target language, or that of the run's scores so far.
+        A new run uses the tokenization for the target language; a started run keeps its tokenization.
         """
         recipe, dev = self, self.data.dev
         if any(corpus.format == "tmx" for corpus in (*self.data.train, *([dev] if dev else []))):
@@ -98,7 +98,7 @@ class TranslationRecipe(Recipe):
         return recipe.model_copy(update={"validation": validation})
 
     def _with_tmx_languages(self, corpus: Corpus) -> Corpus:
-        """Return a translation memory with the languages to read, if they are known; other corpora as they are."""
+        """Fill in the languages of a translation memory, if they are known. Other corpora are returned unchanged."""
         languages = (
             corpus.source_language or self.task.source_language,
             corpus.target_language or self.task.target_language,
@@ -115,7 +115,7 @@ class TranslationObjective(TokenObjective):
     model: TranslationModel
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the sources, and the targets behind BOS."""
+        """Return the source tokens, and the decoder input, which begins with BOS."""
         return batch.source, batch.decoder_input
 
 
@@ -130,8 +130,8 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
     def prepare(
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> RunData | None:
-        """Train the tokenizers and tokenize the corpora, or load both from the run folder."""
-        preparation = Preparation(recipe, run, listener, shard)
+        """Train the tokenizers and tokenize the corpora, or load existing results from the run folder."""
+        preparation = DataPreparation(recipe, run, listener, shard)
         tokenizers = preparation.make_tokenizers(read_examples)
         encode = partial(_encoding, tokenizers, Path(recipe.data.folder))
         datasets = preparation.load_or_build_datasets(encode, recipe.data.filter)
@@ -141,7 +141,7 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         """Build the model.
 
         Raises:
-            LengthError: The model has too few positions for the data.
+            LengthError: A sequence in the data is longer than the model allows.
         """
         source, target = prepared.tokenizers.source, prepared.tokenizers.target
         model = cast("TranslationModel", build_model(recipe.model, source.vocab_size, target.vocab_size))
@@ -158,19 +158,21 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
     def build_objective(
         self, model: TranslationModel, recipe: TranslationRecipe, prepared: RunData
     ) -> TranslationObjective:
-        """Return the label-smoothed cross-entropy with the recipe's settings."""
+        """Return the label-smoothed cross-entropy objective with the recipe's settings."""
         prior = smoothing_prior(recipe, prepared, prepared.tokenizers.target.vocab_size)
         return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop, prior)
 
     def selection_metric(self, recipe: TranslationRecipe) -> str:
-        """Return the name of the selecting score. BLEU is 0 for every model if no reference has four tokens."""
+        """Return the metric for model selection. It is never BLEU if almost no reference has four tokens (BLEU would be
+        0).
+        """
         metric = recipe.validation.metric
         if metric == "bleu" and recipe.data.dev is not None and _are_short(recipe, _dev_targets(recipe)):
             metric = "chrf"
         return _SCORE_NAMES.get(metric, metric)
 
     def dev_scores(self, bundle: Bundle, recipe: TranslationRecipe) -> Sequence[Score]:
-        """Translate the development set and return its BLEU, and the score that selects the best model."""
+        """Translate the development set, and return BLEU and the score that selects the best model."""
         from headway.predict import Translator
 
         dev, validation = recipe.data.dev, recipe.validation
@@ -201,7 +203,7 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         return Bundle(recipe.task, model, *sides, template, normalize, tokenizers.defaults.search)
 
     def complete_model_folder(self, folder: Path, recipe: TranslationRecipe) -> None:
-        """Calibrate the flags ``unlikely`` and ``forced`` on the development set, if the set is large enough."""
+        """Calibrate the flags ``unlikely`` and ``forced`` on the development set if it is large enough."""
         from headway.predict import load_translator
         from headway.predict.translation.calibrate import calibrate
         from headway.predict.translation.calibration import MIN_TEXTS, write_calibration
@@ -226,7 +228,7 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
             write_calibration(calibration, folder)
 
     def describe_for_model_card(self, recipe: TranslationRecipe, prepared: RunData) -> tuple[str, str]:
-        """Return the model card's title and the size of the training data."""
+        """Return the title of the model card, and the size of the training data."""
         data = prepared.train
         sources, targets = data.num_tokens("source"), data.num_tokens("target")
         return (
@@ -265,7 +267,7 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Bp
 
     def sides() -> tuple[SideSpec, SideSpec]:
         source = encoders(tokenizers.source)
-        # With a joint vocabulary, both sides use the same encoder, so that they share its cache of words.
+        # With a joint vocabulary, both sides use the same encoder, so that they share its word cache.
         target = source if tokenizers.target is tokenizers.source else encoders(tokenizers.target)
         return (
             SideSpec(*source, prefix_ids=special.source_prefix, suffix_ids=special.source_suffix),

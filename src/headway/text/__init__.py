@@ -1,1 +1,1 @@
-"""Conversion of text to token ids and back (:mod:`headway.text.tokenizer`)."""
+"""Convert text to token ids and back (:mod:`headway.text.tokenizer`)."""

@@ -1,4 +1,4 @@
-"""Added tokens: pieces of a vocabulary that `transformers` finds in a text before the tokenizer's model reads it."""
+"""Added tokens: vocabulary entries that `transformers` finds in a text before the tokenizer's model is applied."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AddedToken:
-    """An added token of a tokenizer in Python.
+    """An added token of a slow (Python) tokenizer.
 
     Attributes:
         content: The text of the token.
-        single_word: Whether it is found only between spaces.
-        lstrip: Whether the white space before it is removed.
-        rstrip: Whether the white space after it is removed.
+        single_word: Whether the token is matched only between spaces.
+        lstrip: Whether white space before the token is removed.
+        rstrip: Whether white space after the token is removed.
     """
 
     content: str
@@ -25,12 +25,12 @@ class AddedToken:
 
 
 def added_token_splitter(tokens: Iterable[AddedToken]) -> Callable[[str], list[tuple[str, bool]]]:
-    """Return a function that splits a text into added tokens and the texts between them.
+    """Return a function that splits a text into added tokens and the text between them.
 
-    It returns the parts that are not empty, and whether each is an added token. The leftmost match wins, and among
-    matches at the same position, the longest token. The flags mean what ``PreTrainedTokenizer.tokenize`` of
-    `transformers` does: each applies to the text before it as modified by earlier flags, and to the unmodified text
-    after it.
+    The function returns the nonempty parts, and whether each part is an added token. The leftmost match wins; among
+    matches at the same position, the longest token wins. The flags have the same effect as in
+    ``PreTrainedTokenizer.tokenize`` of `transformers`: each flag is applied to the preceding text as modified by
+    earlier flags, and to the unmodified following text.
     """
     by_content = {token.content: token for token in tokens}
     longest_first = sorted(by_content, key=len, reverse=True)

@@ -1,7 +1,7 @@
-"""The letters of each language, which ``headway export --keep-languages`` uses to choose tokens.
+"""The alphabets of languages, with which ``headway export --keep-languages`` selects tokens.
 
-Every language has the basic Latin letters, which names and loan words need, and in addition either other Latin letters
-or the letters of one or several scripts. The letters are the main exemplar characters of the Unicode CLDR.
+Every alphabet contains the basic Latin letters, which occur in names and loan words, and either additional Latin
+letters or the letters of one or more scripts. The letters are the main exemplar characters of the Unicode CLDR.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headway.config import spelling_hint
 from headway.errors import ConfigError
 from headway.text.languages import base_language
 
-# The letters of languages in Latin script, in addition to a to z.
+# Letters of languages in Latin script, in addition to a to z.
 _LATIN = {
     "af": "áâèéêëîïôöûü", "az": "çəğıöşü", "bs": "čćđšž", "br": "êñù", "ca": "àçéèíïóòúü", "cs": "áčďéěíňóřšťúůýž",
     "cy": "áàâäéèêëìíîïóòôöùúûüẁẃŵẅýỳŷÿ", "da": "æøå", "de": "äöüß", "en": "", "eo": "ĉĝĥĵŝŭ", "es": "áéíñóúü",
@@ -27,7 +27,7 @@ _LATIN = {
     "vi": "àảãáạăằẳẵắặâầẩẫấậđèẻẽéẹêềểễếệìỉĩíịòỏõóọôồổỗốộơờởỡớợùủũúụưừửữứựỳỷỹýỵ", "wo": "àéëñŋó", "xh": "",
     "yo": "áàéèẹíìóòọṣúù", "zu": "",
 }  # fmt: skip
-# The scripts of other languages, as the names of their characters in Unicode begin.
+# Scripts of other languages: the first words of the Unicode names of their characters.
 _SCRIPTS = {
     "am": "ETHIOPIC", "ar": "ARABIC", "as": "BENGALI", "be": "CYRILLIC", "bg": "CYRILLIC", "bn": "BENGALI",
     "dv": "THAANA", "el": "GREEK", "fa": "ARABIC", "gu": "GUJARATI", "he": "HEBREW", "hi": "DEVANAGARI",
@@ -43,10 +43,11 @@ _BASIC = frozenset("abcdefghijklmnopqrstuvwxyz")
 _LETTERS_AND_MARKS = ("L", "M")  # Unicode categories; digits, punctuation and symbols belong to all languages
 
 
-def letters_of(languages: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a text has only characters of these languages.
+def alphabet_predicate(languages: Sequence[str]) -> Callable[[str], bool]:
+    """Return a predicate: whether all characters of a text belong to one of these languages.
 
-    Digits, punctuation and symbols belong to all languages. A code may have a region or script, such as de-AT.
+    Digits, punctuation and symbols belong to all languages. A language code may include a region or script, such as
+    de-AT.
 
     Raises:
         ConfigError: The letters of a language are unknown.
@@ -61,8 +62,8 @@ def letters_of(languages: Sequence[str]) -> Callable[[str], bool]:
         else:
             known = sorted({*_LATIN, *_SCRIPTS})
             raise ConfigError(
-                f"the letters of the language {code!r} are unknown ({spelling_hint(code, known)}); give texts in it "
-                "instead (--keep-text)"
+                f"the letters of the language {code!r} are unknown ({spelling_hint(code, known)}); provide texts in "
+                "this language instead (--keep-text)"
             )
 
     @cache

@@ -1,12 +1,12 @@
 """BPE-dropout (Provilkov et al., "BPE-Dropout: Simple and Effective Subword Regularization", 2020, algorithm 1).
 
-A word is segmented by merges as usual, but at each step every applicable merge is skipped with probability p,
-independently. Of the remaining merges, the one with the lowest rank is applied, leftmost first. If none remains, the
-segmentation is finished. So one word has many segmentations, and a model also learns the parts of words.
+A word is segmented by merges as usual, but at each step, every applicable merge is independently skipped with
+probability p. Of the remaining merges, the merge with the lowest rank is applied, leftmost first. If no merge remains,
+the segmentation is complete. A word thus has many segmentations, so that a model also learns its parts.
 
 The library `tokenizers` has this option, but without a seed. Here, segmentations depend only on the text and the seed.
-Departure from the paper, for speed: words are not segmented again each time they occur. Instead, every chunk (see
-:mod:`headway.text.corpus_encoder`) has 64 segmentations, which are drawn independently, and each occurrence uses a
+Unlike in the paper, words are not segmented again each time they occur, because this would be slow. Instead, every
+chunk (see :mod:`headway.text.corpus_encoder`) has 64 independently drawn segmentations, and each occurrence uses a
 random one of them.
 """
 
@@ -23,26 +23,26 @@ from headway.text.base import TextTokenizer
 from headway.text.corpus_encoder import PackedIds, ids_to_bytes, pack_id_bytes, split_if_single_spaced
 from headway.text.tokenizer import Tokenizer
 
-_CHOICES = 64  # segmentations of a chunk; a divisor of 256, so that a random byte chooses uniformly
+_CHOICES = 64  # number of segmentations of a chunk; a divisor of 256, so that a random byte selects one uniformly
 _MAX_CACHED = 1 << 17  # maximum number of chunks in the cache, about 150 MB
 
 
 def segment_with_dropout(
     word: Sequence[str], merge_ranks: Mapping[tuple[str, str], int], dropout: float, draw_uniform: Callable[[], float]
 ) -> list[str]:
-    """Return the tokens of one word after merges with dropout.
+    """Return the tokens of a word after merges with dropout.
 
     Args:
-        word: The symbols of the word before any merge.
-        merge_ranks: The rank of each merge.
-        dropout: The probability that an applicable merge is skipped, at each step.
-        draw_uniform: A function that returns a random number, uniform in [0, 1).
+        word: Symbols of the word before any merge.
+        merge_ranks: Rank of each merge.
+        dropout: Probability of skipping an applicable merge at each step.
+        draw_uniform: Function that returns a random number, uniformly distributed in [0, 1).
     """
     pieces = list(word)
     seams = [merge_ranks.get(pair, math.inf) for pair in pairwise(pieces)]  # ranks of the merges between neighbors
     while seams and (lowest := min(seams)) < math.inf:
-        # Drawing for the merges in the order of their ranks, until one is kept, has the same result as drawing for all
-        # of them and then choosing the lowest rank.
+        # Drawing for the merges in rank order until one is kept is equivalent to drawing for all merges and then
+        # choosing the lowest rank.
         if draw_uniform() >= dropout:
             index = seams.index(lowest)
         else:
@@ -59,15 +59,15 @@ def segment_with_dropout(
 
 
 class BPEDropoutEncoder:
-    """Computes several segmentations of each text by BPE-dropout.
+    """Computes several segmentations of each text with BPE-dropout.
 
     Args:
         tokenizer: Headway's own tokenizer, of kind "bpe".
-        probability: The probability that a merge is skipped.
-        num_segmentations: The number of segmentations of each text.
-        seed: The random seed of the segmentations.
-        order_version: As in :mod:`headway.data.draws`. In version 1, segmentations are chosen with ``randbytes``, whose
-            results Python does not promise to keep.
+        probability: Probability of skipping a merge.
+        num_segmentations: Number of segmentations per text.
+        seed: Random seed of the segmentations.
+        order_version: As in :mod:`headway.data.draws`. In version 1, segmentations are selected with ``randbytes``,
+            whose results may change between versions of Python.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BPEDropoutEncoder:
         self._chunks: dict[str, _Chunk] = {}
 
     def encode(self, texts: Sequence[str]) -> PackedIds:
-        """Return the ids of all segmentations of the first text, then of the second, and so on."""
+        """Return the ids of all segmentations of the first text, then of the second text, and so on."""
         return pack_id_bytes([row for text in texts for row in self._rows(text)])
 
     def _rows(self, text: str) -> list[bytes]:
@@ -99,7 +99,8 @@ class BPEDropoutEncoder:
             b"".join(
                 [
                     chunk.samples[pick % _CHOICES] or self._store(chunk, pick % _CHOICES)
-                    for chunk, pick in zip(chunks, picks, strict=False)  # the next segmentation uses the next picks
+                    # the next segmentation uses the following picks
+                    for chunk, pick in zip(chunks, picks, strict=False)
                 ]
             )
             for _ in range(self.num_segmentations)
@@ -119,7 +120,7 @@ class BPEDropoutEncoder:
 
     def _store(self, chunk: _Chunk, number: int) -> bytes:
         ids = self._sample(chunk, number)
-        # Most segmentations of a chunk are equal, so equal ones share one object.
+        # Most segmentations of a chunk are equal, so equal segmentations share an object.
         chunk.samples[number] = next((same for same in chunk.samples if same == ids), ids)
         return ids
 
@@ -131,7 +132,7 @@ class BPEDropoutEncoder:
 
 
 class _Chunk:
-    """A chunk, its words, and the segmentations that were computed so far."""
+    """A chunk, its words, and the segmentations computed so far."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text

@@ -1,13 +1,13 @@
-"""Byte-pair encoding being learned, merge by merge, with counts.
+"""Learn byte-pair encoding step by step, with the counts of the merged pairs.
 
 Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, algorithm 1: each word of the
-corpus is a sequence of symbols. A step counts all pairs of neighboring symbols, weighted by the frequencies of the
-words, and replaces every occurrence of the most frequent pair by a new symbol. As in :mod:`headway.text.tokenizer`, the
-initial symbols are bytes, and a word includes the space before it.
+corpus is a sequence of symbols. Each step counts all pairs of adjacent symbols, weighted by word frequency, and
+replaces every occurrence of the most frequent pair with a new symbol. As in :mod:`headway.text.tokenizer`, the initial
+symbols are bytes, and a word includes the space before it.
 
-The merges are those of Hugging Face `tokenizers`, which learns the vocabularies of models: of equally frequent pairs,
-the one with the lowest ids is merged (bytes in the order of their spelling, then merged symbols in the order of
-learning). Here each step is visible; the library is faster.
+The merges are the same as with Hugging Face `tokenizers`, which learns the vocabularies of models: among equally
+frequent pairs, the pair with the lowest ids is merged (bytes in the order of their spelling, then merged symbols in the
+order of learning). This implementation makes each step visible; the library is faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headway.text.base import refuse_surrogates
+from headway.text.base import check_no_surrogates
 from headway.text.tokenizer import readable_piece, word_splitter
 
 _Pair = tuple[str, str]
@@ -26,15 +26,15 @@ _Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class LearnedMerge:
-    """One step of learning. Symbols are readable, as :meth:`headway.text.base.TextTokenizer.display` shows them.
+    """A learned merge. Symbols are in readable form (see :meth:`headway.text.base.TextTokenizer.display`).
 
     Attributes:
-        rank: The position in the order of learning, counted from 0.
-        left: The symbol that is joined with ``right``.
-        right: The symbol to the right of ``left``.
-        merged: The joined symbol.
-        count: How often the pair occurs in the corpus.
-        segmentations: The symbols of each example after this merge.
+        rank: Position in the order of learning, counted from 0.
+        left: The left symbol of the merged pair.
+        right: The right symbol of the merged pair.
+        merged: The new symbol.
+        count: Number of occurrences of the pair in the corpus.
+        segmentations: Symbols of each example after this merge.
     """
 
     rank: int
@@ -46,14 +46,14 @@ class LearnedMerge:
 
 
 def count_words(texts: Iterable[str], *, split_digits: bool = False) -> Counter[str]:
-    """Count the words of texts, which merges never cross. Words are spelled in the byte alphabet.
+    """Count the words of texts; merges never cross words. Words are spelled in the byte alphabet.
 
     Raises:
-        DataError: UTF-8 cannot encode a text.
+        DataError: A text cannot be encoded in UTF-8.
     """
     splitter, counts = word_splitter(split_digits), Counter[str]()
     for number, text in enumerate(texts, start=1):
-        refuse_surrogates(text, number)
+        check_no_surrogates(text, number)
         counts.update(word for word, _ in splitter.pre_tokenize_str(text))
     return counts
 
@@ -61,12 +61,12 @@ def count_words(texts: Iterable[str], *, split_digits: bool = False) -> Counter[
 def learn_merges(
     words: Mapping[str, int], *, min_frequency: int = 2, examples: Iterable[str] = (), split_digits: bool = False
 ) -> Iterator[LearnedMerge]:
-    """Yield merges in the order of learning, until no pair occurs ``min_frequency`` times.
+    """Yield merges in the order of learning until no pair occurs at least ``min_frequency`` times.
 
     Args:
-        words: The frequency of each word, spelled in the byte alphabet; see :func:`count_words`.
+        words: Frequency of each word, spelled in the byte alphabet; see :func:`count_words`.
         min_frequency: Minimum number of times that a pair must occur to be merged.
-        examples: Texts whose symbols are shown after each merge.
+        examples: Texts whose segmentations to return after each merge.
         split_digits: Whether each digit of the examples is a separate word.
     """
     shown = [_words_as_bytes(text, number, split_digits) for number, text in enumerate(examples, start=1)]
@@ -88,13 +88,13 @@ def learn_merges(
         rank += 1
 
 
-def first_symbols(text: str, *, split_digits: bool = False) -> tuple[str, ...]:
-    """Return the symbols of a text before the first merge, which are its bytes."""
+def initial_symbols(text: str, *, split_digits: bool = False) -> tuple[str, ...]:
+    """Return the symbols of a text before the first merge: its bytes."""
     return _readable(_words_as_bytes(text, 1, split_digits))
 
 
 def _words_as_bytes(text: str, text_number: int, split_digits: bool) -> list[list[str]]:
-    refuse_surrogates(text, text_number)
+    check_no_surrogates(text, text_number)
     return [list(word) for word, _ in word_splitter(split_digits).pre_tokenize_str(text)]
 
 
@@ -103,7 +103,7 @@ def _readable(words: list[list[str]]) -> tuple[str, ...]:
 
 
 class _Corpus:
-    """The words of a corpus as symbols, and the counts of all pairs of neighbors."""
+    """The words of a corpus as symbols, and the counts of all adjacent pairs."""
 
     def __init__(self, words: Mapping[str, int]) -> None:
         self._words = [list(word) for word in words]
@@ -113,7 +113,7 @@ class _Corpus:
         self._places: defaultdict[_Pair, set[int]] = defaultdict(set)  # words in which a pair has occurred
         for index in range(len(self._words)):
             self._count(index, 1)
-        # The smallest entry is the most frequent pair with the lowest ids, if its count is up to date.
+        # The smallest entry is the most frequent pair with the lowest ids, unless its count is outdated.
         self._heap = [self._entry(pair) for pair in self._counts]
         heapq.heapify(self._heap)
 
@@ -127,7 +127,7 @@ class _Corpus:
         return None
 
     def merge(self, pair: _Pair) -> None:
-        """Replace each occurrence of a pair by its joined symbol."""
+        """Replace each occurrence of a pair with the merged symbol."""
         self._ids.setdefault("".join(pair), len(self._ids))
         changed: set[_Pair] = set()
         for index in self._places.pop(pair):
@@ -155,7 +155,7 @@ class _Corpus:
 
 
 def _merged(symbols: list[str], pair: _Pair) -> list[str]:
-    """Return the symbols of a word after a merge, which is applied from left to right."""
+    """Return the symbols of a word after applying a merge from left to right."""
     merged: list[str] = []
     position = 0
     while position < len(symbols):

@@ -1,11 +1,12 @@
 """Fast tokenization of large corpora into arrays of ids.
 
 :class:`CorpusEncoder` returns the same ids as :meth:`~headway.text.tokenizer.Tokenizer.encode_batch`, but faster.
-Byte-pair merges never cross words, and the tokens of kind "words" are these words, so each word is segmented once and
-cached. The cache stores *chunks*: a chunk is the text between two single spaces, including the space before it. GPT-2's
+Byte-pair merges never cross words, and tokens of kind "words" are such words, so each word is segmented once and
+cached. The cache stores *chunks*: a chunk is the text between two single spaces, including the preceding space. GPT-2's
 regular expression always splits there, and before line breaks that follow a word, so the ids of a text are the
-concatenated ids of its chunks. Other white space may belong to the word before or after it, depending on what follows.
-A line with such white space is tokenized as a whole; if a line starts or ends with it, so is the entire text.
+concatenated ids of its chunks. Other white space may belong to the preceding or following word, depending on the
+context. A line with such white space is tokenized as a whole; if a line starts or ends with it, the entire text is
+tokenized as a whole.
 """
 
 from __future__ import annotations
@@ -21,35 +22,36 @@ from numpy.typing import NDArray
 from headway.text.base import TextTokenizer
 
 _LINE_BREAKS = re.compile("(\n+)")
-_GROUP_CHARACTERS = 1 << 20  # characters of the texts whose words are in memory at a time
-_MAX_CACHED = 1 << 17  # chunks in a generation; two generations take about 50 MB
-_MAX_CACHED_LENGTH = 40  # in characters; in scripts without spaces, a chunk is a sentence, which occurs only once
+_GROUP_CHARACTERS = 1 << 20  # number of characters of text whose words are in memory at a time
+_MAX_CACHED = 1 << 17  # number of chunks in a generation; two generations take about 50 MB
+# in characters; longer chunks occur mostly once, such as whole sentences in scripts without spaces
+_MAX_CACHED_LENGTH = 40
 
 
 @dataclass(frozen=True)
 class PackedIds:
-    """The token ids of several texts: the concatenated ``ids``, and the ``lengths`` of the texts in tokens."""
+    """The token ids of several texts: the concatenated ``ids``, and the number of tokens of each text (``lengths``)."""
 
     ids: NDArray[np.uint32]
     lengths: NDArray[np.int64]
 
 
 def pack_id_bytes(rows: Sequence[bytes]) -> PackedIds:
-    """Concatenate texts, given as the bytes of uint32 arrays of their ids."""
+    """Concatenate the token ids of texts, each given as the bytes of a uint32 array."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
     return PackedIds(np.frombuffer(b"".join(rows), np.uint32), lengths)
 
 
 def split_if_single_spaced(text: str) -> list[str] | None:
-    """Return the words of a text whose only white space is single spaces between words, or None for other texts."""
+    """Return the words of a text, or None if it contains white space other than single spaces between words."""
     words = text.split()
     return words if words and " ".join(words) == text else None
 
 
 def _split_lines(text: str) -> list[list[str]]:
-    """Return the lines of a text, each with the line breaks before it, as words with a single space between them.
+    """Split a text into lines, each with the preceding line breaks, and the lines into words at single spaces.
 
-    A line whose words have other white space between them is returned as a single word.
+    A line that contains other white space between words is returned as a single word.
     """
     lines = _LINE_BREAKS.split(text)
     lines, breaks = lines[::2], lines[1::2]
@@ -63,7 +65,7 @@ def _split_lines(text: str) -> list[list[str]]:
 
 
 def _group_texts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide texts into groups, because their words take ten times as much memory as the texts."""
+    """Divide texts into groups, because the words of a text take ten times as much memory as the text itself."""
     start = size = 0
     for end, text in enumerate(texts, start=1):
         size += len(text)
@@ -73,7 +75,7 @@ def _group_texts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class CorpusEncoder:
-    """Computes the same ids as ``tokenizer``, but faster, for large corpora."""
+    """Computes the same ids as ``tokenizer``, but faster for large corpora."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -115,7 +117,7 @@ def ids_to_bytes(ids: list[int]) -> bytes:
 class _Chunks(dict[str, bytes]):
     """A cache that maps each word to the ids of ``prefix`` + word, filled on demand.
 
-    When it is full, it starts a new generation. Words that were not used during the generation that just ended are
+    When the cache is full, it starts a new generation. Words that were not used during the previous generation are
     dropped.
     """
 
@@ -125,8 +127,8 @@ class _Chunks(dict[str, bytes]):
         self._older: dict[str, bytes] = {}
 
     def add_words(self, words: set[str]) -> None:
-        """Add the ids of all new ``words`` in one call, which is many times faster than adding them one by one."""
-        older = self._older  # read only once, because other threads may replace it
+        """Add the ids of all new ``words`` in a single call, which is many times faster than adding them one by one."""
+        older = self._older  # read once, because other threads may replace the attribute
         new = [word for word in words if len(word) <= _MAX_CACHED_LENGTH and word not in self and word not in older]
         for word, ids in zip(new, self._segment([self._prefix + word for word in new]), strict=True):
             self._store(word, ids)
@@ -144,4 +146,4 @@ class _Chunks(dict[str, bytes]):
         self[word] = ids
 
     def __reduce__(self) -> tuple[type[_Chunks], tuple[Callable[[Sequence[str]], list[bytes]], str]]:
-        return _Chunks, (self._segment, self._prefix)  # each process has its own cache
+        return _Chunks, (self._segment, self._prefix)  # each process has a separate cache

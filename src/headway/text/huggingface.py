@@ -1,12 +1,12 @@
-"""Fast tokenizers of Hugging Face models (``tokenizer.json``), in Headway's order of ids.
+"""Fast tokenizers of Hugging Face models (``tokenizer.json``), with ids in Headway's order.
 
-The file of the library `tokenizers` describes normalizer, pre-tokenizer, model and decoder. Everything is kept, except
-for features that would make the encoding of a text contain special ids. There are two ways to break it: *added tokens*
-are found in text before the model reads it, and a Unigram model finds any piece of its vocabulary, including "</s>". So
-in the file, special tokens get names that cannot occur in text (they start and end with a space, and every
-pre-tokenizer replaces or removes spaces). Any special tokens that are still found become ``UNK``. Templates that put
-tokens around a text are removed, because the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`
-replaces them.
+The file of the library `tokenizers` describes the normalizer, pre-tokenizer, model and decoder. All of these are kept,
+except for features by which encoding a text could return special ids. There are two such features: *added tokens* are
+matched in text before the model is applied, and a Unigram model matches any piece of its vocabulary, including "</s>".
+Therefore special tokens in the file get names that cannot occur in text (they start and end with a space, and every
+pre-tokenizer replaces or removes spaces). Special tokens that are matched nevertheless become ``UNK``. Templates that
+add tokens around a text are removed, because the model folder's
+:class:`~headway.text.special_tokens.SpecialTokenTemplate` replaces them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from headway.text.tokenizer import piece_bytes, readable_piece
 
 
 class FastTokenizer(ImportedTokenizer):
-    """A tokenizer of the library `tokenizers`.
+    """A tokenizer based on the library `tokenizers`.
 
     Args:
         library: The parsed content of a ``tokenizer.json``.
-        library_ids: The library's id for each of Headway's ids. Ids that the library does not have are reserved.
-        reserved_ids: Further ids that encoding a text never returns, such as language codes.
-        origin: The name of the file in error messages.
+        library_ids: The library's id for each of Headway's ids. Ids that do not exist in the library are reserved.
+        reserved_ids: Additional ids that encoding a text never returns, such as language codes.
+        origin: Name of the file in error messages.
 
     Attributes:
-        library_json: The content of ``tokenizer.json`` with the library's own ids, in which the names of special tokens
+        library_json: Content of ``tokenizer.json`` with the library's own ids, and with names of special tokens that
             cannot occur in text.
     """
 
@@ -64,12 +64,13 @@ class FastTokenizer(ImportedTokenizer):
             reserved | {new for new, old in enumerate(library_ids) if old in marked},
             byte_tokens=_byte_tokens(library, spelled),
         )
-        self._headway_ids = dict.fromkeys(known, UNK)  # ids may have gaps of any size
+        self._headway_ids = dict.fromkeys(known, UNK)  # ids may have gaps
         for new, old in enumerate(library_ids):
             self._headway_ids[old] = UNK if new in self.reserved_ids else new
         with _library_errors(f"{origin}: the library `tokenizers` cannot read it"):
             self._library = tokenizers.Tokenizer.from_str(json.dumps(self.library_json))
-        self._library.encode_special_tokens = True  # do not search text for special tokens (not stored in the file)
+        # do not match special tokens in text (this setting is not stored in the file)
+        self._library.encode_special_tokens = True
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         with _library_errors("the library `tokenizers` cannot encode a text with this model's tokenizer"):
@@ -85,7 +86,7 @@ class FastTokenizer(ImportedTokenizer):
 
     @property
     def pieces(self) -> Sequence[str]:
-        """The token of each id as the library spells it, or a made-up name if the library does not have the id."""
+        """The token of each id as spelled by the library, or a placeholder if the id does not exist in the library."""
         known = tokens_by_id(self.library_json, "")
         unigram = not isinstance(self.library_json["model"]["vocab"], dict)
         tokens = [known.get(old, self._names[new]) for new, old in enumerate(self.library_ids)]
@@ -95,14 +96,14 @@ class FastTokenizer(ImportedTokenizer):
 
     @property
     def added_tokens(self) -> list[dict[str, Any]]:
-        """The tokens that the library finds in text before the model reads it, with Headway's ids."""
+        """The tokens that the library matches in text before it applies the model, with Headway's ids."""
         added = self.library_json.get("added_tokens") or []
         numbered = ({**token, "id": self._headway_ids[token["id"]]} for token in added)
         return [token for token in numbered if token["id"] not in self.reserved_ids]
 
-    def always_kept(self) -> frozenset[int]:
-        """Return the ids of special tokens, languages, added tokens and bytes, and of the library's unknown token."""
-        kept = set(super().always_kept())
+    def mandatory_ids(self) -> frozenset[int]:
+        """Return the ids of special tokens, languages, added tokens, bytes and the library's unknown token."""
+        kept = set(super().mandatory_ids())
         model, spelled = self.library_json["model"], self._spelled()
         added = {token["content"] for token in self.added_tokens}
         unknown = model.get("unk_id") if model.get("unk_token") is None else None
@@ -116,19 +117,19 @@ class FastTokenizer(ImportedTokenizer):
         known = tokens_by_id(self.library_json, "")
         return [known.get(old, "") for old in self.library_ids]
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
-        """Return ``ids`` and the ids of all tokens without which encoding could not yield these.
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of all tokens that encoding needs to produce them.
 
-        They are the intermediate results of merges and, in a unigram model, the token with the lowest score, which
-        determines the score of unknown characters.
+        The additional tokens are the intermediate results of merges and, in a unigram model, the token with the lowest
+        score, which determines the score of unknown characters.
         """
         needed, model, spelled = set(ids), self.library_json["model"], self._spelled()
         index_of = {token: index for index, token in enumerate(spelled) if token and index not in self.reserved_ids}
         if model["type"] == "BPE":
             if model.get("continuing_subword_prefix"):
-                raise ConfigError("the vocabulary of a tokenizer with a continuing_subword_prefix cannot be cut")
+                raise ConfigError("the vocabulary of a tokenizer with a continuing_subword_prefix cannot be reduced")
             ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
-            for index in needed - self.always_kept():
+            for index in needed - self.mandatory_ids():
                 symbols = _symbols(spelled[index], model.get("end_of_word_suffix") or "")
                 made = symbols_of_merges(symbols, lambda *pair: ranks.get(pair))
                 needed |= {index_of[token] for token in made if token in index_of}
@@ -137,8 +138,8 @@ class FastTokenizer(ImportedTokenizer):
             needed |= {index_of[last]} if last in index_of else set()
         return needed
 
-    def restricted(self, ids: Sequence[int]) -> FastTokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> FastTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         library, tokens = copy.deepcopy(self.library_json), tokens_by_id(self.library_json, "")
         model, kept = library["model"], {self.library_ids[index] for index in ids}
         in_model = tokens_by_id({**library, "added_tokens": []}, "")
@@ -163,13 +164,13 @@ class FastTokenizer(ImportedTokenizer):
             old = self.library_ids[index]
             library_ids.append(
                 new_ids.setdefault(old, len(new_ids))
-            )  # ids that the library lacks get ids after its own
+            )  # ids that do not exist in the library are numbered after its own ids
         reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
         return FastTokenizer(library, library_ids, reserved, "the smaller vocabulary")
 
     @classmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> FastTokenizer:
-        """Create the tokenizer from the content of its file."""
+        """Create the tokenizer from the parsed content of its file."""
         return cls(saved["library"], saved["order"], saved["reserved"], str(path))
 
     def _fields(self) -> Mapping[str, Any]:
@@ -177,15 +178,15 @@ class FastTokenizer(ImportedTokenizer):
 
 
 def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the merges of a model, which older files write as texts with a space."""
+    """Return the merges of a model. In older files, a merge is a string with a space between the tokens."""
     pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
     return [(left, right) for left, right in pairs]
 
 
 def _symbols(token: str, suffix: str) -> list[str]:
-    """Return the initial symbols of a token, before any merges.
+    """Return the symbols of a token before any merges.
 
-    The last one has the ``suffix`` of the end of a word.
+    The last symbol includes the end-of-word ``suffix``.
     """
     if not suffix or not token.endswith(suffix):
         return list(token)
@@ -195,29 +196,29 @@ def _symbols(token: str, suffix: str) -> list[str]:
 
 @contextmanager
 def _library_errors(problem: str) -> Iterator[None]:
-    """Convert errors of the library `tokenizers` to :class:`BundleError`, including panics of its Rust code."""
+    """Convert errors of the library `tokenizers`, including panics of its Rust code, to :class:`BundleError`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # the library has no more specific class; panics are not Exceptions
+    except BaseException as error:  # the library has no more specific class, and its panics are not Exceptions
         raise BundleError(f"{problem} ({' '.join(str(error).split())})") from None
 
 
 def tokens_by_id(library: dict[str, Any], origin: str) -> dict[int, str]:
-    """Return the tokens of a ``tokenizer.json`` by id, or raise :class:`BundleError` if it is not such a file."""
+    """Return the tokens of a ``tokenizer.json`` by id, or raise :class:`BundleError` if the content is invalid."""
     try:
         vocabulary = library["model"]["vocab"]
         pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((v[0], i) for i, v in enumerate(vocabulary))
         tokens = {int(index): str(token) for token, index in pairs}
         added = {int(token["id"]): str(token["content"]) for token in library.get("added_tokens") or []}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise BundleError(f"{origin}: not a fast tokenizer of Hugging Face (no model with a vocabulary)") from None
+        raise BundleError(f"{origin}: not a fast Hugging Face tokenizer (no model with a vocabulary)") from None
     return tokens | added
 
 
 def library_ids(library: dict[str, Any], texts: list[str], origin: str) -> list[list[int]]:
-    """Return the ids of each text according to ``tokenizer.json`` itself. Texts may contain special tokens."""
+    """Return the library's own ids of each text, according to ``tokenizer.json``. Texts may contain special tokens."""
     with _library_errors(f"{origin}: the library `tokenizers` cannot read it"):
         read = tokenizers.Tokenizer.from_str(json.dumps({**library, "padding": None, "truncation": None}))
         encodings = read.encode_batch_fast(texts, add_special_tokens=False)
@@ -225,12 +226,12 @@ def library_ids(library: dict[str, Any], texts: list[str], origin: str) -> list[
 
 
 def special_ids(library: dict[str, Any]) -> set[int]:
-    """Return the ids of the added tokens that are marked special."""
+    """Return the ids of the added tokens that are marked as special."""
     return {int(token["id"]) for token in library.get("added_tokens") or [] if token.get("special")}
 
 
 def _without_special(library: dict[str, Any], ids: set[int]) -> dict[str, Any]:
-    """Return a copy in which the tokens of ``ids`` cannot occur in text, and which puts no tokens around a text."""
+    """Return a copy in which the tokens of ``ids`` cannot occur in text, and which adds no tokens around a text."""
     library = copy.deepcopy(library)
     library.update(post_processor=None, truncation=None, padding=None)
     model = library["model"]
@@ -257,7 +258,7 @@ def _is_byte_level(library: dict[str, Any]) -> bool:
 
 
 def _byte_tokens(library: dict[str, Any], tokens: Mapping[int, str]) -> dict[int, bytes]:
-    """Return the bytes of the tokens that the library decodes as bytes: all tokens if its decoder is byte-level."""
+    """Return the bytes of the tokens that the library decodes as bytes (all tokens if its decoder is byte-level)."""
     if _decoder_kinds(library) <= {"ByteLevel", "Fuse"} and _is_byte_level(library):
         return {index: piece_bytes(token) for index, token in tokens.items()}
     if "ByteFallback" in _decoder_kinds(library):

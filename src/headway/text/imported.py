@@ -1,9 +1,9 @@
-"""The base class of imported tokenizers, which change the order of ids and have reserved ids.
+"""The base class of imported tokenizers, which reorder ids and have reserved ids.
 
 An imported vocabulary is rearranged into Headway's order: <pad>, <bos>, <eos>, <unk>, then the other tokens in their
 original order. *Reserved* ids are special tokens, language codes, masks and unused rows. Encoding a text never returns
-them, and decoding skips them. (The toolkits that these models come from do find such tokens inside text, so a sentence
-about "</s>" ends early in them.)
+them, and decoding skips them. (The original toolkits of these models do match such tokens inside text, so that a
+sentence about "</s>" would end early.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from headway.errors import BundleError
 from headway.text.base import MASK, NUM_SPECIAL, TextTokenizer, decode_utf8
 
-IMPORTED_FORMAT_VERSION = 2  # version of the saved file; version 1 is for Headway's own tokenizer
+IMPORTED_FORMAT_VERSION = 2  # version of the saved file; Headway's own tokenizer uses version 1
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
@@ -26,11 +26,11 @@ class ImportedTokenizer(TextTokenizer):
     """The base class of imported tokenizers.
 
     Args:
-        names: The displayed text of each id.
+        names: Text that is displayed for each id.
         reserved_ids: Ids that encoding a text never returns. The four special ids are always reserved.
-        pieces: The token of each id, as the tokenizer's library spells it.
-        byte_tokens: Maps ids to bytes, which may be part of a character: all ids of byte-level vocabularies, and the
-            ids of single bytes in other vocabularies.
+        pieces: Token of each id, as spelled by the tokenizer's library.
+        byte_tokens: Maps ids to bytes, which may be part of a character. Contains all ids of a byte-level vocabulary,
+            or the ids of single bytes in other vocabularies.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class ImportedTokenizer(TextTokenizer):
 
     @property
     def mask_id(self) -> int | None:
-        """The id of hidden tokens: the reserved token [MASK] (BERT) or <mask> (RoBERTa), or None."""
+        """The id of the mask token: the reserved token [MASK] (BERT) or <mask> (RoBERTa), or None."""
         return next((index for index in sorted(self.reserved_ids) if self._names[index] in (MASK, "<mask>")), None)
 
-    def always_kept(self) -> frozenset[int]:
-        """Return the ids of special tokens and languages, and of tokens of single bytes. Unused rows are not kept."""
+    def mandatory_ids(self) -> frozenset[int]:
+        """Return the ids of special tokens, languages and single-byte tokens. Unused rows are not included."""
         named = (index for index in self.reserved_ids if not self._names[index].startswith("<unused "))
-        return super().always_kept().union(named, byte_token_values(dict(enumerate(self._spelled()))))
+        return super().mandatory_ids().union(named, byte_token_values(dict(enumerate(self._spelled()))))
 
     def _spelled(self) -> Sequence[str]:
-        """Return the token of each id, as the library spells it."""
+        """Return the token of each id, as spelled by the library."""
         return self._pieces
 
     def _name(self, index: int) -> str:
@@ -71,21 +71,21 @@ class ImportedTokenizer(TextTokenizer):
     @classmethod
     @abstractmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> ImportedTokenizer:
-        """Create the tokenizer from the parsed content of its file. The caller handles errors such as KeyError."""
+        """Create the tokenizer from the parsed content of its file. The caller must handle errors such as KeyError."""
 
     @abstractmethod
     def _fields(self) -> Mapping[str, Any]:
-        """Return the fields of the saved file, except its format, version and kind."""
+        """Return the fields of the saved file, except format, version and kind."""
 
     def _saved(self) -> Mapping[str, Any]:
         return {"format": "headway-tokenizer", "version": IMPORTED_FORMAT_VERSION, "kind": self.kind, **self._fields()}
 
     def decode_continuation(self, ids: Sequence[int], *, final: bool = False) -> str:
-        """Return the text that ``ids`` add to a text before them; unless ``final``, without an incomplete character at
+        """Return the text that ``ids`` append to a preceding text. Unless ``final``, omit an incomplete character at
         the end.
 
-        The libraries remove a space at the beginning of a text, so ids are decoded after the ids of a letter. They do
-        not decode bytes, because some libraries lose complete characters that an incomplete one follows.
+        The libraries remove a space at the beginning of a text, so ids are decoded after the ids of a letter. Bytes are
+        not decoded by the libraries, because some of them lose complete characters before an incomplete one.
         """
         before = self.encode("a")
         start, parts = len(self._joined(before)), list[str]()
@@ -100,7 +100,7 @@ class ImportedTokenizer(TextTokenizer):
         return "".join(parts)
 
     def _joined(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``, of which the library may have removed spaces at the beginning."""
+        """Return the text of ``ids``. The library may remove spaces at its beginning."""
         return self.decode(ids)
 
     def _text_ids(self, ids: Sequence[int]) -> list[int]:
@@ -110,6 +110,6 @@ class ImportedTokenizer(TextTokenizer):
 
 
 def byte_token_values(tokens: Mapping[int, str]) -> dict[int, bytes]:
-    """Return the byte of each token that is spelled as a single byte, such as "<0xE2>". Keys are ids."""
+    """Return the bytes of tokens that are spelled as single bytes, such as "<0xE2>", keyed by id."""
     matches = ((index, _BYTE_TOKEN.fullmatch(token)) for index, token in tokens.items())
     return {index: bytes.fromhex(match[1]) for index, match in matches if match}

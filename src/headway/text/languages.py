@@ -1,11 +1,11 @@
-"""Language codes in the forms that people and models write: ``de``, ``deu``, ``ger``, ``de-AT`` and ``deu_Latn``."""
+"""Normalize language codes, which occur in several forms: ``de``, ``deu``, ``ger``, ``de-AT`` and ``deu_Latn``."""
 
 from __future__ import annotations
 
 import re
 
-# The code of two letters (ISO 639-1) for a code of three letters (ISO 639-2 or ISO 639-3), as in deu_Latn. The standard
-# variety of a macrolanguage, such as lvs, has the code of the macrolanguage.
+# Two-letter codes (ISO 639-1) for three-letter codes (ISO 639-2 or ISO 639-3), as in deu_Latn. The standard variety of
+# a macrolanguage, such as lvs, is mapped to the code of the macrolanguage.
 _THREE_LETTERS = {
     "afr": "af", "ara": "ar", "arb": "ar", "bel": "be", "ben": "bn", "bul": "bg", "cat": "ca", "ces": "cs", "zho": "zh",
     "cym": "cy", "dan": "da", "deu": "de", "ell": "el", "eng": "en", "epo": "eo", "est": "et", "eus": "eu", "fas": "fa",
@@ -28,19 +28,19 @@ _THREE_LETTERS = {
     "fry": "fy", "ful": "ff", "fuv": "ff", "gla": "gd", "glv": "gv", "ido": "io", "iku": "iu", "ina": "ia", "kal": "kl",
     "kau": "kr", "knc": "kr", "kom": "kv", "nav": "nv", "oji": "oj", "oss": "os", "roh": "rm",
     "sme": "se", "tah": "ty", "ton": "to", "ven": "ve", "wln": "wa", "zha": "za",
-    # The bibliographic codes of ISO 639-2.
+    # Bibliographic codes of ISO 639-2.
     "alb": "sq", "arm": "hy", "baq": "eu", "bur": "my", "chi": "zh", "cze": "cs", "dut": "nl", "fre": "fr", "geo": "ka",
     "ger": "de", "gre": "el", "ice": "is", "mac": "mk", "mao": "mi", "may": "ms", "per": "fa", "rum": "ro", "slo": "sk",
     "tib": "bo", "wel": "cy",
 }  # fmt: skip
-# Withdrawn codes, and the code of Norwegian, which means Bokmål in nearly all models.
+# Withdrawn codes, and the codes of Norwegian, which mean Bokmål in nearly all models.
 _OTHER_CODES = {"in": "id", "iw": "he", "ji": "yi", "no": "nb", "nor": "nb"}
 _PARTS = re.compile(r"[-_]")
-_MAX_PARTS = 8  # maximum number of parts of a code; the rest counts as one part, so that the code is unknown
+_MAX_PARTS = 8  # maximum number of parts of a code; the rest is treated as a single part, so that the code is unknown
 
 
-def normalized(code: str) -> str:
-    """Return a language code in lower case, with a code of two letters if there is one: deu_Latn becomes de-latn."""
+def normalize_language_code(code: str) -> str:
+    """Return a language code in lower case, with a two-letter code if there is one: deu_Latn becomes de-latn."""
     language, *rest = _PARTS.split(code.strip().lower(), maxsplit=_MAX_PARTS)
     language = _THREE_LETTERS.get(language, language)
     return "-".join([_OTHER_CODES.get(language, language), *rest])
@@ -48,4 +48,4 @@ def normalized(code: str) -> str:
 
 def base_language(code: str) -> str:
     """Return a language code in lower case, without region and script: pt-BR becomes pt."""
-    return normalized(code).partition("-")[0]
+    return normalize_language_code(code).partition("-")[0]

@@ -1,7 +1,7 @@
-"""Reading saved tokenizers: those that Headway trains, and those of imported models.
+"""Load saved tokenizers, trained by Headway or imported.
 
-The modules of imported tokenizers are imported when such a tokenizer is read, because they load libraries of other
-toolkits.
+The modules of imported tokenizers are imported only when such a tokenizer is loaded, because they import other
+libraries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.text.tokenizer import Tokenizer
 
 
 def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
-    """Read ``folder/name.json``, a saved tokenizer of any kind.
+    """Load ``folder/name.json``, a saved tokenizer of any kind.
 
     Raises:
         BundleError: The file is missing, damaged, or not a tokenizer.
@@ -27,12 +27,14 @@ def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
     if data.get("version") == IMPORTED_FORMAT_VERSION:
         return _parse_imported(data, path)
     if data.get("version") != 1:
-        raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1, 2); install a newer Headway")
+        raise BundleError(
+            f"{path}: version {data.get('version')!r} is unknown (known: 1, 2); install a newer version of Headway"
+        )
     return Tokenizer.from_saved(data, path)
 
 
 def imported_tokenizers() -> dict[str, type[ImportedTokenizer]]:
-    """Return the class of each kind of imported tokenizers."""
+    """Return the class of each kind of imported tokenizer."""
     from headway.text.huggingface import FastTokenizer
     from headway.text.moses import MosesTokenizer
     from headway.text.sentencepiece import SentencePieceTokenizer
@@ -41,27 +43,27 @@ def imported_tokenizers() -> dict[str, type[ImportedTokenizer]]:
 
 
 def _parse_imported(data: dict[str, Any], path: Path) -> TextTokenizer:
-    """Create the imported tokenizer that ``data``, the parsed content of the file ``path``, describes."""
+    """Create an imported tokenizer from ``data``, the parsed content of the file ``path``."""
     kind = imported_tokenizers().get(str(data.get("kind")))
     if kind is None:
-        raise BundleError(f"{path}: kind {data.get('kind')!r} is unknown; install a newer Headway")
+        raise BundleError(f"{path}: kind {data.get('kind')!r} is unknown; install a newer version of Headway")
     try:
         return kind.from_saved(data, path)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise BundleError(f"{path}: damaged ({error!r}); copy or import it again") from None
+        raise BundleError(f"{path}: damaged ({error!r}); copy the file or import the model again") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a tokenizer's file."""
+    """Return the parsed content of a tokenizer file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BundleError(f"{path}: no such file; expected the tokenizer that Headway saved with the model") from None
+        raise BundleError(f"{path}: no such file; expected a tokenizer saved with the model") from None
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
-        raise BundleError(f"{path}: {reason}; expected a tokenizer that Headway saved") from None
+        raise BundleError(f"{path}: {reason}; expected a tokenizer saved by Headway") from None
     except (ValueError, RecursionError):
-        raise BundleError(f"{path}: not valid JSON; the file is truncated or damaged, copy or save it again") from None
+        raise BundleError(f"{path}: not valid JSON; the file is truncated or damaged: copy or save it again") from None
     if not isinstance(data, dict) or data.get("format") != "headway-tokenizer":
-        raise BundleError(f"{path}: not a tokenizer that Headway saved (no format = 'headway-tokenizer' in it)")
+        raise BundleError(f"{path}: not a tokenizer saved by Headway (format is not 'headway-tokenizer')")
     return data

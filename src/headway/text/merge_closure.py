@@ -1,9 +1,9 @@
-"""The tokens that byte-pair encoding needs to produce other tokens.
+"""Find the tokens that byte-pair encoding needs to produce other tokens.
 
-Merges never cross the border of a token of the result. So byte-pair encoding makes the token t of a text from its
-symbols by the same merges as from the text of t alone, and a vocabulary that has the results of these merges segments a
-text in the same way as the whole vocabulary, if all tokens of that segmentation are in it: in each step, the first
-possible merge of the whole vocabulary is also the first of those that are left.
+Merges never cross the borders of the resulting tokens. Byte-pair encoding therefore produces a token t of a text by the
+same merges as it segments t by itself. A reduced vocabulary that contains the results of these merges segments a text
+like the full vocabulary, provided that it contains all tokens of the segmentation: in each step, the first possible
+merge of the full vocabulary is also the first possible merge of the reduced one.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-Rank = Callable[[str, str], float | None]
-"""Returns the rank of a merge, the lowest first, or None if the pair cannot be merged."""
+RankFunction = Callable[[str, str], float | None]
+"""Function that returns the rank of a merge (the lowest is applied first), or None if the pair cannot be merged."""
 
 
-def symbols_of_merges(symbols: Sequence[str], rank: Rank) -> list[str]:
-    """Return the symbols, and all tokens that byte-pair encoding merges them into, in the order of the merges."""
+def symbols_of_merges(symbols: Sequence[str], rank: RankFunction) -> list[str]:
+    """Return the symbols and all tokens into which byte-pair encoding merges them, in merge order."""
     current, made = list(symbols), list(symbols)
     while True:
         ranks = ((rank(*pair), place) for place, pair in enumerate(pairwise(current)))

@@ -1,12 +1,13 @@
-"""Tokenization by the rules of Moses and byte-pair merges, for imported models that were trained with fairseq (FSMT).
+"""Tokenize with the rules of Moses and byte-pair merges, for imported models that were trained with fairseq (FSMT).
 
-Text is normalized and split into words and punctuation by the rules of Moses (Koehn et al., "Moses: Open Source Toolkit
-for Statistical Machine Translation", 2007), which the package `sacremoses` implements. Then merges join the characters
-of each word (Sennrich et al., 2016); the last character of a word is marked by ``</w>``. Moses's detokenizer joins the
-words again. Some details are lost: the kind of quotation marks and of spaces, and control characters.
+Text is normalized and split into words and punctuation with the rules of Moses (Koehn et al., "Moses: Open Source
+Toolkit for Statistical Machine Translation", 2007), implemented in the package `sacremoses`. Then merges join the
+characters of each word (Sennrich et al., 2016); the last character of a word is marked with ``</w>``. The Moses
+detokenizer joins the words again. Some details are lost: the types of quotation marks and spaces, and control
+characters.
 
-One difference: tabs and line ends become spaces. `transformers` removes them like other control characters, which joins
-the words that they separate.
+Unlike in `transformers`, tabs and line ends become spaces: `transformers` removes them like other control characters,
+which joins the words that they separate.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ from headway.text.merge_closure import symbols_of_merges
 
 MosesRules = Literal["fairseq", "argos"]
 END_OF_WORD = "</w>"
-_UNKNOWN = END_OF_WORD  # the library's token for unknown characters; never a piece of text, because no word is empty
+# the library's token for unknown characters; it cannot result from text, because no word is empty
+_UNKNOWN = END_OF_WORD
 
 
 class MosesTokenizer(ImportedTokenizer):
-    """A tokenizer that applies the rules of Moses, then byte-pair merges.
+    """A tokenizer that applies the rules of Moses and then byte-pair merges.
 
     Args:
-        language: The language of the rules, such as "de". Moses treats an unknown language as English.
-        merges: The pairs of pieces that are joined, in the order of learning.
-        pieces: The piece of each id. The names of special tokens and unused rows do not matter.
+        language: Language of the rules, such as "de". Moses treats an unknown language as English.
+        merges: Pairs of pieces to merge, in the order of learning.
+        pieces: Piece of each id. The names of special tokens and unused rows have no effect.
         reserved_ids: Ids that encoding a text never returns, in addition to the four special ids.
         lower_case: Whether text is lower-cased before it is tokenized.
-        rules: How the rules are applied, as in "fairseq" or "argos" (Argos Translate). fairseq also replaces Unicode's
+        rules: Variant of the rules: "fairseq" or "argos" (Argos Translate). "fairseq" also replaces Unicode
             punctuation, splits words at dashes, and removes control characters.
-        origin: The name of the files in error messages.
+        origin: Name of the files in error messages.
     """
 
     kind = "moses"
@@ -84,7 +86,7 @@ class MosesTokenizer(ImportedTokenizer):
     def _words(self, text: str) -> list[str]:
         """Split text into words and punctuation.
 
-        A dash in a word becomes "@-@", and XML's special characters are escaped.
+        With the rules "fairseq", a dash in a word becomes "@-@". XML special characters are escaped.
         """
         text = self._normalizer.normalize(re.sub(r"\s", " ", text))
         if self.rules == "fairseq":
@@ -98,15 +100,15 @@ class MosesTokenizer(ImportedTokenizer):
         text: str = self._detokenizer.detokenize(words)
         return text
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
-        """Return ``ids`` and the ids of the pieces that merges make on the way to them."""
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of the intermediate pieces that merges need to produce them."""
         made = self._made_by_merges(self._pieces[index] for index in ids)
         return {*ids, *(self._ids[piece] for piece in made if piece in self._ids)}
 
-    def restricted(self, ids: Sequence[int]) -> MosesTokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> MosesTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         pieces = [self._pieces[index] for index in ids]
-        removed = self._ids.keys() - self._made_by_merges(pieces)  # results of merges may lack an id
+        removed = self._ids.keys() - self._made_by_merges(pieces)  # results of merges may not have an id
         merges = [(left, right) for left, right in self.merges if removed.isdisjoint((left, right, left + right))]
         reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
         options: dict[str, Any] = {"lower_case": self.lower_case, "rules": self.rules}
@@ -142,10 +144,10 @@ class MosesTokenizer(ImportedTokenizer):
 
     @functools.cached_property
     def _library(self) -> tokenizers.Tokenizer:
-        """The library's model of the merges.
+        """The library tokenizer that applies the merges.
 
-        The intermediate pieces of a word may be missing in the vocabulary. So the vocabulary of this model contains all
-        possible pieces, and the final pieces are looked up in the tokenizer's own vocabulary afterwards.
+        Intermediate pieces of a word may be missing from the vocabulary. The vocabulary of this model therefore
+        contains all possible pieces, and the final pieces are looked up in the tokenizer's own vocabulary afterwards.
         """
         parts = (part for left, right in self.merges for part in (left, right, left + right))
         every = dict.fromkeys((_UNKNOWN, *self._ids, *parts))

@@ -1,24 +1,24 @@
-"""One form for texts that are the same to a reader: spaces, invisible characters and accents are written in one way.
+"""Normalize texts that look the same to a reader: spaces, invisible characters and accents get one canonical form.
 
 Three steps, in this order:
 
-1. Invisible characters are removed: control characters, and the code points that Unicode ignores in display (property
-   Default_Ignorable_Code_Point), such as the zero-width space, the byte order mark, the soft hyphen, and marks of the
-   direction of writing. They stay where a script or an emoji needs them: zero-width joiners and non-joiners beside
-   letters of scripts that join, such as Arabic and Devanagari; joiners, variation selectors and tags in emoji;
-   variation selectors after Han characters and symbols; those of Mongolian; and zero-width spaces between letters of
-   scripts that are written without spaces, in which they separate words.
+1. Invisible characters are removed: control characters, and code points that are not displayed (Unicode property
+   Default_Ignorable_Code_Point), such as the zero-width space, the byte order mark, the soft hyphen and directional
+   marks. They are kept if a script or an emoji needs them: zero-width joiners and non-joiners next to letters of
+   joining scripts, such as Arabic and Devanagari; joiners, variation selectors and tags in emoji; variation selectors
+   after Han characters and symbols; Mongolian variation selectors; and zero-width spaces between letters of scripts
+   that are written without spaces, where they separate words.
 2. Characters are composed: Unicode's Normalization Form C (Unicode Standard Annex 15). Canonically equivalent texts
-   become equal. Compatibility forms, such as full-width letters, stay as they are.
-3. Runs of spaces in a line become one space, and so do tabs and wide spaces, such as the em space. A run of no-break,
-   thin or ideographic spaces only becomes its first character, so single ones stay as they are. White space at both
-   ends is removed. Line breaks inside are kept.
+   become equal. Compatibility forms, such as full-width letters, are not changed.
+3. Runs of spaces in a line, tabs and wide spaces, such as the em space, are replaced with a single space. A run that
+   consists only of no-break, thin or ideographic spaces is replaced with its first character, so single characters of
+   this kind are not changed. White space at both ends is removed. Line breaks inside the text are kept.
 
-Language models must reproduce the white space of their text, so the third step is omitted for them
+Language models must reproduce the white space of their texts, so the third step is omitted for them
 (:func:`normalize_characters`).
 
-Most texts are in this form. A check, which costs less than a microsecond for a sentence, finds these, and returns them
-as they are.
+Most texts are already normalized. A check that takes less than a microsecond per sentence detects and returns them
+unchanged.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _OTHER_SPACE_RANGES: _Ranges = (
 
 
 def _character_class(ranges: _Ranges) -> str:
-    """Return the content of a character class."""
+    """Return the content of a character class for a regular expression."""
     return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ranges)
 
 
 def _run_without(ranges: _Ranges) -> re.Pattern[str]:
-    """Return a pattern of a run of characters outside of the ranges.
+    """Return a pattern that matches a run of characters outside the ranges.
 
-    It lists the ranges between them, which ``re`` matches several times as fast as a negated class.
+    The pattern lists the complementary ranges, which ``re`` matches several times as fast as a negated class.
     """
     ends = sorted(ranges)
     starts = [0, *(last + 1 for _, last in ends)]
@@ -64,7 +64,7 @@ def _run_without(ranges: _Ranges) -> re.Pattern[str]:
 
 
 _INVISIBLE = _character_class(_INVISIBLE_RANGES)
-# Scripts whose letters join or form conjuncts, which joiners and non-joiners control.
+# Scripts with letters that join or form conjuncts, controlled by joiners and non-joiners.
 _JOINING = (
     "Arab Syrc Mong Nkoo Mand Mani Phag Adlm Rohg Deva Beng Guru Gujr Orya Taml Telu Knda Mlym Sinh Khmr Mymr Tibt "
     "Bali Java Sund Cham Tglg Limb Lepc Newa Gran Tirh Sidd Modi Sylo Saur Cakm Mtei"
@@ -72,22 +72,20 @@ _JOINING = (
 _WITHOUT_SPACES = "Thai Laoo Khmr Mymr Lana Tale Talu Tavt Tibt"
 
 _NEVER_NEEDED = frozenset(map(chr, (*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))))
-_NEVER_NEEDED |= frozenset(
-    "\u00ad\u200e\u200f\u2060\ufeff"
-)  # frequent characters, for which the slower pattern is not needed
+_NEVER_NEEDED |= frozenset("\u00ad\u200e\u200f\u2060\ufeff")  # frequent characters that do not need the slower pattern
 _VISIBLE = _run_without(_INVISIBLE_RANGES)
 _VISIBLE_WITHOUT_OTHER_SPACE = _run_without((*_INVISIBLE_RANGES, *_OTHER_SPACE_RANGES))
 _ONLY_INVISIBLE = re.compile(rf"[\s{_INVISIBLE}]*")
-# Latin letters, punctuation and emoji, which are in normal form in every context.
+# Latin letters, punctuation and emoji that are normalized in every context.
 _LATIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff‐-’“”„…€\U0001f300-\U0001faff]*")
 _ENDS = re.compile(r"\A\s+|(?<!\s)\s+\Z")
-_WIDE = "\t\u1680\u2000-\u2006\u2008\u205f"  # tabs, and spaces that differ from U+0020 in their width only
+_WIDE = "\t\u1680\u2000-\u2006\u2008\u205f"  # tabs, and spaces that differ from U+0020 only in width
 _RUN = re.compile(f"[ {_character_class(_OTHER_SPACE_RANGES)}]{{2,}}|[{_WIDE}]")
 _HAS_ORDINARY = re.compile(f"[ {_WIDE}]")
 
 
 def normalize(text: str) -> str:
-    """Return a text in its normal form: steps 1 to 3."""
+    """Return a normalized text (steps 1 to 3)."""
     text = text.strip()
     if "  " not in text:
         if text.isprintable() if text.isascii() else _LATIN.fullmatch(text):
@@ -105,19 +103,20 @@ def normalize_characters(text: str) -> str:
 
 
 def collapse_spaces(text: str) -> str:
-    """Return a text with its white space in normal form: step 3."""
+    """Return a text with normalized white space (step 3)."""
     return _RUN.sub(_space, text).strip()
 
 
 def remove_invisible(text: str) -> str:
-    """Return a text without the invisible characters that their context does not need: step 1."""
+    """Return a text without unnecessary invisible characters (step 1)."""
     return text if _VISIBLE.fullmatch(text) else _remove_needless(text)
 
 
 def _remove_needless(text: str) -> str:
-    """Remove the invisible characters that their context does not need.
+    """Remove invisible characters that are not needed in their context.
 
-    The result is that of ``_needed_or_invisible().sub``, which is slower, because it tries its pattern everywhere.
+    The result is the same as with ``_needed_or_invisible().sub``, which is slower because it tries its pattern
+    everywhere.
     """
     parts, end = [], 0
     while True:
@@ -136,14 +135,14 @@ def _remove_needless(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no visible character."""
+    """Return whether a text has no visible characters."""
     return not normalize(text)
 
 
-def surrounding_space(text: str) -> tuple[str, str, str]:
-    """Return the white space before a text, the text without it, and the white space after the text.
+def split_surrounding_space(text: str) -> tuple[str, str, str]:
+    """Split a text into leading white space, the text itself, and trailing white space.
 
-    No span contains invisible characters at the ends.
+    Unnecessary invisible characters at the ends are dropped.
     """
     core = text.strip()
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
@@ -162,11 +161,11 @@ def surrounding_space(text: str) -> tuple[str, str, str]:
 
 
 def original_pieces(text: str, pieces: Sequence[str]) -> list[str]:
-    """Return the parts of a text that correspond to pieces of its normal form. The parts concatenate to the text.
+    """Return the parts of a text that correspond to pieces of its normalized form.
 
     Args:
-        text: The text.
-        pieces: Strings that concatenate to the normal form of ``text``. Other pieces are returned unchanged.
+        text: The original text.
+        pieces: Strings whose concatenation is the normalized ``text``. Otherwise they are returned unchanged.
     """
     form, origins = text, list(range(len(text) + 1))
     for pattern, replacement in (
@@ -183,7 +182,9 @@ def original_pieces(text: str, pieces: Sequence[str]) -> list[str]:
 
 
 def _rewrite(text: str, origins: list[int], pattern: Any, replacement: Any) -> tuple[str, list[int]]:
-    """Replace the matches of a pattern, and return the index in the original text of each character and of the end."""
+    """Replace the matches of a pattern. Return the new text, and the index in the original text of each character and
+    the end.
+    """
     parts: list[str] = []
     indices: list[int] = []
     done = 0
@@ -200,7 +201,7 @@ def _rewrite(text: str, origins: list[int], pattern: Any, replacement: Any) -> t
 
 
 def _needed_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span of a text without the unnecessary invisible characters at its ends."""
+    """Extend the span so that it includes all invisible characters that are needed in their context."""
     kept = [match.span() for match in _needed_or_invisible().finditer(text) if match[1]]
     return min([start, *(span[0] for span in kept)]), max([end, *(span[1] for span in kept)])
 
@@ -228,7 +229,7 @@ def _nothing(match: Any) -> str:
 
 @cache
 def _needed_or_invisible() -> Any:
-    """Return a pattern of invisible characters. Group 1 contains those that are needed at their position."""
+    """Return a pattern that matches invisible characters. Group 1 matches if the character is needed in its context."""
     joining, unspaced = _letters_of(_JOINING.split()), _letters_of(_WITHOUT_SPACES.split())
     pictograph, tags = r"\p{Extended_Pictographic}", "[\U000e0020-\U000e007e]+\U000e007f"
     needed = (
@@ -245,8 +246,8 @@ def _needed_or_invisible() -> Any:
 
 
 def _letters_of(scripts: Iterable[str]) -> str:
-    # Marks such as Arabic vowels belong to several scripts (Script_Extensions). Marks of Latin letters belong to so
-    # many scripts that they are excluded.
+    # Marks such as Arabic vowels belong to several scripts (Script_Extensions). Marks for Latin letters are excluded,
+    # because they belong to too many scripts.
     classes = "".join(map(r"\p{{scx={}}}".format, scripts))
     return rf"[[\p{{L}}\p{{M}}]&&[{classes}]--[\u0300-\u036f{_INVISIBLE}]]"
 
@@ -257,6 +258,6 @@ def _cluster() -> Any:
 
 
 def _regex(pattern: str) -> Any:
-    import regex  # loaded only for texts that are not in normal form
+    import regex  # loaded only for texts that are not normalized
 
     return regex.compile(pattern, regex.V1 | regex.DOTALL)

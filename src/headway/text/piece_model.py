@@ -1,6 +1,6 @@
-"""The file of a SentencePiece model as a list of pieces, which the package `sentencepiece` cannot change.
+"""Read the file of a SentencePiece model, and remove pieces from it, which the package `sentencepiece` cannot do.
 
-The file is a message of Protocol Buffers (``sentencepiece_model.proto``):
+The file is a Protocol Buffers message (``sentencepiece_model.proto``):
 
     ModelProto      1 pieces (repeated), 2 trainer_spec, ...
     SentencePiece   1 piece (text), 2 score (float), 3 type: 1 normal (default), 2 unknown, 3 control, 4 user-defined,
@@ -26,7 +26,7 @@ _BPE = 2  # a type of model
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a message: its number, its value (bytes, or a number), and its bytes in the file."""
+    """A field of a message: field number, value (bytes or an integer), and encoded bytes."""
 
     number: int
     value: bytes | int
@@ -37,7 +37,7 @@ class PieceModel:
     """The pieces of a SentencePiece model.
 
     Args:
-        model_proto: The content of a ``.spm`` or ``.model`` file, which `sentencepiece` has accepted.
+        model_proto: Content of a ``.spm`` or ``.model`` file that `sentencepiece` can load.
     """
 
     def __init__(self, model_proto: bytes) -> None:
@@ -54,13 +54,13 @@ class PieceModel:
                 self.is_bpe = values.get(_MODEL_TYPE) == _BPE
 
     def extreme_pieces(self) -> set[str]:
-        """Return the normal pieces with the least and the greatest score."""
+        """Return the normal pieces with the lowest and the highest score."""
         if not self._scores:
             return set()
         return {choose(self._scores, key=self._scores.__getitem__) for choose in (min, max)}
 
-    def made_by_merges(self, piece: str) -> list[str]:
-        """Return the pieces that merges make on the way to a piece: the pair with the greatest score comes first."""
+    def intermediate_pieces(self, piece: str) -> list[str]:
+        """Return the pieces that merges produce on the way to a piece. Pairs with higher scores are merged first."""
 
         def rank(left: str, right: str) -> float | None:
             score = self._scores.get(left + right)
@@ -69,7 +69,7 @@ class PieceModel:
         return symbols_of_merges(piece, rank)
 
     def without(self, dropped: Set[str]) -> bytes:
-        """Return the file without these normal pieces. All others keep their order and their scores."""
+        """Return the content of the file without these normal pieces. All other pieces keep their order and scores."""
 
         def is_kept(field: _Field) -> bool:
             if field.number != _PIECES:
@@ -81,7 +81,7 @@ class PieceModel:
 
 
 def _piece(field: _Field) -> tuple[str, float, int]:
-    """Return the text, the score and the type of a piece."""
+    """Return the text, score and type of a piece."""
     values = {part.number: part.value for part in _fields(_content(field))}
     text, score, kind = values.get(_TEXT, b""), values.get(_SCORE, bytes(4)), values.get(_TYPE, _NORMAL)
     if not isinstance(text, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
@@ -96,7 +96,7 @@ def _content(field: _Field) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[_Field]:
-    """Yield the fields of a message. Numbers of 32 and 64 bits are bytes, others are integers."""
+    """Yield the fields of a message. The values of fixed 32-bit and 64-bit fields are bytes, varints are integers."""
     position = 0
     while position < len(message):
         start = position
@@ -119,7 +119,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return the integer at ``position``, and the position after it."""
+    """Return the varint at ``position``, and the position after it."""
     number = shift = 0
     while position < len(message):
         byte = message[position]
@@ -131,4 +131,4 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 def _damaged() -> BundleError:
-    return BundleError("the SentencePiece model of the tokenizer is damaged; copy or import the folder again")
+    return BundleError("the tokenizer's SentencePiece model is damaged; copy or import the folder again")

@@ -1,10 +1,10 @@
-"""SentencePiece models (Kudo and Richardson, "SentencePiece", 2018) of imported models, in Headway's order of ids.
+"""SentencePiece tokenizers (Kudo and Richardson 2018) of imported models, with ids in Headway's order.
 
-The package `sentencepiece` itself segments and joins text, because conversions to the library `tokenizers` differ from
-it on unusual text. (They normalize whole grapheme clusters, while SentencePiece applies the longest rule at each
-character, and they find control pieces such as "</s>" in text.) Model families number the pieces in a separate file
-(``vocab.json`` of OPUS-MT and M2M-100), so the id of a piece is looked up by its text. A piece that the vocabulary does
-not contain becomes ``UNK``.
+Text is segmented and joined by the package `sentencepiece` itself, because conversions to the library `tokenizers` give
+different results for unusual text. (They normalize whole grapheme clusters, whereas SentencePiece applies the longest
+rule at each character, and they match control pieces such as "</s>" in text.) Some model families number the pieces in
+a separate file (``vocab.json`` of OPUS-MT and M2M-100), so the id of a piece is looked up by its text. Pieces that are
+not in the vocabulary become ``UNK``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SentencePieceTokenizer(ImportedTokenizer):
     """A SentencePiece model and its vocabulary.
 
     Args:
-        model_proto: The content of a ``.spm`` or ``.model`` file.
-        pieces: The piece of each id. The names of special tokens, languages and unused rows do not matter.
+        model_proto: Content of a ``.spm`` or ``.model`` file.
+        pieces: Piece of each id. The names of special tokens, languages and unused rows have no effect.
         reserved_ids: Ids that encoding a text never returns, in addition to the four special ids.
-        origin: The name of the file in error messages.
-        added_tokens: Pieces that are found in text before the model reads it.
+        origin: Name of the file in error messages.
+        added_tokens: Pieces that are matched in text before the model is applied.
     """
 
     kind = "sentencepiece"
@@ -100,27 +100,27 @@ class SentencePieceTokenizer(ImportedTokenizer):
             raise BundleError(f"{model}: cannot be read ({error.strerror}); copy or import the folder again") from None
         if hashlib.sha256(content).hexdigest() != saved.get("model"):
             raise BundleError(
-                f"{model}: not the model that {path.name} was saved with; copy or import the folder again"
+                f"{model}: differs from the model with which {path.name} was saved; copy or import the folder again"
             )
         pieces, added = [str(piece) for piece in saved["pieces"]], saved.get("added_tokens", [])
         return cls(content, pieces, map(int, saved["reserved"]), str(model), [AddedToken(**token) for token in added])
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
-        """Return ``ids`` and the ids of all tokens without which encoding could not yield these.
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of all tokens that encoding needs to produce them.
 
-        They are the added tokens, the pieces that merges make on the way to others, and the pieces with the least and
-        the greatest score, on which the scores of unknown characters and of user-defined pieces depend.
+        The additional tokens are added tokens, the intermediate results of merges, and the pieces with the lowest and
+        the highest score, which determine the scores of unknown characters and user-defined pieces.
         """
         model = self._piece_model
         needed = {self._pieces[index] for index in ids}
         needed.update(token.content for token in self.added_tokens)
         needed |= model.extreme_pieces()
         if model.is_bpe:
-            needed.update(*(model.made_by_merges(piece) for piece in tuple(needed)))
+            needed.update(*(model.intermediate_pieces(piece) for piece in tuple(needed)))
         return {*ids, *(self._ids[piece] for piece in needed if piece in self._ids)}
 
-    def restricted(self, ids: Sequence[int]) -> SentencePieceTokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> SentencePieceTokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         dropped = self._ids.keys() - {self._pieces[index] for index in ids}
         pieces = [self._pieces[index] for index in ids]
         reserved = [new for new, old in enumerate(ids) if old in self.reserved_ids]
@@ -134,7 +134,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
 
 
 def sentencepiece_pieces(model_proto: bytes, origin: str) -> list[str]:
-    """Return the pieces of a SentencePiece model in the order of the model's own ids."""
+    """Return the pieces of a SentencePiece model in the order of its own ids."""
     processor = _processor(model_proto, origin)
     return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
 

@@ -1,16 +1,17 @@
 """Split a text into sentences.
 
-`sentencex` (Wikimedia's segmenter) finds the sentences. It has rules for the terminators and abbreviations of about 300
-languages, and a fallback for others. It splits too often after a period that ends no sentence, so some of its sentences
-are joined again, by three rules:
+Sentences are found by Wikimedia's `sentencex`, which has rules for the terminators and abbreviations of about 300
+languages, and fallback rules for others. It often splits after a period that does not end a sentence, so some of its
+sentences are joined again:
 
 - after an initial, such as "M. Dupont" and "J. R. R. Tolkien";
-- after a title or another abbreviation that a name or a number follows, such as "Mme. Dupont" and "Św. Jan". Some need
-  the number ("No. 5"), because they are often words at the end of a sentence ("I said no.");
-- after a number before a word in lower case ("den 6. januar", "1999. godine"); in languages that write ordinal numbers
-  with a period, also before any word if the number begins the text or follows an article or the like ("Am 3. Tag").
+- after a title or another abbreviation before a name or a number, such as "Mme. Dupont" and "Św. Jan". Some
+  abbreviations count only before a number ("No. 5"), because they are often words at the end of a sentence ("I said
+  no.");
+- after a number before a lower-case word ("den 6. januar", "1999. godine"); in languages that write ordinal numbers
+  with a period, also before any word if the number begins the text or follows a word such as an article ("Am 3. Tag").
 
-If a boundary is missed, a sentence that is too long is split later; a wrong boundary tears a phrase apart.
+A missed boundary does little harm, because overlong sentences are split later, but a wrong boundary divides a phrase.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ _TITLES = {
 }
 _TITLES["nn"] = _TITLES["no"] = _TITLES["nb"]
 _TITLES["bs"] = _TITLES["hr"]
-# Entries of _TITLES that are abbreviations only before a number.
+# Entries of _TITLES that are treated as abbreviations only before a number.
 _BEFORE_NUMBERS = _words("abb abs art bd br ca chap env fig kap kb kl n no nr nro núm os tab č čl рис ст стор стр табл")
-# Words before a number that is an ordinal, so that the word after it belongs to the same sentence.
+# Words that precede ordinal numbers: the word after the number belongs to the same sentence.
 _BEFORE_ORDINALS = {
     "de": _words(
         "der die das den dem des ein eine einen einem einer eines am im zum zur vom beim ins ans bis ab und oder jeder "
@@ -81,16 +82,16 @@ _FIRST = re.compile(r"\W*(\w)")
 
 
 _MAX_PIECE = 10_000  # maximum number of characters to segment at a time
-# Texts after which a piece may end, in order of preference.
+# Strings after which a piece may end, in order of preference.
 _PIECE_ENDS = (("\n",), (". ", "! ", "? ", "。", "！", "？"), (" ",))
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Return the sentences of a text, which concatenate to the text.
+    """Return the sentences of a text. Their concatenation is the text.
 
     Args:
-        text: The text.
-        language: The language of the text, as a code such as ``de``, ``de-AT`` or ``deu_Latn``.
+        text: The text to split.
+        language: Language code of the text, such as ``de``, ``de-AT`` or ``deu_Latn``.
     """
     code = base_language(language)
     sentences: list[str] = []
@@ -103,9 +104,9 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def _segments(text: str, code: str) -> Iterator[str]:
-    """Yield the parts that the segmenter finds, which concatenate to the text.
+    """Yield the segments found by `sentencex`. Their concatenation is the text.
 
-    Its time grows with the square of the length of some texts, so it gets a piece at a time.
+    For some texts, its time is quadratic in the length, so the text is segmented in pieces.
     """
     import sentencex
 
@@ -117,12 +118,12 @@ def _segments(text: str, code: str) -> Iterator[str]:
             piece = piece[: next((end for end in ends if end > _MAX_PIECE // 2), _MAX_PIECE)]
         start += len(piece)
         parts = list(sentencex.segment(code, piece))
-        # The segmenter loses some line breaks if there are many.
+        # `sentencex` loses some line breaks if there are many.
         yield from parts if "".join(parts) == piece else piece.splitlines(keepends=True)
 
 
 def _is_one_sentence(before: str, after: str, language: str) -> bool:
-    """Return whether two parts that the segmenter has separated are one sentence, by the rules in the docstring."""
+    """Return whether two segments form a single sentence, by the rules in the module docstring."""
     end, start = _LAST_WORDS.search(before[-80:]), _FIRST.match(after)
     if end is None or start is None or "\n" in end[3]:
         return False
@@ -130,7 +131,7 @@ def _is_one_sentence(before: str, after: str, language: str) -> bool:
     if len(word) == 1 and word.isupper():
         return letter.isupper() and (language, word) != ("en", "I")
     if word.isdecimal():
-        if letter.islower() and language != "ka":  # Georgian has letters in lower case only
+        if letter.islower() and language != "ka":  # all Georgian letters are lower case
             return True
         # A year before a name is rarely an ordinal.
         if language not in _ORDINALS or letter.isdecimal() or len(word) > 3:

@@ -1,9 +1,9 @@
-"""The special tokens around a sentence: the end symbol, and the codes of the languages that a call chooses.
+"""The special tokens around a sentence: the end symbol, and tokens for the requested languages.
 
-A multilingual model reads its languages from tokens. Headway's own models and OPUS-MT read the target language from a
-tag before the source ("<2en> X <eos>"). M2M-100 and NLLB read the source language from a token before the source, and
-the target language from the first target token. A :class:`SpecialTokenTemplate` is stored with a model.
-:meth:`SpecialTokenTemplate.fill` returns the :class:`SpecialTokens` of one call.
+The languages of a multilingual model are selected with tokens. Headway's own models and OPUS-MT expect a tag for the
+target language before the source ("<2en> X <eos>"). M2M-100 and NLLB expect a token for the source language before the
+source, and a token for the target language as the first target token. A :class:`SpecialTokenTemplate` is stored with a
+model, and :meth:`SpecialTokenTemplate.fill` returns the :class:`SpecialTokens` for a call.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _OPTIONS: dict[LanguageSide, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids around one sentence.
+    """The special token ids around a sentence.
 
-    The model reads ``source_prefix + X + source_suffix``, and its target is forced to start with ``target_prefix``.
+    The model's source is ``source_prefix + X + source_suffix``, and its target is forced to start with
+    ``target_prefix``.
     """
 
     source_prefix: tuple[int, ...]
@@ -53,26 +54,26 @@ class SpecialTokenTemplate(Config):
     source_prefix: tuple[TemplateItem, ...] = Field((), description="Ids or language placeholders before a source.")
     source_suffix: tuple[TemplateItem, ...] = Field((EOS,), description="Ids or language placeholders after a source.")
     target_prefix: tuple[TemplateItem, ...] = Field(
-        (), description="Ids or language placeholders that every target starts with, after BOS."
+        (), description="Ids or language placeholders with which every target starts, after BOS."
     )
-    languages: dict[str, int] = Field(default_factory=dict, description="The id of each language's code.")
+    languages: dict[str, int] = Field(default_factory=dict, description="Token id of each language code.")
     source_language: str | None = Field(None, description="The default source language.")
     target_language: str | None = Field(None, description="The default target language.")
 
     @property
     def language_sides(self) -> frozenset[LanguageSide]:
-        """The sides whose language the model reads from a token."""
+        """The sides whose language is selected with a token."""
         items = (*self.source_prefix, *self.source_suffix, *self.target_prefix)
         return frozenset(item for item in items if isinstance(item, str))
 
     @property
     def source_languages(self) -> tuple[str, ...]:
-        """The languages that a call can choose for the source; empty if the model does not read a source language."""
+        """The available source languages; empty if the source language cannot be selected."""
         return tuple(self.languages) if "source_language" in self.language_sides else ()
 
     @property
     def target_languages(self) -> tuple[str, ...]:
-        """The languages that a call can choose for the target; empty if the model does not read a target language."""
+        """The available target languages; empty if the target language cannot be selected."""
         return tuple(self.languages) if "target_language" in self.language_sides else ()
 
     def fill(self, *, source_language: str | None = None, target_language: str | None = None) -> SpecialTokens:
@@ -95,14 +96,14 @@ class SpecialTokenTemplate(Config):
                 return None
             what = side.replace("_", " ")
             raise ConfigError(
-                f"{what} {asked!r}: this model has one {what}, which cannot be chosen; leave it out ({side}=, on the "
-                f"command line {option})"
+                f"{what} {asked!r}: this model has only one {what}, which cannot be selected; omit it ({side}= in "
+                f"Python, {option} on the command line)"
             )
         wanted = default if asked is None else asked
         if wanted is not None and wanted in self.languages:
             return self.languages[wanted]
         got = "none was given" if asked is None else f"got {asked!r}"
         raise ConfigError(
-            f"this model translates {direction} several languages and one must be chosen: {got}; "
-            f"give one of {', '.join(self.languages)} ({side}=, on the command line {option})"
+            f"this model translates {direction} several languages, and one must be selected: {got}; choose one of "
+            f"{', '.join(self.languages)} ({side}= in Python, {option} on the command line)"
         )

@@ -1,25 +1,25 @@
 """Lossless conversion of text to token ids and back: byte-pair encoding of UTF-8 bytes.
 
 Byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, section 3.2)
-starts from single symbols and repeatedly joins the pair of neighbors that is most frequent in the corpus. The pairs, in
-the order of learning, are the *merges*; the position of a merge in that order is its *rank*. A new word is segmented by
-applying the merge of lowest rank that is possible, leftmost first, until no merge is possible.
+starts from single symbols and repeatedly merges the adjacent pair that is most frequent in the corpus. The pairs, in
+the order of learning, are the *merges*; the position of a merge in this order is its *rank*. A new word is segmented by
+repeatedly applying the possible merge with the lowest rank, leftmost first.
 
 As in Wang et al. ("Neural Machine Translation with Byte-Level Subwords", 2020) and GPT-2 (Radford et al., 2019), the
-first symbols are the 256 bytes, so no character is unknown: every string that UTF-8 can encode survives encoding and
-decoding. Text is split into words by GPT-2's regular expression, which keeps the space before a word as part of the
-word. Merges never cross words. In this file, in the saved JSON and in Hugging Face `tokenizers` (the library that
-learns the merges and segments text), a byte is *spelled* as one printable character (GPT-2's ``bytes_to_unicode``: the
-space is "Ġ"). :meth:`Tokenizer.display` shows readable text instead.
+initial symbols are the 256 bytes, so no character is unknown: every valid string is preserved by encoding and decoding.
+Text is split into words with GPT-2's regular expression, which treats the space before a word as part of the word.
+Merges never cross words. In this file, in the saved JSON and in Hugging Face `tokenizers` (the library that learns
+merges and segments text), each byte is *spelled* as a printable character (GPT-2's ``bytes_to_unicode``: the space is
+"Ġ"). :meth:`Tokenizer.display` returns readable text instead.
 
-Departure: special tokens and tags are not added to the library's tokenizer. It would find them inside text, so a
-sentence about "</s>" would end early. Instead, they have the lowest ids, and the ids of the library are shifted up by
-their number, so encoding a text cannot return them:
+Special tokens and tags are not added to the library's tokenizer, because it would match them inside text, so that a
+sentence about "</s>" would end early. Instead, they have the lowest ids, and the library's ids are shifted by their
+number, so encoding a text cannot return them:
 
     0 <pad>    1 <bos>    2 <eos>    3 <unk>    4... the tags    then the vocabulary
 
-The tokens of kind "words" are the words that merges never cross, each with the space before it. A comparison of both
-kinds therefore compares only what happens inside words.
+The tokens of kind "words" are the words that merges never cross, each with the preceding space. Tokenizers of kinds
+"bpe" and "words" therefore differ only inside words.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
-from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
+from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, check_no_surrogates, decode_utf8
 from headway.text.merge_closure import symbols_of_merges
 
 SAMPLE_BYTES = 200  # ``TokenizerConfig.sample_lines`` counts an example of up to this size as one line
@@ -49,31 +49,32 @@ TokenizerKind = Literal["bpe", "characters", "whitespace", "words"]
 
 
 class TokenizerConfig(Config):
-    """How text is split into tokens."""
+    """Configuration of how text is split into tokens."""
 
     kind: TokenizerKind = Field(
         "bpe",
-        description="Kind of tokens: byte-pair units (bpe), single characters (characters), the text between spaces "
-        "(whitespace, for ready-made symbols such as phones), or the words that byte-pair units are parts of (words; "
-        "the less frequent ones become <unk>).",
+        description="Kind of tokens: byte-pair units (bpe), single characters (characters), text between spaces "
+        "(whitespace, for predefined symbols such as phones), or the words of which byte-pair units are parts "
+        "(words; less frequent words become <unk>).",
     )
     vocab_size: int = Field(
         8000, ge=300, description="Maximum size of a bpe or words vocabulary, including special ids."
     )
-    joint: bool = Field(True, description="Whether source and target share one vocabulary.")
+    joint: bool = Field(True, description="Whether source and target share a vocabulary.")
     min_frequency: int = Field(
         2,
         ge=1,
         description="Minimum number of times that a pair must occur in the training text to become a bpe token.",
     )
     split_digits: bool = Field(
-        False, description="Whether each digit is a separate bpe or words token, which helps to copy numbers."
+        False, description="Whether each digit is a separate bpe or words token, which makes it easier to copy numbers."
     )
     sample_lines: int = Field(
         500_000,
         ge=1,
-        description="Maximum number of training examples that a vocabulary is learned from, evenly spread over all "
-        f"corpora; fewer if they have more than {SAMPLE_BYTES} bytes on average. This limits time and memory.",
+        description="Maximum number of training examples from which a vocabulary is learned, evenly spread over all "
+        f"corpora. Fewer examples are used if they have more than {SAMPLE_BYTES} bytes on average. This limits "
+        "time and memory.",
     )
 
 
@@ -82,15 +83,15 @@ class Tokenizer(TextTokenizer):
 
     The kinds differ in what they preserve. "bpe" preserves every string. "characters" preserves the characters seen in
     training; other characters become ``UNK`` and are decoded as "�". "whitespace" preserves tokens between single
-    spaces (U+0020): runs of spaces and spaces at the ends are lost, and unseen tokens become ``UNK``. "words" preserves
-    the words of its vocabulary and all spaces: any other word becomes ``UNK``, with one token for each space before it.
+    spaces (U+0020); repeated, leading and trailing spaces are lost, and unseen tokens become ``UNK``. "words" preserves
+    the words in its vocabulary and all spaces; any other word becomes ``UNK``, with one token for each space before it.
 
     Args:
-        kind: The kind of tokens; see :class:`TokenizerConfig`.
-        tokens: The vocabulary in the order of its ids, spelled in the byte alphabet for "bpe".
-        merges: The pairs that "bpe" joins, in the order of learning.
-        tags: Names of further ids that encoding a text never returns, such as the language tag "<2en>".
-        split_digits: Whether "bpe" and "words" make each digit a separate word.
+        kind: Kind of tokens; see :class:`TokenizerConfig`.
+        tokens: The vocabulary in id order, spelled in the byte alphabet for "bpe".
+        merges: Pairs that "bpe" merges, in the order of learning.
+        tags: Names of additional ids that encoding a text never returns, such as the language tag "<2en>".
+        split_digits: Whether "bpe" and "words" treat each digit as a separate word.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Tokenizer(TextTokenizer):
         self._merges = tuple(merges)
         self._shift = NUM_SPECIAL + len(self.tags)
         self._ids = {token: index for index, token in enumerate(tokens, start=self._shift)}
-        # The bytes that each id contributes to decoded text. Ids with None contribute nothing, not even a separator.
+        # The bytes that each id contributes to decoded text. Ids with None are skipped, along with the separator.
         self._pieces: list[bytes | None] = [None] * self._shift
         self._pieces += [_unspell(token) if kind == "bpe" else token.encode() for token in tokens]
         if kind != "bpe":
@@ -120,7 +121,7 @@ class Tokenizer(TextTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig, *, tags: Sequence[str] = ()) -> Tokenizer:
-        """Learn a vocabulary from ``texts``, which are read once and lazily. The result is deterministic."""
+        """Learn a vocabulary from ``texts``, which are consumed lazily and only once. The result is deterministic."""
         texts, room = _checked(texts), config.vocab_size - NUM_SPECIAL - len(tags)
         match config.kind:
             case "bpe":
@@ -151,7 +152,7 @@ class Tokenizer(TextTokenizer):
                 return [[index for word in _words(splitter, text) for index in self._word_ids(word)] for text in texts]
 
     def _word_ids(self, word: str) -> list[int]:
-        """Return the id of a word, or the ids of the spaces before it and ``UNK`` if the vocabulary lacks it."""
+        """Return the id of a word or, if it is not in the vocabulary, the ids of its leading spaces and ``UNK``."""
         if word in self._ids:
             return [self._ids[word]]
         inside = word.lstrip()
@@ -163,7 +164,7 @@ class Tokenizer(TextTokenizer):
         return decode_utf8(self._joined(ids), final=True)
 
     def decode_continuation(self, ids: Sequence[int], *, final: bool = False) -> str:
-        """Return the text that ``ids`` add to a text before them; unless ``final``, without an incomplete character at
+        """Return the text that ``ids`` append to a preceding text. Unless ``final``, omit an incomplete character at
         the end.
         """
         return decode_utf8(self._joined(ids), final=final)
@@ -178,10 +179,10 @@ class Tokenizer(TextTokenizer):
     def merge_steps(self, text: str) -> list[MergeStep]:
         """Return the merges that segment ``text``, word by word, in the order in which they are applied.
 
-        The last step of a word contains its final tokens. A word without merges has no step, because its tokens are
-        single bytes. Tokenizers that are not of kind "bpe" have no merges.
+        The last step of a word contains its final tokens. A word without merges, whose tokens are single bytes, has no
+        steps. Only tokenizers of kind "bpe" have merges.
         """
-        refuse_surrogates(text, 1)
+        check_no_surrogates(text, 1)
         if self.kind != "bpe":
             return []
         words = enumerate(self.byte_spelled_words(text))
@@ -198,24 +199,24 @@ class Tokenizer(TextTokenizer):
                 index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[position], pieces
             )
 
-    def always_kept(self) -> frozenset[int]:
-        """Return the ids of special tokens and tags, of bytes, and of white space in a vocabulary of words."""
+    def mandatory_ids(self) -> frozenset[int]:
+        """Return the ids of special tokens, tags, bytes (for "bpe") and white space (for "words")."""
         bytes_ = self._ids.keys() & _BYTES.keys() if self.kind == "bpe" else ()
         spaces = [token for token in self._tokens if token.isspace()] if self.kind == "words" else ()
-        return super().always_kept().union(self._ids[token] for token in (*bytes_, *spaces))
+        return super().mandatory_ids().union(self._ids[token] for token in (*bytes_, *spaces))
 
-    def needed_for(self, ids: Iterable[int]) -> set[int]:
-        """Return ``ids`` and the ids of the tokens that merges make on the way to them."""
+    def with_required_ids(self, ids: Iterable[int]) -> set[int]:
+        """Return ``ids`` and the ids of the intermediate tokens that merges need to produce them."""
         needed = set(ids)
         if self.kind == "bpe":
             ranks = self.merge_ranks
-            for index in needed - self.always_kept():
+            for index in needed - self.mandatory_ids():
                 made = symbols_of_merges(self._tokens[index - self._shift], lambda *pair: ranks.get(pair))
                 needed |= {self._ids[token] for token in made}
         return needed
 
-    def restricted(self, ids: Sequence[int]) -> Tokenizer:
-        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restricted`."""
+    def restrict_vocabulary(self, ids: Sequence[int]) -> Tokenizer:
+        """Return a tokenizer with only these ids; see :meth:`TextTokenizer.restrict_vocabulary`."""
         tokens = [self._tokens[index - self._shift] for index in ids if index >= self._shift]
         kept = set(tokens)
         merges = [(left, right) for left, right in self._merges if {left, right, left + right} <= kept]
@@ -234,12 +235,12 @@ class Tokenizer(TextTokenizer):
 
     @functools.cached_property
     def merge_ranks(self) -> Mapping[tuple[str, str], int]:
-        """The rank of each merge of "bpe", spelled in the byte alphabet."""
+        """Maps each merge of "bpe", spelled in the byte alphabet, to its rank."""
         return {pair: rank for rank, pair in enumerate(self._merges)}
 
     @property
     def vocabulary(self) -> Mapping[str, int]:
-        """The id of each token as the vocabulary spells it, without special tokens and tags."""
+        """Maps each token, as spelled in the vocabulary, to its id. Special tokens and tags are not included."""
         return self._ids
 
     def byte_spelled_words(self, text: str) -> list[str]:
@@ -251,7 +252,7 @@ class Tokenizer(TextTokenizer):
 
     @classmethod
     def from_saved(cls, data: dict[str, Any], path: Path) -> Tokenizer:
-        """Create the tokenizer that ``data``, the parsed content of the file ``path``, describes.
+        """Create a tokenizer from ``data``, the parsed content of the file ``path``.
 
         Raises:
             BundleError: A value is missing or invalid.
@@ -267,28 +268,30 @@ class Tokenizer(TextTokenizer):
 def language_tag(language: str) -> str:
     """Return the tag that selects a target language, such as "<2en>".
 
-    (Johnson et al., "Google's Multilingual Neural Machine Translation System", 2017, section 3.)
+    Source: Johnson et al., "Google's Multilingual Neural Machine Translation System", 2017, section 3.
     """
     return f"<2{language}>"
 
 
 def language_of_tag(tag: str) -> str:
-    """Return the language of a tag that :func:`language_tag` made."""
+    """Return the language of a tag created by :func:`language_tag`."""
     return tag.removeprefix("<2").removesuffix(">")
 
 
 def _tag_problem(tags: Sequence[str]) -> str | None:
     names = [*SPECIALS, *tags]
     doubled = next((name for name in tags if names.count(name) > 1), None)
-    return doubled and f"tag {doubled!r} is given twice or is the name of a special token; choose another"
+    return doubled and f"tag {doubled!r} is a duplicate or the name of a special token; choose another name"
 
 
-# A newer option is saved only if it has an effect, because every saved option changes the fingerprint of the file.
+# Newer options are saved only if they have an effect, because every saved option changes the fingerprint of the file.
 _ALWAYS_SAVED = frozenset({"format", "version", "kind", "tags", "tokens", "merges", "split_digits"})
 
 
 class _Saved(Config):
-    """The format of the saved file. If its meaning changes, it needs a new version. Old versions must always load."""
+    """The format of the saved file. If its meaning changes, it needs a new version. Files of old versions must always
+    load.
+    """
 
     format: Literal["headway-tokenizer"] = "headway-tokenizer"
     version: Literal[1] = 1
@@ -312,14 +315,14 @@ class _Saved(Config):
                 raise ValueError(f"{len(missing)} of the 256 bytes have no token")
             if any(not token or set(token) - _BYTES.keys() for token in known):
                 raise ValueError("a token is not spelled in the byte alphabet")
-            # The library aborts the process if some merges are not in its vocabulary.
+            # The library aborts the process if a merge is not in its vocabulary.
             if any(not known.issuperset((left, right, left + right)) for left, right in self.merges):
                 raise ValueError("a merge joins or produces something that is not a token")
         return self
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the inverse of GPT-2's ``bytes_to_unicode``: the byte of each character.
+    """Return the inverse of GPT-2's ``bytes_to_unicode``: a map from characters to bytes.
 
     Visible Latin-1 characters represent their own bytes, and characters from U+0100 on represent the other bytes.
     """
@@ -332,7 +335,7 @@ _BYTES = _byte_alphabet()
 
 
 def byte_symbols() -> list[str]:
-    """Return the character that spells each byte in byte-level vocabularies, in the order of the bytes."""
+    """Return the character that spells each byte in byte-level vocabularies, in byte order."""
     return sorted(_BYTES, key=_BYTES.__getitem__)
 
 
@@ -341,12 +344,12 @@ def _unspell(token: str) -> bytes:
 
 
 def readable_piece(token: str) -> str:
-    """Return the text of a token that is spelled in the byte alphabet, and other tokens unchanged."""
+    """Return the readable text of a token that is spelled in the byte alphabet; other tokens are unchanged."""
     return _readable(_unspell(token)) if _BYTES.keys() >= set(token) else token
 
 
 def piece_bytes(token: str) -> bytes:
-    """Return the bytes of a token: decoded if it is spelled in the byte alphabet, otherwise its UTF-8 encoding."""
+    """Return the bytes of a token that is spelled in the byte alphabet, or the UTF-8 encoding of another token."""
     return _unspell(token) if _BYTES.keys() >= set(token) else token.encode()
 
 
@@ -363,21 +366,21 @@ codecs.register_error("headway.hexadecimal", _hexadecimal)
 
 
 def word_splitter(split_digits: bool) -> Any:
-    """Return the library's object that splits text into words, spelled in the byte alphabet."""
+    """Return the library's pre-tokenizer, which splits text into words, spelled in the byte alphabet."""
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     digits = pre_tokenizers.Digits(individual_digits=True)
     return pre_tokenizers.Sequence([digits, words]) if split_digits else words
 
 
 def _pipeline(model: models.Model, split_digits: bool) -> tokenizers.Tokenizer:
-    """Return a library tokenizer without normalizer, added tokens or special tokens around the text."""
+    """Return a library tokenizer without a normalizer, added tokens or special tokens."""
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = word_splitter(split_digits)
     return library
 
 
 def _learn_merges(texts: Iterator[str], room: int, config: TokenizerConfig) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return at most ``room`` tokens in the order of their ids, and the merges in the order of learning."""
+    """Return at most ``room`` tokens in id order, and the merges in the order of learning."""
     library = _pipeline(models.BPE(), config.split_digits)
     trainer = trainers.BpeTrainer(
         vocab_size=room, min_frequency=config.min_frequency, show_progress=False, initial_alphabet=sorted(_BYTES)
@@ -388,16 +391,16 @@ def _learn_merges(texts: Iterator[str], room: int, config: TokenizerConfig) -> t
 
 
 def _frequent_words(texts: Iterator[str], room: int, config: TokenizerConfig) -> list[str]:
-    """Return all white space of the texts, one character a token, and the most frequent words, at most ``room`` tokens.
+    """Return at most ``room`` tokens: all white space characters of the texts, and the most frequent words.
 
-    Of equally frequent words, those that come first in the order of code points are kept.
+    Equally frequent words are ordered by code points.
     """
     splitter = word_splitter(config.split_digits)
     counts = Counter(word for text in texts for word in _words(splitter, text))
     spaces = sorted({" ", *(space for word in counts if word.isspace() for space in word)})
     if room <= len(spaces):
         raise ConfigError(
-            f"vocab_size = {config.vocab_size}: tags and {len(spaces)} kinds of white space leave no room for words; "
+            f"vocab_size = {config.vocab_size}: tags and {len(spaces)} white space characters leave no room for words; "
             f"expected at least {config.vocab_size - room + len(spaces) + 1}"
         )
     others = sorted(counts.keys() - set(spaces), key=lambda word: (-counts[word], word))
@@ -405,19 +408,19 @@ def _frequent_words(texts: Iterator[str], room: int, config: TokenizerConfig) ->
 
 
 def _words(splitter: Any, text: str) -> list[str]:
-    """Return the words of a text, which joined together are the text."""
+    """Return the words of a text. Their concatenation is the text."""
     return [text[start:end] for _, (start, end) in splitter.pre_tokenize_str(text)]
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts. Raise :class:`DataError` if UTF-8 cannot encode one, or if all are blank."""
+    """Yield the texts. Raise :class:`DataError` if a text cannot be encoded in UTF-8, or if all texts are blank."""
     blank = True
     for number, text in enumerate(texts, start=1):
-        refuse_surrogates(text, number)
+        check_no_surrogates(text, number)
         blank = blank and not text.strip()
         yield text
     if blank:
-        raise DataError("there is no text to learn a vocabulary from; expected at least one line that is not blank")
+        raise DataError("there is no text from which to learn a vocabulary; expected at least one nonblank line")
 
 
 def _split(text: str) -> list[str]:

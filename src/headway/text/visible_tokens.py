@@ -1,20 +1,21 @@
-"""Tokens as people see them, in figures, on pages and in a terminal: white space and other invisible characters have a
-visible form. No control character remains."""
+"""Make white space and other invisible characters in tokens visible, for figures, web pages and terminals. No control
+characters remain.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 
 _SHAPES = {" ": "␣", "\n": "↵", "\r": "␍", "\t": "⇥", "\N{NO-BREAK SPACE}": "⍽"}
-_JOINERS = ("\N{ZERO WIDTH NON-JOINER}", "\N{ZERO WIDTH JOINER}")  # used inside Persian and Indic words and emoji
+_JOINERS = ("\N{ZERO WIDTH NON-JOINER}", "\N{ZERO WIDTH JOINER}")  # used inside Persian and Indic words, and in emoji
 _DOTTED_CIRCLE = "\N{DOTTED CIRCLE}"
 
 
 def make_visible(token: str) -> str:
     """Return ``token`` with visible white space: "␣" for a space, "↵" for a newline, "⇥" for a tab.
 
-    Control and formatting characters are replaced by their code points ("<U+202E>"). A combining accent at the start is
-    shown on a dotted circle.
+    Control and formatting characters are replaced with their code points ("<U+202E>"). A combining accent at the start
+    is displayed on a dotted circle.
     """
     if not token:
         return "∅"

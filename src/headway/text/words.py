@@ -1,13 +1,14 @@
 """Find whole words in text, as defined by Unicode.
 
-Two characters belong to one word if both are word characters of Unicode Technical Standard 18 (Unicode Regular
-Expressions), annex C: letters, marks, decimal digits, connectors such as "_", and the zero-width joiners. So an
-apostrophe and a hyphen separate words: "l'eau" contains the word "eau".
+Adjacent characters belong to the same word if both are word characters according to Unicode Technical Standard 18
+(Unicode Regular Expressions), annex C: letters, marks, decimal digits, connectors such as "_", and zero-width joiners.
+Apostrophes and hyphens therefore separate words: "l'eau" contains the word "eau".
 
-Departure: in scripts that are written without spaces (Han, Kana, Thai, Lao, Myanmar, Khmer), there is a boundary
-between any two letters. A mark, such as an accent or a vowel sign, belongs to the character before it in every script.
+Unlike in the standard, there is a boundary between any two letters of scripts that are written without spaces (Han,
+Kana, Thai, Lao, Myanmar, Khmer). In every script, a mark, such as an accent or a vowel sign, belongs to the preceding
+character.
 
-The edges of texts are compared as bit sets: text ``b`` continues the last word of text ``a`` if ``end_word_bits(a)``
+The edges of texts are compared with bit sets: text ``b`` continues the last word of text ``a`` if ``end_word_bits(a)``
 and ``start_word_bits(b)`` have a bit in common.
 """
 
@@ -17,25 +18,25 @@ import re
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-# Bits for the edges of words. _SPACED: a letter of a script with spaces would continue the word. _ANY: a combining mark
-# would continue it.
+# Bits for the edges of words. _SPACED: a letter of a script with spaces continues the word. _ANY: a combining mark
+# continues the word.
 _SPACED, _ANY = 1, 2
 _UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}"
 _MARK = r"[\p{M}\p{Join_Control}]"
 _LETTER = rf"[[\w--{_MARK}]--[{_UNSPACED}]]"
 _PARTS = rf"\s+|{_LETTER}(?:{_LETTER}|{_MARK})*|{_MARK}|[{_UNSPACED}]{_MARK}*|."
-# For Latin text, the standard library's ``re`` finds the same parts, and is five times as fast.
+# For Latin text, the standard library's ``re`` finds the same parts five times as fast.
 _LATIN = re.compile("[\t\n\r\x20-\x7e\u00c0-\u02af«»‘’‚“”„–—…]*")
 _LATIN_PARTS = re.compile(r"\s+|\w+|.", re.DOTALL)
 
 
 def start_word_bits(text: str) -> int:
-    """Return the bit set of words that the start of a text can continue; 0 means none."""
+    """Return a bit set of the kinds of words that the start of a text can continue; 0 means none."""
     return {"mark": _SPACED | _ANY, "spaced": _SPACED}.get(_kind(text[:1]), 0)
 
 
 def end_word_bits(text: str) -> int:
-    """Return the bit set of the word at the end of a text, which a following text can continue; 0 means none."""
+    """Return a bit set of the ways in which a following text can continue the last word of a text; 0 means none."""
     kind = next((kind for kind in map(_kind, reversed(text)) if kind != "mark"), "spaced" if text else "other")
     return {"spaced": _SPACED | _ANY, "unspaced": _ANY}.get(kind, 0)
 
@@ -65,19 +66,19 @@ def contains_words(text: str, phrase: str, *, whole_start: bool = True, whole_en
 
 
 def split_words(text: str) -> list[str]:
-    """Split a text into words, spaces and other single characters. Any run of white space becomes " "."""
+    """Split a text into words, spaces and other single characters. Each run of white space becomes " "."""
     parts = (_LATIN_PARTS if _LATIN.fullmatch(text) else _pattern(_PARTS)).findall(text)
     return [" " if part.isspace() else part for part in parts]
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each word and each single character of a text, except white space."""
+    """Return the start and end of each word and each other character in a text, except white space."""
     pattern = _LATIN_PARTS if _LATIN.fullmatch(text) else _pattern(_PARTS)
     return [match.span() for match in pattern.finditer(text) if not match.group().isspace()]
 
 
 @cache
 def _pattern(pattern: str) -> Any:
-    import regex  # loaded only if there are phrases
+    import regex  # loaded only when needed
 
     return regex.compile(pattern, regex.V1 | regex.DOTALL)

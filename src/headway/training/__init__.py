@@ -1,4 +1,4 @@
-"""Training: reads a recipe and writes a run folder with models.
+"""Training: run a recipe, and write models to a run folder.
 
 A run folder contains the resolved ``recipe.toml``, ``metrics.jsonl``, TensorBoard events, ``tokenizer/`` and
 ``tokens/`` (built once), ``checkpoints/step-N/`` (the training state), the model folders ``best/`` and ``average/``,

@@ -1,11 +1,11 @@
-"""Saves the checkpoints of a run in the background, prunes them by fixed rules, and finds the newest intact one.
+"""Save checkpoints in the background, prune them by fixed rules, and load the newest intact checkpoint.
 
-A save copies the state to host memory and leaves the rest (files, checksums, flushing to disk) to a low-priority
-thread. The memory of the copy is reused by the next save, because copying to newly allocated memory takes ten times as
-long. At most one save is in progress.
+A save copies the state to host memory, and a low-priority thread does the rest (files, checksums, flushing to disk).
+The next save reuses the memory of the copy, because copying to newly allocated memory takes ten times as long. At most
+one save is in progress at a time.
 
-The choice of which checkpoints to keep depends only on the regular checkpoints and their scores. A run that was killed
-or interrupted therefore keeps the same checkpoints as an uninterrupted run.
+Which checkpoints are kept depends only on the regular checkpoints and their scores. A run that was killed or
+interrupted therefore keeps the same checkpoints as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NICENESS = 10
 
 
 class Checkpoints:
-    """The folder ``checkpoints`` of a run. As a context manager, it waits on exit until everything is written.
+    """The ``checkpoints`` folder of a run. As a context manager, it waits on exit until all checkpoints are written.
 
-    The ``keep`` newest checkpoints that are regular and have ``counts_as_newest`` set (see
-    :class:`~headway.training.snapshot.Snapshot`) are kept, and in addition the ``keep_best`` checkpoints with the
-    highest scores. If scores are equal, the checkpoint with the lower development loss is kept; if those are, too, the
-    earlier one. An irregular checkpoint, which an interruption
-    caused, is removed by the next save.
+    It keeps the ``keep`` newest checkpoints that are regular and have ``counts_as_newest`` set (see
+    :class:`~headway.training.snapshot.Snapshot`), and in addition the ``keep_best`` checkpoints with the highest
+    scores. If scores are equal, the checkpoint with the lower development loss is kept; if the losses are also equal,
+    the earlier checkpoint. An irregular checkpoint, which is saved when training is interrupted, is removed by the next
+    save.
 
     If writing fails, the :class:`OutputError` is raised by the next call or on exit. Earlier checkpoints are unchanged.
     """
@@ -69,13 +69,14 @@ class Checkpoints:
         except Exception as failure:
             if error is None:
                 raise
-            warnings.warn(str(failure), stacklevel=2)  # only a warning, so that the error that ended training is raised
+            # only a warning, so that the error that ended training propagates
+            warnings.warn(str(failure), stacklevel=2)
 
     def save(self, snapshot: Snapshot) -> None:
         """Copy the snapshot now, then write ``step-N`` and remove superseded checkpoints in the background."""
         self.wait()
         copy = replace(snapshot, progress=replace(snapshot.progress), tensors=self._copied(snapshot.tensors))
-        self._pending = self._writer.submit(self._write, copy, _copies_done())  # the interpreter waits for it at exit
+        self._pending = self._writer.submit(self._write, copy, _copies_done())  # Python waits for this thread at exit
 
     def wait(self) -> None:
         """Wait for the save in progress, if there is one, and raise its error if it failed."""
@@ -87,7 +88,7 @@ class Checkpoints:
     def load_newest(self) -> tuple[Path, Snapshot] | None:
         """Return the newest intact checkpoint and its content, or None if there are no checkpoints.
 
-        A warning names damaged checkpoints. :class:`CheckpointError` is raised if all are damaged.
+        Warns about damaged checkpoints, and raises :class:`CheckpointError` if all of them are damaged.
         """
         self.wait()
         damaged: dict[Path, str] = {}
@@ -99,7 +100,7 @@ class Checkpoints:
                 continue
             for bad, reason in damaged.items():
                 warnings.warn(f"{bad} is damaged ({reason}); resuming from {path.name} instead", stacklevel=2)
-            self._remove(self._superseded(snapshot.progress.step))  # a process that was killed may have left some
+            self._remove(self._superseded(snapshot.progress.step))  # a killed process may have left some
             return path, snapshot
         if damaged:
             reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
@@ -110,7 +111,7 @@ class Checkpoints:
         return None
 
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy tensors to host memory. The copies are complete when the device has finished its queued work."""
+        """Copy tensors to host memory. The copies are complete once the device has finished its queued work."""
         copies = {}
         for name, tensor in tensors.items():
             buffer = self._buffers.get(name)
@@ -154,10 +155,10 @@ class Checkpoints:
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread, so that it does not delay training. Only Linux has priorities for threads.
+    """Lower the priority of this thread, so that it does not delay training. Only Linux has per-thread priorities.
 
     If the threads of a training step use all processors, delaying one of them delays the whole step. At normal
-    priority, the writing thread doubled the time of the step after a save.
+    priority, the writer thread doubled the time of the step after a save.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -165,7 +166,7 @@ def _lower_priority() -> None:
 
 
 def _copies_done() -> torch.cuda.Event | None:
-    """Return an event that the GPU records after the queued copies. Returns None if training does not use a GPU."""
+    """Return an event that the GPU records after the queued copies, or None if training does not use a GPU."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None  # training runs on the CPU, even if the machine has a GPU
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,12 +1,12 @@
-"""Distributed training: the processes that torchrun starts, and how they share data, gradients, weights and decisions.
+"""Distributed training: join the processes that torchrun starts, and share results, gradients and decisions.
 
-Each process has the whole model and computes its share of a step's micro-batches. DDP (Li et al. 2020) sums the
-gradients over all processes during the last backward pass, and divides the sum by the number of processes. Our loss is
-already divided by the number of target tokens in the whole step, so it is multiplied by the number of processes first.
+Each process has a copy of the model and computes its share of a step's micro-batches. DDP (Li et al. 2020) sums the
+gradients over all processes during the last backward pass, and divides the sum by the number of processes. Headway's
+loss is already divided by the number of target tokens in the whole step, so it is first multiplied by the number of
+processes.
 
-Process 0 does everything that happens once (preparing data, validating, writing), and the others wait for it. Every
-decision that affects training is made by process 0 or by all processes together, so that all of them act in the same
-way.
+Process 0 prepares data, validates and writes files while the other processes wait. Every decision that affects training
+is made by process 0 or by all processes together, so that all of them act the same way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIMEOUT = timedelta(days=7)  # process 0 may tokenize or validate for hours; de
 
 
 class World:
-    """The processes of a training job, seen from one of them.
+    """The processes of a training job, as seen from the current process.
 
     ``host_group`` is a process group for data in host memory. None means that there is only one process.
     """
@@ -50,11 +50,11 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is process 0, the only one that writes."""
+        """Whether this is process 0, the only process that writes files."""
         return self.rank == 0
 
-    def on_main(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in process 0 while the others wait, and return its result in all processes.
+    def run_on_main(self, function: Callable[[], T]) -> T:
+        """Run ``function`` in process 0 while the other processes wait, and return its result in all processes.
 
         If ``function`` raises an error, process 0 raises the same error, and the other processes raise a
         :class:`TrainingError` with its message.
@@ -75,13 +75,13 @@ class World:
             raise failure
         return cast("T", result)
 
-    def main_first(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in process 0, then in the others, which can use the files written by process 0.
+    def run_on_main_first(self, function: Callable[[], T]) -> T:
+        """Run ``function`` in process 0, then in the other processes, which can use the files written by process 0.
 
         Returns the result of this process.
         """
         results: list[T] = []
-        self.on_main(lambda: results.append(function()))
+        self.run_on_main(lambda: results.append(function()))
         return results[0] if results else function()
 
     def any(self, flag: bool) -> bool:
@@ -111,7 +111,7 @@ class World:
     def wrap(self, objective: nn.Module, *, find_unused: bool) -> nn.Module:
         """Wrap ``objective`` in DDP, so that its gradients are averaged over all processes.
 
-        ``find_unused`` must be True if a pass may leave some weights unused, for example with layer dropout.
+        ``find_unused`` must be True if some weights may be unused in a forward pass, for example with layer dropout.
         """
         if self._host is None:
             return objective
@@ -126,7 +126,7 @@ class World:
     def gradient_sync(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
         """Return a context manager for the forward and backward pass of a micro-batch.
 
-        Gradients are exchanged only in the last micro-batch of a step.
+        Gradients are synchronized only in the last micro-batch of a step.
         """
         if isinstance(objective, DistributedDataParallel) and not is_last:
             return objective.no_sync()
@@ -137,10 +137,10 @@ class World:
 def join_world(device: str) -> Iterator[World]:
     """Join the job that torchrun's environment variables describe, on ``device`` "auto", "cpu" or "cuda".
 
-    If the program has called ``torch.distributed.init_process_group``, that group is used.
+    If the program has already called ``torch.distributed.init_process_group``, that group is used.
 
     Raises:
-        ConfigError: The variables are not set as torchrun sets them, or there is no GPU for this process.
+        ConfigError: The environment variables differ from what torchrun sets, or there is no GPU for this process.
         TrainingError: The connection to another process was lost.
     """
     if dist.is_available() and dist.is_initialized():
@@ -163,17 +163,17 @@ def join_world(device: str) -> Iterator[World]:
     except (dist.DistError, ValueError) as error:
         raise ConfigError(
             f"process {rank} of {processes} cannot connect to the others ({str(error).splitlines()[0]}); start all "
-            "of them with torchrun, which sets MASTER_ADDR and MASTER_PORT to the address of process 0"
+            "processes with torchrun, which sets MASTER_ADDR and MASTER_PORT to the address of process 0"
         ) from None
     yield from _within(local_device)
     dist.destroy_process_group()  # not after an error, because the other processes must receive the error first
 
 
 def _clean_store(rank: int, processes: int) -> Store:
-    """Return the store through which processes find each other, without the entries of dead processes.
+    """Return the store for process discovery, without the entries of dead processes.
 
-    torchrun keeps one store across restarts, so a new process might read what a dead process wrote. Each process
-    therefore writes a new random name, and uses the prefix that process 0 sends in reply.
+    torchrun keeps the same store across restarts, so a new process might read entries of a dead process. Each process
+    therefore writes a new random name, and uses the prefix with which process 0 replies.
     """
     store, _, _ = next(rendezvous("env://"))
     name = uuid4().hex
@@ -204,8 +204,8 @@ def _within(device: torch.device) -> Iterator[World]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise  # not a lost connection
         raise TrainingError(
-            f"process {dist.get_rank()} has lost the connection to another process of this job. If that process has "
-            "reported an error, fix it. Run the same command again: training resumes from its last checkpoint"
+            f"process {dist.get_rank()} lost the connection to another process of this job. If that process reported "
+            "an error, fix its cause. Run the same command again: training resumes from its last checkpoint"
         ) from error
 
 
@@ -216,7 +216,7 @@ def _device(name: str, local_rank: int) -> torch.device:
         return device
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
-            f"LOCAL_RANK = {local_rank}: each process needs a GPU, but there are {torch.cuda.device_count()} here; "
+            f"LOCAL_RANK = {local_rank}: each process needs a GPU, but this machine has {torch.cuda.device_count()}; "
             "lower --nproc-per-node, or set training.device = 'cpu'"
         )
     torch.cuda.set_device(local_rank)

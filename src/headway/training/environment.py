@@ -1,7 +1,7 @@
 """The environment of a run: versions, commit, precision, threads and processor, recorded at every start.
 
-The same recipe gives bit-equal results only in the same environment. ``environment.json`` in the run folder contains
-one entry for each start, the newest last.
+The same recipe gives bit-identical results only in the same environment. ``environment.json`` in the run folder
+contains one entry per start, in chronological order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE = "environment.json"
 _AFFECTS_LAST_BITS = ("torch", "numpy", "tokenizers", "precision", "device", "processor", "threads", "processes")
 
 
-def record_start(
+def record_environment(
     run: Path,
     device: torch.device,
     precision: str,
@@ -38,10 +38,10 @@ def record_start(
 ) -> str:
     """Record that training starts after ``step``, and return the precision to use: "float32" or "bfloat16".
 
-    ``precision`` is the recipe's setting. If it is "auto", a resumed run keeps the precision that it began with, so
-    that resuming on another machine does not silently change the results. A warning names all other changes that may
-    affect the last bits of the results. Another warning reports if the order of the data may have changed, which is
-    possible only in version 1 of the order. With several processes, only one calls this function.
+    ``precision`` is the recipe's setting. If it is "auto", a resumed run keeps its original precision, so that resuming
+    on another machine does not silently change the results. Warns about all other changes that may affect the last bits
+    of the results, and also if the order of the data may have changed, which is possible only in version 1 of the
+    order. In distributed training, only one process calls this function.
     """
     starts = _recorded_starts(run / _FILE)
     before = starts[-1] if step and starts else {}
@@ -63,10 +63,10 @@ def record_start(
         "processes": world_size,
     }
     if precision == "auto" and resolved != best:
-        slow = f"{resolved} is slow here" if best == "float32" else f"{best} is faster here"
+        slow = f"{resolved} is slow on this machine" if best == "float32" else f"{best} is faster on this machine"
         warnings.warn(
-            f"training.precision = 'auto': the run began in {resolved} and keeps it, although {slow}; "
-            "to change it, start over with --fresh",
+            f"training.precision = 'auto': the run was started in {resolved} and continues in it, although {slow}; to "
+            "change the precision, start over with --fresh",
             stacklevel=2,
         )
     if changes := [
@@ -75,15 +75,15 @@ def record_start(
         if before.get(name, now[name]) != now[name]
     ]:
         warnings.warn(
-            f"the environment has changed ({'; '.join(changes)}): the resumed run is as good as before, but not "
-            "bit-equal to a run without the change",
+            f"the environment has changed ({'; '.join(changes)}): the resumed run is just as good, but not "
+            "bit-identical to a run without the change",
             stacklevel=2,
         )
     if order_version == 1 and before.get("numpy", now["numpy"]) != now["numpy"]:
         warnings.warn(
             f"data.order_version = 1: the order of the data depends on NumPy (numpy was {before['numpy']}, is "
-            f"{now['numpy']}). If it has changed, the rest of this epoch repeats some examples and leaves out others; "
-            f"install numpy=={before['numpy']} to avoid this",
+            f"{now['numpy']}). If the order has changed, the rest of this epoch repeats some examples and skips "
+            f"others; install numpy=={before['numpy']} to avoid this",
             stacklevel=2,
         )
     atomic_write_text(run / _FILE, json.dumps([*starts, now], indent=2) + "\n")
@@ -101,15 +101,16 @@ def _recorded_starts(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
     raise CheckpointError(
-        f"{path}: damaged ({reason}). It records the precision that the run began with: restore it from a copy, or "
-        "remove it to resume in the precision that training.precision selects on this machine"
+        f"{path}: damaged ({reason}). It records the precision of the run: restore it from a copy, or remove it to "
+        "resume in the precision that training.precision selects on this machine"
     )
 
 
 def git_commit() -> str | None:
     """Return the commit of the Git checkout that contains this package, or None if the package is not in a checkout.
 
-    "+" is appended if files were changed. A package that is installed inside another project's checkout has no commit.
+    "+" is appended if there are uncommitted changes. Returns None for a package installed inside another project's
+    checkout.
     """
     folder = Path(__file__).parents[1]
     try:

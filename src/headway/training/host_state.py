@@ -1,4 +1,4 @@
-"""Restore the state of the calling process: random numbers, warnings and environment variables."""
+"""Preserve the state of the calling process: random number generators, warning filters and environment variables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import torch
 
 
 @contextmanager
-def kept_host_state() -> Iterator[None]:
-    """Context that restores the state of the process at its end.
+def preserve_host_state() -> Iterator[None]:
+    """Restore the state of the process at the end of the block.
 
-    These are the random states of Python, NumPy and PyTorch (on the CPU; training restores that of its GPU), the
-    filters of warnings, and the environment. Importing PyTorch's compiler sets a variable, for example.
+    The state consists of the random states of Python, NumPy and PyTorch (only for the CPU; training restores the GPU's
+    state itself), the warning filters, and the environment variables. For example, importing PyTorch's compiler sets a
+    variable.
     """
     python, numpy, pytorch, environment = (
         random.getstate(),

@@ -1,11 +1,11 @@
-"""An estimate of the memory that training needs, made before the first step.
+"""Estimate the memory that training needs, before the first step.
 
-Memory peaks in the backward pass of the largest batch. It then contains the weights, their gradients, the optimizer's
-moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. The number
-of weights determines the size of everything but the activations. The activations are measured: two forward passes, with
-two and with three rows of the largest shape, count the bytes that autograd saves. Each further row adds the difference
-between these two counts. A factor from measured peaks of whole steps accounts for temporaries of the backward pass and
-for fragmentation.
+Memory use peaks in the backward pass of the largest batch: weights, gradients, the optimizer's moments, the moving
+average of the weights, the copy from which a checkpoint is written, and activations. All of these except the
+activations follow from the number of weights. The activations are measured: two forward passes, with two and three rows
+of the largest shape, count the bytes that autograd saves. Each additional row adds the difference between the two
+counts. A factor derived from measured peaks of whole steps accounts for temporary tensors of the backward pass and for
+fragmentation.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ from headway.training.stream import TokenBatch, to_device
 from headway.training.task import Objective
 
 _GIB = 1 << 30
-_LOGIT_BYTES = 12  # bytes per logit of a chunk of the loss: the logit, its softmax and its error
-# Peak memory divided by saved activations. On a CPU, where the heap fragments, ratios of 1.9 to 2.8 were measured
-# (resident sizes of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU value is a guess.
+_LOGIT_BYTES = 12  # bytes per logit in a chunk of the loss: the logit, its softmax and its gradient
+# Peak memory divided by saved activations. The CPU value is based on measured ratios of 1.9 to 2.8, which include heap
+# fragmentation (resident sizes of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU
+# value is a guess.
 _PEAK_PER_SAVED = {"cpu": 2.2, "cuda": 1.3}
-_ACCURACY = 1.5  # estimates and measured peaks differ by at most this factor
+_ACCURACY = 1.5  # estimates differ from measured peaks by at most this factor
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The shape of a batch: rows, and padded lengths of source and target. Shapes are ordered by number of tokens."""
+    """The shape of a batch: number of rows and padded source and target lengths. Shapes are ordered by number of
+    tokens.
+    """
 
     rows: int
     source_length: int
@@ -63,15 +66,15 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The estimated memory use, in bytes, at the peak of a training step.
+    """Estimated peak memory use of a training step, in bytes.
 
     Attributes:
-        batch_shape: Batch shape of the step.
+        batch_shape: Shape of the most expensive batch.
         fixed_bytes: Bytes that do not depend on the batch: weights, gradients, moments, and copies of the weights.
         activation_bytes: Bytes for activations, including temporaries of the backward pass.
         logits_bytes: Bytes for the logits of the loss.
-        allocated_bytes: Bytes of ``fixed_bytes`` that are already allocated: the weights, and the state that a resumed
-            run has restored.
+        allocated_bytes: The part of ``fixed_bytes`` that is already allocated: the weights, and the restored state of a
+            resumed run.
     """
 
     batch_shape: BatchShape
@@ -82,7 +85,7 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> int:
-        """Total number of bytes, without the program itself and its libraries."""
+        """Total number of bytes, excluding the program itself and its libraries."""
         return self.fixed_bytes + self.activation_bytes + self.logits_bytes
 
     def __str__(self) -> str:
@@ -95,11 +98,11 @@ class MemoryEstimate:
 def largest_batch_shapes(
     dataset: TokenDataset, plan: EpochPlan, max_batch_tokens: int, max_batch_examples: int | None = None
 ) -> list[BatchShape]:
-    """Return the shapes of the one or two batches of an epoch that may need the most memory.
+    """Return the shapes of the one or two batches in an epoch that may need the most memory.
 
-    One is the batch with the most tokens (a target token costs about twice as much as a source token). The other is the
-    batch with the most pairs of tokens that attention compares. They may be the same batch. If an epoch has several
-    pools, only the batches of the first pool and batches of the longest examples are considered.
+    The first is the batch with the most tokens (a target token costs about twice as much as a source token), the second
+    is the batch with the most attention scores. Both may be the same batch. If an epoch has several pools, only the
+    batches of the first pool and batches of the longest examples are considered.
     """
     if not plan.num_pools:
         return []
@@ -125,15 +128,15 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the peak memory of a training step with the most expensive of ``shapes``.
 
-    If ``shapes`` is empty, the estimate covers only the memory that does not depend on the batch. Random states are
-    restored.
+    If ``shapes`` is empty, the estimate includes only the memory that does not depend on the batch. Random states are
+    preserved.
 
     Args:
-        objective: The training objective. It must not be compiled, because compiling takes minutes for each shape.
+        objective: The training objective. It must not be compiled, because compilation takes minutes for each shape.
         optimizer: The optimizer of the model's weights.
         shapes: Batch shapes, such as the result of :func:`largest_batch_shapes`.
-        precision: Precision of matrix products.
-        has_ema: Whether a moving average of the weights is kept.
+        precision: Precision of matrix products, as in :func:`~headway.hardware.autocast`.
+        has_ema: Whether training keeps a moving average of the weights.
     """
     parameters = list(objective.model.parameters())
     device = parameters[0].device
@@ -145,7 +148,8 @@ def estimate_memory(
     shape, activations = BatchShape(0, 0, 0), 0
     for candidate in shapes:
         saved = {}
-        for rows in (candidate.rows,) if candidate.rows <= 3 else (2, 3):  # a single row has a different memory layout
+        # a single row may have a different memory layout
+        for rows in (candidate.rows,) if candidate.rows <= 3 else (2, 3):
             source = np.full((rows, candidate.source_length), UNK, np.int64)
             target = np.ones((rows, candidate.target_length), np.int64)  # 1 is a valid token id and a valid label
             batch = to_device(PaddedBatch(source, target), device)
@@ -173,7 +177,7 @@ def estimate_memory(
 
 
 def _moment_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of the moments: two for each weight, but one for each matrix that Muon makes orthogonal."""
+    """Return the size of the moments in bytes: two per weight, or one for matrices with orthogonal updates."""
     if isinstance(optimizer, torch.optim.Adafactor):  # its moments are small
         return 0
     return sum(
@@ -185,15 +189,15 @@ def _moment_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 @contextmanager
 def saved_activations(objective: Objective, precision: str) -> Iterator[dict[int, Tensor]]:
-    """Yield a dictionary, keyed by address, of the tensors that autograd saves for the backward pass, without weights.
+    """Yield a dictionary of the tensors (except weights) that autograd saves for the backward pass, keyed by address.
 
-    The ``with`` block runs a training pass of ``objective``. Afterwards, the objective's mode and the random states are
-    restored.
+    The ``with`` block runs a training pass of ``objective``. The objective's training mode and the random states are
+    restored afterwards.
     """
     parameters = list(objective.parameters())
     device = parameters[0].device
     weights = {parameter.untyped_storage().data_ptr() for parameter in parameters}
-    saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is used twice
+    saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is reused
 
     def save(tensor: Tensor) -> Tensor:
         if (address := tensor.untyped_storage().data_ptr()) not in weights:
@@ -220,16 +224,16 @@ def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
         return
     warnings.warn(
         f"training needs {estimate}, but only {room / _GIB:.1f} GiB are free; lower data.max_tokens (and raise "
-        "training.accumulate to keep the step size), or choose a smaller model. This is an estimate, which may be "
-        f"wrong by a factor of {_ACCURACY}: training starts anyway",
+        "training.accumulate to keep the step size), or choose a smaller model. The estimate may be off by a factor "
+        f"of {_ACCURACY}, so training starts anyway",
         stacklevel=2,
     )
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Return the number of bytes that this process can still allocate on ``device``; None if unknown.
+    """Return the number of bytes that this process can still allocate on ``device``, or None if it is unknown.
 
-    Host memory is limited by control groups, and the processes that torchrun has started on this machine share it.
+    Host memory may be limited by control groups, and is shared by the processes that torchrun started on this machine.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -267,7 +271,7 @@ def _group_limits(membership: Path, root: Path) -> Iterator[int]:
 
 @contextmanager
 def explain_out_of_memory(batch_shape: BatchShape) -> Iterator[None]:
-    """Turn out-of-memory errors into a :class:`TrainingError` that names the batch shape and what to lower."""
+    """Convert out-of-memory errors to a :class:`TrainingError` with the batch shape and the settings to lower."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 from headway.config import to_toml
 from headway.models.base import Model
 from headway.training.recipe import Recipe
-from headway.training.report import Scores, shown_number
+from headway.training.report import Scores, format_number
 from headway.training.snapshot import Progress
 from headway.training.task import RunData, Task
 from headway.version import __version__
@@ -28,7 +28,7 @@ def model_card(
     shown = recipe.as_dict()
     del shown["data"]["folder"]  # a path on one machine
     score_lines = "\n".join(
-        f"- {name}: {shown_number(value)}"
+        f"- {name}: {format_number(value)}"
         + (f" ({signature})" if (signature := scores.get(f"{name} signature")) else "")
         for name, value in scores.items()
         if isinstance(value, float)
@@ -46,7 +46,7 @@ A {recipe.model.kind} with {weights:,} weights, trained with Headway for {progre
 
 ## Scores on the development set
 
-{score_lines or "None were computed."}
+{score_lines or "No scores were computed."}
 
 ## Versions
 

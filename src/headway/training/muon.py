@@ -1,13 +1,13 @@
-"""Muon (Jordan et al. 2024): momentum whose updates are orthogonal matrices.
+"""Muon (Jordan et al. 2024): momentum with orthogonal update matrices.
 
 The update of a matrix is its momentum U S V^T with all singular values replaced by about 1, U V^T, so that no direction
-dominates. Five steps of a Newton-Schulz iteration compute it from matrix products only. It is scaled to 0.2 times the
-root mean square 1, which is that of a typical update of Adam (Liu et al. 2025, "Muon is Scalable for LLM Training",
-equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
+dominates. Five steps of a Newton-Schulz iteration compute it from matrix products only. The update is scaled to a root
+mean square of 0.2, like a typical Adam update (Liu et al. 2025, "Muon is Scalable for LLM Training", equation 4), so
+learning rates and weight decays tuned for AdamW also work for Muon.
 
 Queries, keys and values are three linear maps that share one matrix (see
 :class:`~headway.nn.attention.MultiHeadAttention`), and each gets a separate orthogonal update, except in runs that
-began before this was introduced.
+started before this was introduced.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from torch import Tensor, nn
 
 from headway.hardware import has_fast_bfloat16
 
-# A quintic whose iteration brings singular values from (0, 1] near 1 in few steps (Jordan et al. 2024).
+# Coefficients of a quintic polynomial that maps singular values in (0, 1] close to 1 when iterated a few times (Jordan
+# et al. 2024).
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 _SMALLEST_NORM = 1e-7
-_ADAM_UPDATE = 0.2  # the root mean square of a typical update of Adam
+_ADAM_UPDATE = 0.2  # root mean square of a typical Adam update
 
 
 class Muon(torch.optim.Optimizer):
     """Muon for the groups with ``orthogonal`` = True, which contain only matrices, and AdamW for all other groups.
 
     Args:
-        groups: Parameter groups, each with ``orthogonal`` and ``weight_decay``. A group with ``heights`` contains
-            matrices of several parts, one below the other, each of which gets a separate orthogonal update.
-        momentum: Muon: decay rate of the momentum, which is Nesterov's.
+        groups: Parameter groups, each with ``orthogonal`` and ``weight_decay``. If a group has ``heights``, its
+            matrices are split into parts with these numbers of rows, and each part gets a separate orthogonal update.
+        momentum: Muon: decay rate of the Nesterov momentum.
         betas: AdamW: decay rates of the two moments.
         epsilon: AdamW: constant added to the square root of the second moment.
 
     Attributes:
-        uses_bfloat16: Whether matrices are made orthogonal in bfloat16; by default, where that is fast.
+        uses_bfloat16: Whether updates are orthogonalized in bfloat16. None means yes if bfloat16 is fast on the device.
     """
 
     uses_bfloat16: bool | None = None
@@ -50,7 +51,7 @@ class Muon(torch.optim.Optimizer):
         self, groups: Iterable[dict[str, Any]], *, momentum: float, betas: tuple[float, float], epsilon: float
     ) -> None:
         defaults = {"lr": 0.0, "momentum": momentum, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
-        # "capturable": the step counters are on the device of the weights, even after they are restored.
+        # "capturable" keeps the step counters on the device of the weights, even after they are restored.
         super().__init__(groups, defaults | {"orthogonal": False, "heights": None, "capturable": True})
         self._others = [group for group in self.param_groups if not group["orthogonal"]]
         adam_groups = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in self._others]
@@ -89,7 +90,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Float[Tensor, "B M N"], *, in_bfloat16: bool) -> Float[Tensor, "B M N"]:
-    """Return about U V^T for each matrix U S V^T: its singular values are between 0.7 and 1.2."""
+    """Return approximately U V^T for each matrix U S V^T: the singular values of the result are between 0.7 and 1.2."""
     is_wide = matrices.size(1) <= matrices.size(2)
     x: Tensor = matrices if is_wide else matrices.mT
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=_SMALLEST_NORM)

@@ -1,8 +1,8 @@
-"""The optimizers, and the learning rate as a pure function of the step (Vaswani et al. 2017, section 5.3).
+"""Optimizers and learning-rate schedules (Vaswani et al. 2017, section 5.3).
 
-Every schedule rises linearly over ``warmup_steps``. Below, s is the step, w the number of warm-up steps, and n the
-number of steps of the run. p is ``learning_rate``: for ``paper`` a factor on equation 3, for the other schedules the
-peak.
+Every schedule increases linearly over ``warmup_steps``. Below, s is the step, w the number of warm-up steps, n the
+number of steps of the run, and p is ``learning_rate``: a factor on equation 3 for ``paper``, and the peak for the other
+schedules.
 
     paper           p d_model^-0.5 min(s^-0.5, s w^-1.5)                    p times equation 3
     inverse_sqrt    p (w / s)^0.5                                           the shape of equation 3
@@ -11,25 +11,27 @@ peak.
     constant        p
     halve_every     p 2^-floor((s - 1) / h)                                 h is ``halve_every``, or n / 3
 
-The cosine is equation 5 of Loshchilov and Hutter 2017 without restarts. With h = n / 3 the rate is halved after one
-third and after two thirds of the training.
+The cosine is equation 5 of Loshchilov and Hutter 2017 without restarts. With h = n / 3, the rate is halved after one
+third and after two thirds of the run.
 
 Adam (Kingma and Ba 2015) with ``weight_decay`` is AdamW (Loshchilov and Hutter 2019): each step subtracts the decay
-times the learning rate from every weight of two or more dimensions. Norms and biases therefore do not decay, but
-embeddings do, because by default they share one matrix with the output projection.
+times the learning rate from every weight of two or more dimensions. Norms and biases therefore do not decay. Embeddings
+do, because by default they share a matrix with the output projection.
 
 With ``layer_decay`` < 1, lower layers are trained with lower rates (Howard and Ruder 2018, section 3.2; Clark et al.
 2020, "ELECTRA", appendix A): the rate of a weight is multiplied by layer_decay^depth. The depth is 0 above the blocks
 (the output), 1 in the last block, and so on down to the embeddings. Gradual unfreezing (Howard and Ruder 2018, section
-3.3) uses the same depths: at first only the output is trained, then one more block after each ``unfreeze_every`` steps.
+3.3) uses the same depths: at first only the output is trained, and one more block is unfrozen every ``unfreeze_every``
+steps.
 
-Adafactor (Shazeer and Stern 2018) stores one row and one column instead of each matrix's second moment, and no first
-moment. The implementation is PyTorch's. A step is at most min(learning rate, s^-0.5) times the root mean square of the
-weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. It does not use Adam's betas and epsilon. It saves
-memory, not time: PyTorch has no fused kernel for it, so a step on a CPU takes seven times as long as with Adam.
+Adafactor (Shazeer and Stern 2018) stores one row and one column instead of the second moment of each matrix, and no
+first moment. Headway uses PyTorch's implementation. A step is at most min(learning rate, s^-0.5) times the root mean
+square of the weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. Adam's betas and epsilon have no effect.
+Adafactor saves memory, not time: PyTorch has no fused kernel for it, so on a CPU, an optimizer step takes seven times
+as long as with Adam.
 
-Muon (:mod:`headway.training.muon`) trains the matrices of the blocks, and AdamW all other weights, at the same learning
-rate.
+Muon (:mod:`headway.training.muon`) trains the matrices of the blocks, and AdamW trains all other weights, at the same
+learning rate.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ from torch import Tensor, nn
 from headway.config import Config, Inert
 from headway.errors import ConfigError
 from headway.nn.attention import MultiHeadAttention
-from headway.torch_internals import fused_step, fused_step_works
+from headway.torch_internals import fused_adam_step, fused_adam_step_works
 from headway.training.muon import Muon
 
-# The paper's factor on equation 3 is 1. It gives the paper's base model a peak of 7e-4, which is therefore the default
-# of the other schedules.
+# The paper's factor on equation 3 is 1. For the paper's base model, this gives a peak of 7e-4, which is therefore the
+# default of the other schedules.
 _DEFAULT_RATE = 7e-4
 _DEFAULT_FACTOR = 1.0
-_SENSIBLE_PEAK = (1e-6, 0.1)  # with a lower rate, a Transformer learns next to nothing; with a higher rate, it diverges
+_SENSIBLE_PEAK = (1e-6, 0.1)  # below this range, a Transformer learns almost nothing; above it, training diverges
 
 
 def _default_rate(settings: dict[str, Any]) -> float:
@@ -61,12 +63,13 @@ def _default_rate(settings: dict[str, Any]) -> float:
 
 
 class OptimizerConfig(Config):
-    """The optimizer (by default Adam with the paper's settings) and its learning-rate schedule."""
+    """Configuration of the optimizer (by default Adam with the paper's settings) and its learning-rate schedule."""
 
     kind: Literal["adam", "adafactor", "muon"] = Field(
         "adam",
-        description="Adafactor needs almost no memory of its own; its learning rate is relative to the weights. Muon "
-        "trains the matrices of a Transformer's blocks with orthogonal updates, and all other weights with Adam.",
+        description="Adafactor needs almost no memory for its state; its learning rate is relative to the scale of "
+        "the weights. Muon trains the matrices of a Transformer's blocks with orthogonal updates, and all other "
+        "weights with Adam.",
     )
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"] = Field(
         "inverse_sqrt",
@@ -88,8 +91,7 @@ class OptimizerConfig(Config):
     momentum: float = Field(0.95, ge=0, lt=1, description="Muon: decay rate of the momentum.")
     muon_splits_attention: Annotated[bool, Inert(False)] = Field(
         True,
-        description="Muon: queries, keys and values get orthogonal updates of their own, although they share one "
-        "matrix.",
+        description="Muon: queries, keys and values get separate orthogonal updates, although they share one matrix.",
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay rate of the moving average of gradients.")
     beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay rate of the moving average of squared gradients.")
@@ -101,8 +103,8 @@ class OptimizerConfig(Config):
         1.0,
         gt=0,
         le=1,
-        description="Fine-tuning: factor on the learning rate from each block to the one below it. The last block's "
-        "rate is this factor times the rate of the output weights. 1 means the same rate for all weights.",
+        description="Fine-tuning: factor by which the learning rate decreases from each block to the block below it, "
+        "and from the output weights to the last block. 1 means the same rate for all weights.",
     )
     clip_norm: float | None = Field(
         None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None means no limit."
@@ -137,26 +139,27 @@ def learning_rate_warning(config: OptimizerConfig, d_model: int) -> str | None:
     low, high = _SENSIBLE_PEAK
     if config.kind == "adafactor" or low <= peak <= high:
         return None
-    effect = "the model will learn next to nothing" if peak < low else "training will probably diverge"
+    effect = "the model will learn almost nothing" if peak < low else "training will probably diverge"
     usual = f"usual values are near {_DEFAULT_RATE:g}"
     if config.schedule == "paper":
         usual = f"with schedule = 'paper' it is a factor on the paper's equation 3, usually {_DEFAULT_FACTOR:g}"
     return (
-        f"optimizer.learning_rate = {config.learning_rate:g} gives a peak learning rate of {peak:.1e}, at which "
+        f"optimizer.learning_rate = {config.learning_rate:g} gives a peak learning rate of {peak:.1e}, with which "
         f"{effect}; {usual}"
     )
 
 
 def depends_on_total_steps(config: OptimizerConfig) -> bool:
-    """Whether the schedule depends on the total number of steps, so that a run cannot be extended."""
+    """Return whether the schedule depends on the total number of steps, so that a run cannot be extended."""
     return config.schedule in ("linear", "cosine") or (config.schedule == "halve_every" and config.halve_every is None)
 
 
-def depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, int]:
-    """Return the depth of each weight: 0 above all ``blocks``, 1 in the last one, up to len(blocks) + 1 below all.
+def weight_depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, int]:
+    """Return the depth of each weight relative to ``blocks``, which determines its layer decay.
 
-    The weights of ``model.projection`` that no other module shares are above all blocks. Other weights outside of the
-    blocks are below them if they are registered before them; a norm between two blocks has the depth of the first.
+    The depth is 0 above all blocks, 1 in the last block, and so on up to len(blocks) + 1 below all blocks. Weights of
+    ``model.projection`` that are not shared with another module are above all blocks. Other weights outside the blocks
+    are below them if they are registered before them. A norm between two blocks has the depth of the first of the two.
     """
     result = {weight: len(blocks) - number for number, block in enumerate(blocks) for weight in block.parameters()}
     below = {weight for name, part in model.named_children() if name != "projection" for weight in part.parameters()}
@@ -172,13 +175,14 @@ def depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, 
 def make_optimizer(
     model: nn.Module, config: OptimizerConfig, blocks: Sequence[nn.Module] = ()
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of all weights that are not frozen.
+    """Return an optimizer for all weights that are not frozen.
 
-    The training loop sets the rate of each group at each step: the rate of the step times the group's ``rate_factor``.
-    ``blocks`` are the model's blocks from input to output. They are used if ``layer_decay`` is not 1, and by Muon.
+    At each step, the training loop sets the learning rate of each group: the rate of the step times the group's
+    ``rate_factor``. ``blocks`` are the model's blocks from input to output. They are used if ``layer_decay`` is not 1,
+    and by Muon.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
+    factors = {weight: config.layer_decay**depth for weight, depth in weight_depths(model, blocks).items()}
     orthogonal = _orthogonal_parts(blocks, config.muon_splits_attention) if config.kind == "muon" else {}
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
@@ -205,14 +209,13 @@ def make_optimizer(
 
 
 def _orthogonal_parts(blocks: Sequence[nn.Module], splits_attention: bool) -> dict[nn.Parameter, tuple[int, ...]]:
-    """Map each matrix of the blocks to the heights of its parts, which are updated separately.
+    """Map each matrix in the blocks to the numbers of rows of its separately updated parts.
 
-    An attention layer has one matrix for queries, keys and values, which are three linear maps. Without
-    ``splits_attention``, the whole matrix gets one orthogonal update, which makes the three updates depend on each
-    other.
+    An attention layer has one matrix for three linear maps: queries, keys and values. If ``splits_attention`` is False,
+    the whole matrix gets a single orthogonal update, so the updates of the three maps depend on each other.
 
     Raises:
-        ConfigError: There are no matrices.
+        ConfigError: The blocks have no matrices.
     """
     heights = {
         module.projection.weight: module.widths
@@ -224,7 +227,7 @@ def _orthogonal_parts(blocks: Sequence[nn.Module], splits_attention: bool) -> di
     parts: dict[nn.Parameter, tuple[int, ...]] = {weight: heights.get(weight, (len(weight),)) for weight in matrices}
     if parts:
         return parts
-    raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
+    raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has no blocks; use 'adam'")
 
 
 @torch.no_grad()
@@ -232,16 +235,16 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
     """Clip the gradients to ``clip_norm`` and take one step, unless their norm is infinite or NaN.
 
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
-    moments nor step counters. With Adam the host does not wait for the norm: the fused kernel skips the step if
-    necessary, and clips the gradients in the same pass (:func:`~headway.torch_internals.fused_step`). The other
+    moments nor step counters. With Adam, the host does not wait for the norm, because the fused kernel skips the step
+    if necessary and clips the gradients in the same pass (:func:`~headway.torch_internals.fused_adam_step`). The other
     optimizers have no such kernel, so the host waits.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     finite: Tensor = norm.isfinite()
-    if optimizer.defaults.get("fused") and fused_step_works(finite.device):
+    if optimizer.defaults.get("fused") and fused_adam_step_works(finite.device):
         divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
-        fused_step(optimizer, finite=finite, divisor=divisor)
+        fused_adam_step(optimizer, finite=finite, divisor=divisor)
     elif finite:
         if clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)

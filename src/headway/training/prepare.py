@@ -1,6 +1,6 @@
-"""Builds the tokenizers and token stores that training reads, once per run folder.
+"""Build the tokenizers and token stores for training, once per run folder.
 
-Tasks read and encode examples in different ways, so each task passes in functions for this.
+Tasks read and encode examples in different ways, so each task provides functions for these steps.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ _NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # names of tok
 
 @dataclass(frozen=True)
 class CorpusEncoding:
-    """The specification for converting one corpus to a token store.
+    """Specification for converting one corpus to a token store.
 
     Attributes:
-        read_examples: Function that returns the examples of the corpus. It has the keyword argument ``bad_lines``.
-        make_sides: Function that returns the specifications for tokenizing source and target. It is called only if
-            there is no store yet.
-        side_cache_keys: Values that identify the encoding of the source and of the target side, for JSON.
-        side_changes: What a message says if one of them has changed.
-        other_cache_keys: Other values that the store depends on, by name. JSON must be able to represent them.
+        read_examples: Function that returns an iterator over the examples of the corpus. It takes the keyword argument
+            ``bad_lines``.
+        make_sides: Function that returns the specifications for tokenizing source and target. It is called only if the
+            store does not exist yet.
+        side_cache_keys: JSON values that identify the encodings of the source and target sides.
+        side_changes: Messages to report if the corresponding key has changed.
+        other_cache_keys: Other JSON values that affect the store, by name.
     """
 
     read_examples: Callable[..., Iterator[tuple[str, ...]]]
@@ -76,8 +77,8 @@ class CorpusEncoding:
     side_changes: tuple[str, str] = ("the source tokenizer has changed", "the target tokenizer has changed")
 
 
-class Preparation:
-    """Builds the tokenizers and token stores of a run folder, or loads them from there."""
+class DataPreparation:
+    """Builds the tokenizers and token stores of a run folder, or loads them if they already exist."""
 
     def __init__(self, recipe: Recipe, run: Path, listener: Listener, shard: Shard | None = None) -> None:
         self.recipe, self.run, self.listener = recipe, run, listener
@@ -89,47 +90,48 @@ class Preparation:
     def make_tokenizers(
         self, read: ExampleReader, columns: Sequence[int] = (0, 1), *task_key: object, tags: Sequence[str] = ()
     ) -> Tokenizers:
-        """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
+        """Return the run folder's tokenizers if they match the recipe; otherwise create and save them.
 
-        New tokenizers are trained on ``columns`` of the examples that ``read`` yields, or taken from the model
-        folder that training starts from. If that is a language model and the task has two sides, it has only the
-        tokenizer of the source. Saved tokenizers are reused only if ``task_key`` is also the same. If several
-        processes call this method, one makes the tokenizers and the others wait. New tokenizers have the target
-        languages' tags, and ``tags``.
+        New tokenizers are trained on ``columns`` of the examples that ``read`` yields, or copied from the model folder
+        from which training starts. If this is a language model and the task has two sides, it provides only the source
+        tokenizer. Saved tokenizers are reused only if ``task_key`` is also equal. If several processes call this
+        method, one of them creates the tokenizers while the others wait. New tokenizers contain the tags of the target
+        languages, and ``tags``.
         """
-        self.check_dev(read)
+        self.check_dev_set(read)
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.tokenizer_source:
                 return self._tokenizers_of_start(model_folder(self.recipe.tokenizer_source), read, columns)
             return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
 
-    def check_dev(self, read: ExampleReader) -> None:
-        """Read the development set before any work, unless it has been tokenized.
+    def check_dev_set(self, read: ExampleReader) -> None:
+        """Check that the development set can be read before any other work starts, unless it has already been
+        tokenized.
 
         Raises:
-            DataError: It is missing, damaged or has no example.
+            DataError: The development set is missing, damaged or empty.
         """
         dev = self.recipe.data.dev
         if dev is None or stored_fingerprint(self.run / "tokens" / "dev") is not None:
             return
-        self.hashed(*self.recipe.data.train)  # names a missing training file first
+        self.hash_files(*self.recipe.data.train)  # reports a missing training file first
         if not sum(1 for _ in read(dev, self.data_folder, bad_lines=self.bad_lines())):
             raise DataError(
-                f"data.dev: {dev.shown_files} contains no example; expected at least one, or leave data.dev out, and "
-                "there is no validation"
+                f"data.dev: {dev.shown_files} contains no examples; expected at least one (remove data.dev to train "
+                "without validation)"
             )
 
     def load_or_build_datasets(
         self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig
     ) -> tuple[TokenDataset, TokenDataset | None] | None:
-        """Return the training and development sets, or None if other shards have not built their parts yet.
+        """Return the training and development sets, or None if other shards are not finished yet.
 
         Args:
-            encode: Function that returns the encoding of a corpus. Its second argument is None if BPE-dropout is not
-                used.
-            filters: Limits on training examples. The development set is never filtered.
+            encode: Function that returns the encoding of a corpus. Its second argument contains the settings of
+                BPE-dropout, or is None if BPE-dropout is not used.
+            filters: Length limits for training examples. The development set is never filtered.
         """
-        data, stores = self.recipe.data, self.stores(encode, filters)
+        data, stores = self.recipe.data, self.load_or_build_stores(encode, filters)
         if stores is None:
             return None
         train = TokenDataset(stores[0], [corpus.weight for corpus in data.train], data.temperature)
@@ -139,13 +141,13 @@ class Preparation:
             )
         return train, TokenDataset([stores[1]]) if stores[1] else None
 
-    def stores(
+    def load_or_build_stores(
         self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig | None
     ) -> tuple[list[TokenStore], TokenStore | None] | None:
-        """Return the stores of the training corpora and of the development set, with the arguments of
-        :meth:`load_or_build_datasets`.
+        """Return the token stores of the training corpora and of the development set.
 
-        Returns None if other shards have not built their parts yet. ``filters`` may be None: all examples are kept.
+        See :meth:`load_or_build_datasets` for the arguments. If ``filters`` is None, all examples are kept. Returns
+        None if other shards are not finished yet.
         """
         data = self.recipe.data
         stores: list[TokenStore] = []
@@ -153,13 +155,13 @@ class Preparation:
             settings = (data.bpe_dropout, data.segmentations, self.recipe.training.seed, data.order_version)
             sampling = settings if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
-            counts = store.filter_counts if store is not None else "some parts are left to other shards"
-            self.listener.say(f"{corpus.shown_files}: {counts}")
+            counts = store.filter_counts if store is not None else "some parts are built by other shards"
+            self.listener.on_message(f"{corpus.shown_files}: {counts}")
             if store is not None:
                 stores.append(store)
         dev = self._store("dev", data.dev, encode(data.dev, None)) if data.dev else None
         if dev and data.dev and dev.filter_counts.truncated:
-            self.listener.say(f"{data.dev.shown_files}: {dev.filter_counts}")
+            self.listener.on_message(f"{data.dev.shown_files}: {dev.filter_counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
         if data.dev:
@@ -167,17 +169,18 @@ class Preparation:
             options = [corpus_options(corpus) for corpus in corpora]
             readers = [encode(corpus, None).read_examples for corpus in corpora]
             dev_examples, *train_examples = (read(bad_lines=self.bad_lines()) for read in readers)
-            key = fingerprint(self.hashed(*corpora), options, self._reading_options())
-            self.say_overlap(data.dev.shown_files, key, dev_examples, chain.from_iterable(train_examples))
+            key = fingerprint(self.hash_files(*corpora), options, self._reading_options())
+            self.report_overlap(data.dev.shown_files, key, dev_examples, chain.from_iterable(train_examples))
         return stores, dev
 
-    def say_overlap(
+    def report_overlap(
         self, shown_dev: str, key: str, dev: Iterable[tuple[str, ...]], train: Iterable[tuple[str, ...]]
     ) -> None:
-        """Report how many examples of the development set ``shown_dev`` also occur in the training text.
+        """Report how many development examples also occur in the training data.
 
-        The count is kept in tokens/overlap.json with ``key``, the hash of what it depends on. ``dev`` and ``train`` are
-        read only if there is no such count yet.
+        The count is cached in tokens/overlap.json along with ``key``, a hash of everything that affects it. ``dev`` and
+        ``train`` are read only if there is no cached count. ``shown_dev`` is the name of the development set in the
+        message.
         """
         path = self.run / "tokens" / "overlap.json"
         try:
@@ -186,11 +189,11 @@ class Preparation:
         except (OSError, ValueError, KeyError, TypeError):
             overlap = None
         if overlap is None:
-            progress = partial(self.listener.progress, "examples compared with the development set")
+            progress = partial(self.listener.on_activity_progress, "examples compared with the development set")
             overlap = count_overlap(dev, train, progress)
             atomic_write_text(path, json.dumps({"key": key, "overlap": asdict(overlap)}))
         if overlap.texts:
-            self.listener.say(f"{shown_dev}: {overlap}")
+            self.listener.on_message(f"{shown_dev}: {overlap}")
 
     def _store(
         self,
@@ -200,12 +203,12 @@ class Preparation:
         filters: FilterConfig | None = None,
         sampling: BpeSampling | None = None,
     ) -> TokenStore | None:
-        hashes = self.hashed(corpus)
+        hashes = self.hash_files(corpus)
         version_1 = fingerprint(
             [digest for _, digest in hashes],
             corpus.fields,
             corpus.target_language,
-            list(encoding.side_cache_keys),  # a list, because existing stores contain the hash of its repr
+            list(encoding.side_cache_keys),  # a list, because existing stores contain a hash of its repr
             version_1_options(filters) if filters else None,
             sampling and sampling[:3],
             *encoding.other_cache_keys.values(),
@@ -219,7 +222,8 @@ class Preparation:
             **self._reading_options(),
         }
         configs = [corpus, filters] if filters else [corpus]
-        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # version 1 supported only this order
+        # version 1 supported only order_version 1
+        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)
         is_old = is_old and not self._reading_options()
         key = CacheKey(hashes, options, version_1 if is_old else None, {"encoding": encoding.side_changes})
         path = self.run / "tokens" / name
@@ -228,14 +232,14 @@ class Preparation:
         changes = key.differences(read_description(path))
         if self._has_begun and (stored := stored_fingerprint(path)) and stored not in key.valid_values:
             raise CheckpointError(
-                f"{self.run}: {corpus.shown_files} is not what the run has begun with "
-                f"({'; '.join(changes) or 'the run does not say how'}), so scores before and after could not be "
-                "compared; restore it to resume, choose another --run, or start over with --fresh"
+                f"{self.run}: {corpus.shown_files} differs from the data with which the run started "
+                f"({'; '.join(changes) or 'the run does not record how'}), so scores before and after would not be "
+                "comparable; restore the data to resume, choose another --run, or start over with --fresh"
             )
         if changes:
-            self.listener.say(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
+            self.listener.on_message(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
         spec, bad_lines = EncodingSpec(encoding.make_sides(), filters, self.recipe.normalization), self.bad_lines()
-        progress = partial(self.listener.progress, "examples tokenized")
+        progress = partial(self.listener.on_activity_progress, "examples tokenized")
         return open_or_build_store(
             path,
             key.value,
@@ -248,27 +252,27 @@ class Preparation:
         )
 
     def _reading_options(self) -> dict[str, object]:
-        """Return the options of reading that change a result, if they are not inert, for :attr:`CacheKey.options`."""
+        """Return the non-inert options for reading corpora that affect results, for :attr:`CacheKey.options`."""
         data = self.recipe.data
         on_error = {} if data.on_error == "refuse" else {"on_error": data.on_error}
         return {**on_error, **({"normalize": True} if data.normalize else {})}
 
-    def hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
-        """Return the name and the hash of each file of some corpora."""
+    def hash_files(self, *corpora: Corpus) -> list[tuple[str, str]]:
+        """Return the name and the hash of each file of ``corpora``."""
         files = [file for corpus in corpora for file in corpus.files]
         paths = [self.data_folder / file for file in files]
-        hashes = self.content_hashes.hash_files(paths, partial(self.listener.progress, "files compared"))
+        hashes = self.content_hashes.hash_files(paths, partial(self.listener.on_activity_progress, "files compared"))
         return list(zip(files, hashes, strict=True))
 
     def bad_lines(self) -> BadLines:
-        """Return the treatment of lines without an example in one pass over a corpus."""
+        """Return a new handler for the invalid lines in one pass over a corpus."""
         return BadLines(self.recipe.data.on_error, SKIP_HINT)
 
     def _trained_tokenizers(
         self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object], tags: Sequence[str]
     ) -> Tokenizers:
         config, corpora = self.recipe.tokenizer, self.recipe.data.train
-        hashes = self.hashed(*corpora)
+        hashes = self.hash_files(*corpora)
         digests, fields = [digest for _, digest in hashes], [corpus.fields for corpus in corpora]
         version_1 = fingerprint(digests, version_1_options(config), fields, tags, *task_key)
         options = {
@@ -284,17 +288,17 @@ class Preparation:
             return saved
         if self._has_begun and not (self.run / "tokenizer").is_dir():
             raise CheckpointError(
-                f"{self.run / 'tokenizer'}: missing, but training has begun with it; restore the folder from a copy "
-                "of the run, or start over with --fresh"
+                f"{self.run / 'tokenizer'}: missing, although training has already started with it; restore the "
+                "folder from a copy of the run, or start over with --fresh"
             )
         if self._has_begun:
             changes = key.differences(self._tokenizer_description())
             raise CheckpointError(
-                f"{self.run}: its tokenizer was trained on other files than those in {self.data_folder} now, or with "
-                f"other options ({'; '.join(changes) or 'the run does not say which'}); restore them to resume, or "
+                f"{self.run}: its tokenizer was trained on files that differ from {self.data_folder}, or with other "
+                f"options ({'; '.join(changes) or 'the run does not record which'}); restore them to resume, or "
                 "start over with --fresh"
             )
-        self.listener.say(f"training the tokenizer ({config.kind})")
+        self.listener.on_message(f"training the tokenizer ({config.kind})")
         if config.joint:
             source = target = self._train_tokenizer(read, sides, tags)
         else:
@@ -304,18 +308,20 @@ class Preparation:
 
     def _train_tokenizer(self, read: ExampleReader, sides: Sequence[int], tags: Sequence[str] = ()) -> Tokenizer:
         tokenizer = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
-        return_freed_memory()  # the library needs hundreds of megabytes to learn merges
+        return_freed_memory()  # the library uses hundreds of megabytes to learn merges
         wanted = self.recipe.tokenizer.vocab_size
         missing = {"bpe": "pairs to merge", "words": "words"}.get(tokenizer.kind)
         if missing and tokenizer.vocab_size < wanted:
-            self.listener.say(
-                f"the vocabulary has {tokenizer.vocab_size:,} tokens, not the {wanted:,} of tokenizer.vocab_size: the "
-                f"text has no more {missing}"
+            self.listener.on_message(
+                f"the vocabulary has only {tokenizer.vocab_size:,} tokens instead of tokenizer.vocab_size = "
+                f"{wanted:,}, because the text has no more {missing}"
             )
         return tokenizer
 
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
-        """Yield the texts of at most ``sample_lines`` examples, fewer if they are long, evenly spread over all."""
+        """Yield the texts of at most ``sample_lines`` examples (fewer if they are long), evenly spread over all
+        corpora.
+        """
         corpora, limit = self.recipe.data.train, self.recipe.tokenizer.sample_lines
         normalize = self.recipe.normalization
         sizes = [corpus.size(self.data_folder) for corpus in corpora]
@@ -329,7 +335,9 @@ class Preparation:
                     yield example[side] if normalize is None else normalize(example[side])
 
     def _tokenizers_of_start(self, start: Path, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
-        """Return the tokenizers of the model folder or, once training has begun, the run's copy of them."""
+        """Return the tokenizers of the model folder ``start`` or, once training has started, the copies in the run
+        folder.
+        """
         key, config = "from a model folder", self.recipe.tokenizer
         if checkpoint_folders(self.run / "checkpoints") and (tokenizers := self._saved_tokenizers(key)):
             return tokenizers
@@ -342,8 +350,8 @@ class Preparation:
         for name, value in tokenizer_settings(tokenizers).items():
             if getattr(config, name) != value and not (is_one_sided and name == "joint"):
                 raise ConfigError(
-                    f"tokenizer.{name} = {getattr(config, name)!r}, but {start}, which training starts from or learns "
-                    f"from, has {value!r}; set the key to this value, or train from scratch"
+                    f"tokenizer.{name} = {getattr(config, name)!r}, but {start}, the initial model or teacher, has "
+                    f"{value!r}; set the key to this value, or train from scratch"
                 )
         if tokenizers.imported_token_template is None:
             self._check_tags(tokenizers.source)
@@ -352,18 +360,19 @@ class Preparation:
         return self._save_tokenizers(tokenizers, key)
 
     def _with_target_tokenizer(self, source: TextTokenizer, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
-        """Return the tokenizer of a language model, whose texts begin with BOS and end with EOS, for the source side.
+        """Return tokenizers with the language model's tokenizer ``source`` on the source side.
 
-        The target side has the tokenizer of the language model that the decoder starts from. If there is none, it has
-        the same tokenizer as the source side or, if ``tokenizer.joint`` is False, a new one.
+        Sources begin with BOS and end with EOS, as in the language model. The target tokenizer comes from the language
+        model from which the decoder starts. If there is none, it is the source tokenizer or, if ``tokenizer.joint`` is
+        False, a new one.
         """
         template = SpecialTokenTemplate(source_prefix=(BOS,))
         if (decoder := self.recipe.training.start_decoder_from) is not None:
             target = read_config(model_folder(decoder)).load_tokenizers()[0]
             if (source.fingerprint == target.fingerprint) is not self.recipe.tokenizer.joint:
                 raise ConfigError(
-                    f"tokenizer.joint = {self.recipe.tokenizer.joint} does not fit the tokenizers of the two models "
-                    "that training starts from; leave the key out"
+                    f"tokenizer.joint = {self.recipe.tokenizer.joint} does not match the tokenizers of the two "
+                    "initial models; remove the key"
                 )
             return Tokenizers(source, source if self.recipe.tokenizer.joint else target, template)
         if self.recipe.tokenizer.joint:
@@ -371,14 +380,14 @@ class Preparation:
         if (tie := self.recipe.model.as_dict().get("tie")) in ("all", "inputs"):
             raise ConfigError(
                 f"model.tie = {tie!r} shares one embedding between the languages, but with tokenizer.joint = false "
-                "each language has its own vocabulary; set model.tie to 'target' or 'none'"
+                "each language has a separate vocabulary; set model.tie to 'target' or 'none'"
             )
-        self.listener.say(f"training the tokenizer of the target side ({self.recipe.tokenizer.kind})")
+        self.listener.on_message(f"training the target tokenizer ({self.recipe.tokenizer.kind})")
         target = self._train_tokenizer(read, columns[1:])
         return Tokenizers(source, target, template)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
-        """Return ``template`` with a default language for each side on which all corpora have the same language."""
+        """Return ``template`` with a default language for each side on which all corpora use a single language."""
         defaults = {}
         for side in get_args(LanguageSide):
             languages = {getattr(corpus, side) for corpus in self.recipe.data.train}
@@ -387,13 +396,15 @@ class Preparation:
         return template.model_copy(update=defaults)
 
     def _check_tags(self, source: TextTokenizer) -> None:
-        """Refuse target languages without a tag in the model, and a missing target language if the model needs one."""
+        """Raise ConfigError if the model lacks the tag of a target language, or needs a target language that is not
+        set.
+        """
         start = self.recipe.training.start_from
         if missing := set(self._tags()) - set(source.tags):
             raise ConfigError(
-                f"training.start_from = {start}: its vocabulary has no tag {min(missing)} "
-                f"(it has {', '.join(source.tags) or 'none'}), and none can be added; use other values of "
-                "target_language or leave it out, or train from scratch"
+                f"training.start_from = {start}: its vocabulary has no tag {min(missing)} (it has "
+                f"{', '.join(source.tags) or 'none'}), and no tags can be added; use other values of target_language, "
+                "remove it, or train from scratch"
             )
         languages = [tag for tag in source.tags if tag != MASK]
         if languages and not self._tags():
@@ -407,7 +418,7 @@ class Preparation:
         return sorted(language_tag(code) for code in codes if code)
 
     def _tokenizer_description(self) -> Any:
-        """Return the saved description of the inputs of the tokenizers, or None if there is none."""
+        """Return the saved description of the files and options of the tokenizers, or None if there is none."""
         try:
             return json.loads((self.run / "tokenizer" / "made_from.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -449,24 +460,26 @@ class Preparation:
 
 
 def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
-    """Return the keys and values that [tokenizer] of a recipe must have to train a model with these tokenizers."""
+    """Return the [tokenizer] keys and values that a recipe needs to train a model with these tokenizers."""
     source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
     settings = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
     return {**settings, "joint": joint}
 
 
 def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData, listener: Listener) -> None:
-    """Compile the kernels that training needs on this machine, by running one training step on a few examples.
+    """Compile the kernels that training needs on this machine by running a training step on a few examples.
 
     Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` must
     be complete (:func:`headway.training.fine_tuning.complete_recipe`). The model is discarded, and random states are
-    restored. For a GPU or torch.compile this function does nothing: their kernels depend on shapes, and data are often
-    prepared on another machine.
+    preserved. For a GPU or torch.compile, this function does nothing, because their kernels depend on shapes, and data
+    are often prepared on another machine.
     """
     training = recipe.training
     if training.device == "cuda" or training.compile == "on" or choose_device(training.device).type != "cpu":
         return
-    listener.say("running one training step on a few examples, which compiles kernels the first time on a machine")
+    listener.on_message(
+        "running one training step on a few examples to compile kernels (only necessary once per machine)"
+    )
     device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         model = accelerate(task.build_model(recipe, prepared))
@@ -477,6 +490,6 @@ def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData
         with autocast(device, training.precision):
             objective.train()(batch).backward()
         objective.eval()
-        for precision in (training.precision, "float32"):  # the precisions of development losses and of decoding
+        for precision in (training.precision, "float32"):  # precisions of development losses and decoding
             with torch.inference_mode(), autocast(device, precision):
                 objective.cross_entropy(batch)

@@ -1,4 +1,4 @@
-"""Starting over: the folder of an earlier run is moved aside."""
+"""Start over: move the folder of a previous run aside."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from headway.torchrun import is_first_start, is_main_process, may_be_restarted
 
 @contextmanager
 def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
-    """If ``fresh`` is True, rename the folder of an earlier run; rename it back if the new run cannot begin.
+    """If ``fresh`` is True, rename the folder of a previous run. Undo this if the new run cannot start.
 
-    The new name is the first free one of NAME.1, NAME.2, and so on. In a distributed job only process 0 does this, and
-    only when the job first starts. The earlier run is not renamed back if torchrun may restart the job: the restarted
-    job would otherwise resume the earlier run. Yields the new path of the earlier run, or None if nothing was renamed.
+    The new name is the first unused name among NAME.1, NAME.2, and so on. In a distributed job, only process 0 renames
+    the folder, and only when the job first starts. The previous run is not renamed back if torchrun may restart the
+    job, because the restarted job would resume the previous run. Yields the new path of the previous run, or None if
+    nothing was renamed.
     """
     if not (fresh and is_main_process() and is_first_start() and folder.exists()):
         yield None

@@ -1,4 +1,4 @@
-"""Reports of a training run: metrics.jsonl, TensorBoard events, and a listener for progress."""
+"""Report the progress of training: metrics.jsonl, TensorBoard events, and listeners."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from headway.storage import atomic_write_text, user_cache_folder
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-Scores = dict[str, float | str]  # development scores and their signatures
+Scores = dict[str, float | str]  # development scores and their signatures, by name
 
 _LARGE = 1e5
-_AT_THE_END = ("average", "ema")  # kinds of records that are rewritten each time a run reaches its end
+_AT_THE_END = ("average", "ema")  # kinds of records that are rewritten each time a run ends
 
 
-def shown_number(value: float) -> str:
-    """Return a score as text: 12.34, or 1.6e6 for a large one."""
+def format_number(value: float) -> str:
+    """Format a number: 12.34, or 1.6e6 for a large number."""
     if not abs(value) >= _LARGE:
         return f"{value:.2f}"
     mantissa, exponent = f"{value:.1e}".split("e") if math.isfinite(value) else (str(value), "")
@@ -33,34 +33,34 @@ def shown_number(value: float) -> str:
 
 
 class Listener:
-    """Receives the progress of a run. The methods do nothing; subclasses override them to show the progress."""
+    """Base class of callbacks that receive the progress of a run. By default, the methods do nothing."""
 
-    def say(self, message: str) -> None:
-        """Show one line to the user."""
+    def on_message(self, message: str) -> None:
+        """Called with a line of text to show to the user."""
 
-    def progress(self, activity: str, num_done: int) -> None:
-        """Report that ``num_done`` items of ``activity``, such as "examples tokenized", are finished."""
+    def on_activity_progress(self, activity: str, num_done: int) -> None:
+        """Called when ``num_done`` items of ``activity``, such as "examples tokenized", are done."""
 
-    def started(self, step: int, total_steps: int) -> None:
-        """Report that the data are prepared, and that training continues after ``step`` of ``total_steps``."""
+    def on_started(self, step: int, total_steps: int) -> None:
+        """Called when the data are prepared and training starts or resumes after ``step`` of ``total_steps``."""
 
-    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
-        """Report that ``step`` of ``total_steps`` training steps are done; ``record`` is the newest line of metrics."""
+    def on_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+        """Called when ``step`` of ``total_steps`` steps are done. ``record`` contains the latest training metrics."""
 
-    def first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
-        """Report an early estimate of the remaining time, if steps are long and the first report is far away."""
+    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+        """Called once with an early estimate of the remaining time if the first report is far away."""
 
-    def validation(self, step: int, record: Mapping[str, float | str]) -> None:
-        """Report the scores of the development set."""
+    def on_validation(self, step: int, record: Mapping[str, float | str]) -> None:
+        """Called with the development scores after a validation."""
 
-    def saved(self, step: int) -> None:
-        """Report that the training state after ``step`` is copied, and is now written to a checkpoint."""
+    def on_saved(self, step: int) -> None:
+        """Called when the training state after ``step`` has been copied and is being written to a checkpoint."""
 
 
 class MetricsWriter:
-    """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, the same numbers as events.
+    """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, TensorBoard events.
 
-    Existing lines of steps after ``resume_step`` are removed first, so that a resumed run writes the same file as an
+    Existing lines for steps after ``resume_step`` are removed first, so that a resumed run writes the same file as an
     uninterrupted run.
     """
 
@@ -73,11 +73,11 @@ class MetricsWriter:
             self._board = _event_writer(run / "tensorboard", resume_step)
 
     def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
-        """Append a record. ``kind`` is "train" or "dev", or at the end of a run "average" or "ema"."""
+        """Append a record. ``kind`` is "train" or "dev" or, at the end of a run, "average" or "ema"."""
         with _write_errors(self._path):
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
             self._file.flush()
-            os.fsync(self._file.fileno())  # even after a power failure, each checkpoint must have its records
+            os.fsync(self._file.fileno())  # the records of each checkpoint must survive a power failure
             if self._board is not None:
                 for key, value in record.items():
                     if isinstance(value, (int, float)) and math.isfinite(value):
@@ -94,7 +94,7 @@ class MetricsWriter:
 
 @contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
-    """Turn write errors into :class:`OutputError`."""
+    """Convert write errors to :class:`OutputError`."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except ValueError:  # incomplete because of a crash during a write
+        except ValueError:  # incomplete because the process was killed during a write
             break
         if record["step"] <= step and record["kind"] not in _AT_THE_END:
             kept.append(line + "\n")
@@ -116,7 +116,7 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
 
 
 def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
-    """Return a writer for TensorBoard events after ``step``, or warn and return None if TensorBoard cannot write."""
+    """Return a writer for TensorBoard events after ``step``. If TensorBoard cannot be used, warn and return None."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
@@ -125,8 +125,8 @@ def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
         return None
     if os.fsencode(folder) != str(folder).encode("utf-8", "replace"):
         warnings.warn(
-            f"{folder}: no TensorBoard events are written, because TensorBoard encodes file names as UTF-8 and this "
-            f"locale as {sys.getfilesystemencoding()}; metrics.jsonl has the same numbers",
+            f"{folder}: TensorBoard events are not written, because TensorBoard encodes file names as UTF-8, but this "
+            f"locale uses {sys.getfilesystemencoding()}; metrics.jsonl contains the same numbers",
             stacklevel=2,
         )
         return None
@@ -134,7 +134,7 @@ def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
 
 
 def _is_first_time(notice: str) -> bool:
-    """Whether a notice has not been shown to this user yet. From then on it has been."""
+    """Return whether a notice has never been shown to this user, and record that it is shown now."""
     with suppress(OutputError, OSError, RuntimeError):  # show it again if the marker cannot be written
         marker = user_cache_folder() / "notices" / notice
         if marker.exists():

@@ -2,12 +2,12 @@
 
     model.safetensors      the weights
     optimizer.safetensors  the optimizer's moments, each named WEIGHT/MOMENT
-    ema.safetensors        the moving average of the weights, if the recipe asks for one
+    ema.safetensors        the moving average of the weights, if enabled in the recipe
     carried.safetensors    the state that an objective carries from batch to batch, if any
     state.json             format version, position in the data, validation score, and a checksum of each file
 
-In memory a snapshot has one dictionary of tensors, whose keys begin with ``weights/``, ``moments/``, ``ema/`` or
-``carried/``.
+In memory, a snapshot contains a single dictionary of tensors, whose keys begin with ``weights/``, ``moments/``,
+``ema/`` or ``carried/``.
 
 Checkpoints are written atomically. The state of random number generators is not saved, because they are seeded by
 (seed, step, micro-batch). :mod:`headway.training.checkpoints` writes checkpoints in the background and removes old
@@ -32,7 +32,7 @@ from headway.storage import atomic_write_folder, checksum
 from headway.weights import load_weights, read_weights, write_weights
 
 FORMAT_VERSION = 1
-_SHARDS_FOLDER = "shards"  # folder in checkpoints that sharded runs wrote before version 0.1.0
+_SHARDS_FOLDER = "shards"  # folder in checkpoints of sharded runs from before version 0.1.0
 _FILES = {
     "weights": "model.safetensors",
     "moments": "optimizer.safetensors",
@@ -46,24 +46,24 @@ _DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionE
 
 @dataclass
 class Progress:
-    """The numbers in the training state, which ``state.json`` stores under the names of these attributes.
+    """The scalar part of the training state, stored in ``state.json`` under the names of these attributes.
 
     Attributes:
         step: Number of steps taken.
         epoch: Epoch of the next batch, counted from 0.
         batch: Position of the next batch in its epoch, counted from 0.
-        best: The best validation score; higher is better.
-        best_loss: The development loss of the best model, which decides between equal scores. None if it is not known.
-        best_metric: The score that ``best`` is, as :meth:`Task.selection_metric` names it. None in runs of older
-            versions: ``validation.metric``.
-        best_step: The step of the best score.
+        best: Best validation score; higher is better.
+        best_loss: Development loss of the best model, which breaks ties between equal scores. None if it is unknown.
+        best_metric: Metric of ``best``, as named by :meth:`Task.selection_metric`. None in runs of older versions means
+            ``validation.metric``.
+        best_step: Step of the best validation score.
         stale: Number of validations since the best score.
-        elapsed_s: Seconds spent in training steps, over all starts of the run.
-        loss: Loss summed over ``loss_targets`` since the last line of metrics.
-        loss_targets: Number of targets in ``loss``.
+        elapsed_s: Seconds spent in training steps, summed over all starts of the run.
+        loss: Loss summed over all targets since the last line of metrics.
+        loss_targets: Number of targets over which ``loss`` is summed.
         skipped: Number of skipped steps since the last line of metrics.
-        skipped_in_a_row: Number of consecutive skipped steps up to now.
-        first_loss: Training loss of the first step, per target. None if it was not finite or is not known.
+        skipped_in_a_row: Number of consecutive steps skipped most recently.
+        first_loss: Training loss of the first step, per target. None if it was not finite or is unknown.
         train_loss: Training loss in the last line of metrics.
         dev_loss: Development loss in the last validation.
     """
@@ -91,26 +91,27 @@ class Snapshot:
     """The content of a checkpoint.
 
     Attributes:
-        progress: The numbers in the training state.
-        tensors: All tensors. A key is a kind ("weights", "moments", "ema" for the moving average of the weights, or
-            "carried"), a slash, and the public name of a weight, a name of :func:`optimizer_moments`, or a name that
-            the objective gives.
-        score: The validation score of these weights, if they were validated; higher is better.
-        dev_loss: The development loss of these weights, which orders equal scores.
-        regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
-        counts_as_newest: False if the snapshot was taken only for its score. It then does not count as one of the
-            newest checkpoints, which are kept and averaged.
+        progress: The scalar part of the training state.
+        tensors: All tensors, keyed by KIND/NAME. The kind is "weights", "moments", "ema" (the moving average of the
+            weights) or "carried". The name is the public name of a weight, a name from :func:`optimizer_moments`, or a
+            name chosen by the objective.
+        score: Validation score of these weights, if they were validated; higher is better.
+        dev_loss: Development loss of these weights, which breaks ties between equal scores.
+        is_regular: False if the snapshot was taken because training was interrupted. An uninterrupted run would not
+            have this checkpoint.
+        counts_as_newest: False if the snapshot was taken only for its score. Such a checkpoint is not one of the newest
+            checkpoints, which are kept and averaged.
     """
 
     progress: Progress
     tensors: dict[str, Tensor]
     score: float | None = None
     dev_loss: float | None = None
-    regular: bool = True
+    is_regular: bool = True
     counts_as_newest: bool = True
 
     def tensors_of_kind(self, kind: str) -> dict[str, Tensor]:
-        """Return the tensors of one kind, keyed by their names without the kind."""
+        """Return the tensors of one kind, keyed by name (without the kind)."""
         start = f"{kind}/"
         return {key.removeprefix(start): tensor for key, tensor in self.tensors.items() if key.startswith(start)}
 
@@ -121,7 +122,7 @@ def prefixed_tensors(**kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def optimizer_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's tensors, keyed by WEIGHT/MOMENT."""
+    """Return the optimizer's state tensors, keyed by WEIGHT/MOMENT."""
     return {
         f"{name}/{key}": tensor
         for name, parameter in model.named_parameters()
@@ -142,7 +143,7 @@ def write_header(folder: Path, snapshot: Snapshot) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     state: dict[str, Any] = {
         "format": FORMAT_VERSION,
-        "regular": snapshot.regular,
+        "regular": snapshot.is_regular,
         "counted": snapshot.counts_as_newest,
         "score": snapshot.score,
         "dev_loss": snapshot.dev_loss,
@@ -159,7 +160,7 @@ class DamageError(Exception):
 
 @contextmanager
 def _damage_reported(path: Path) -> Iterator[None]:
-    """Turn errors that mean damage into :class:`DamageError`, and other read errors into :class:`CheckpointError`."""
+    """Convert errors caused by damage to :class:`DamageError`, and other read errors to :class:`CheckpointError`."""
     try:
         yield
     except _DAMAGE as error:
@@ -180,8 +181,8 @@ def read_snapshot(path: Path) -> Snapshot:
     header = read_header(path)
     if any(name.startswith(f"{_SHARDS_FOLDER}/") for name in header["checksums"]):
         raise CheckpointError(
-            f"{path}: its weights are split into shards, because the run had training.sharding = 'full', which version "
-            "0.1.0 removed; the model folders of the run can be used as before. To go on training, set "
+            f"{path}: its weights are split into shards, because the run used training.sharding = 'full', which "
+            "version 0.1.0 removed; the run's model folders can still be used. To continue training, set "
             "training.start_from to one of them in another run folder, or start over with --fresh"
         )
     with _damage_reported(path):
@@ -195,7 +196,7 @@ def read_snapshot(path: Path) -> Snapshot:
             tensors=prefixed_tensors(**{kind: read_weights(path / file) for kind, file in present.items()}),
             score=header.get("score"),
             dev_loss=header.get("dev_loss"),
-            regular=header.get("regular", True),
+            is_regular=header.get("regular", True),
             counts_as_newest=header.get("counted", True),
         )
 
@@ -209,14 +210,14 @@ def read_header(path: Path) -> dict[str, Any]:
         version = int(header["format"])
     if version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: written by a newer Headway (format {version}, this one reads up to {FORMAT_VERSION}); "
-            "update Headway to resume, or start over with --fresh"
+            f"{path}: written by a newer version of Headway (format {version}; this version supports up to "
+            f"{FORMAT_VERSION}); update Headway to resume, or start over with --fresh"
         )
     return header
 
 
 def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load a snapshot's weights and moments into the model and its optimizer. Error messages name ``origin``."""
+    """Load a snapshot's weights and moments into the model and its optimizer. ``origin`` is used in error messages."""
     load_weights(model, snapshot.tensors_of_kind("weights"), origin / _FILES["weights"])
     parameters = dict(model.named_parameters())
     counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
@@ -224,9 +225,10 @@ def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer:
         weight, _, key = name.rpartition("/")
         if (parameter := parameters.get(weight)) is None:
             raise CheckpointError(
-                f"{origin / _FILES['moments']}: {name!r} belongs to no weight of this model; start over with --fresh"
+                f"{origin / _FILES['moments']}: {name!r} does not belong to a weight of this model; start over with "
+                "--fresh"
             )
-        if key != "step" or counts_on_device:  # otherwise the counter stays on the host, which reads it at every step
+        if key != "step" or counts_on_device:  # otherwise the counter stays on the host, where it is used at every step
             tensor = tensor.to(parameter.device)
         optimizer.state[parameter][key] = tensor
 
@@ -238,7 +240,7 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield each checkpoint whose state.json is intact, and the content of that file."""
+    """Yield each checkpoint with an intact state.json, and the content of this file."""
     for path in paths:
         with suppress(DamageError):
             yield path, read_header(path)
@@ -250,7 +252,7 @@ def averageable_checkpoints(folder: Path) -> list[Path]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """Return the step after which a checkpoint was taken."""
+    """Return the step after which a checkpoint was saved."""
     return int(path.name.removeprefix("step-"))
 
 
@@ -261,7 +263,9 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
         try:
             weights = read_snapshot(path).tensors_of_kind("weights")
         except DamageError as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
+            raise CheckpointError(
+                f"{path} is damaged ({error}); remove this folder and run the command again"
+            ) from None
         for name, tensor in weights.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}

@@ -1,4 +1,4 @@
-"""The training state: everything that changes while a model is trained."""
+"""The training state: everything that changes during training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.training.recipe import Recipe
 from headway.training.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 from headway.training.stream import StepBatches
 from headway.training.task import Objective
-from headway.training.validation import Selection
+from headway.training.validation import SelectionKey
 from headway.weights import named_weights
 
 
@@ -27,8 +27,9 @@ class TrainingState:
     """Weights, optimizer moments, moving average, carried state, the position in the data, and sums for the metrics.
 
     The sums stay on the device until they are reported, so that no step waits for them. When a checkpoint is saved,
-    they are copied to ``progress``. With several processes, each process has only the loss of its own micro-batches.
-    :meth:`pop_window_metrics` and :meth:`save` add up these losses, so all processes must call them at the same step.
+    they are copied to ``progress``. In distributed training, each process sums only the loss of its own micro-batches.
+    :meth:`pop_window_metrics` and :meth:`save` add these sums over all processes, so all processes must call them at
+    the same step.
     """
 
     def __init__(self, objective: Objective, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
@@ -37,7 +38,7 @@ class TrainingState:
         self.ema = None if recipe.training.ema is None else MovingAverage(self.model, recipe.training.ema)
         self._objective = objective
         self.progress = Progress()
-        self.selection: Selection | None = None  # validation scores of the current weights
+        self.selection: SelectionKey | None = None  # validation scores of the current weights
         self._world, self._checkpoints = world, checkpoints
         self._restore(run)
         self.saved_step = self.progress.step
@@ -49,13 +50,13 @@ class TrainingState:
         self._start_window()
 
     def _restore(self, run: Path) -> None:
-        """Load the newest checkpoint, if there is one."""
-        newest = self._world.main_first(self._checkpoints.load_newest)
+        """Load the newest checkpoint, if any."""
+        newest = self._world.run_on_main_first(self._checkpoints.load_newest)
         path, snapshot = newest or (None, None)
-        if self._world.any(self._world.on_main(lambda: path) != path):
+        if self._world.any(self._world.run_on_main(lambda: path) != path):
             raise CheckpointError(
-                f"{run}: ranks disagree on which checkpoint to resume from; put the run folder on a file system that "
-                "all of them share"
+                f"{run}: ranks disagree on which checkpoint to resume from; put the run folder on a file system "
+                "shared by all ranks"
             )
         if path is None or snapshot is None:
             return
@@ -72,7 +73,7 @@ class TrainingState:
         return self.progress.step
 
     def finish_step(self, batches: StepBatches, loss: Float[Tensor, ""], step_taken: Bool[Tensor, ""]) -> None:
-        """Record a step: its data, its summed loss, and whether the weights were updated (``step_taken``)."""
+        """Record a step: its batches, its summed loss, and whether the weights were updated (``step_taken``)."""
         progress, sums = self.progress, self._sums
         progress.step += 1
         progress.epoch, progress.batch = batches.next_epoch, batches.next_batch
@@ -86,12 +87,12 @@ class TrainingState:
         self._sources += batches.num_source_tokens
         self.selection = None
 
-    def skipped_in_a_row(self) -> int:
-        """Return the current number of consecutive skipped steps. The host waits for the device."""
+    def num_consecutive_skips(self) -> int:
+        """Return the current number of consecutive skipped steps. This makes the host wait for the device."""
         return int(self._sums[3])
 
     def pop_window_metrics(self) -> dict[str, float]:
-        """Return mean loss per target, tokens per second and skipped steps since the last call, and reset them."""
+        """Return the mean loss per target, tokens per second and skipped steps since the last call, and reset them."""
         self._update_progress()
         progress, seconds = self.progress, self.progress.elapsed_s - self._window_start_s
         record = {
@@ -105,8 +106,8 @@ class TrainingState:
         self._start_window()
         return record
 
-    def save(self, *, regular: bool, counts_as_newest: bool = True) -> None:
-        """Write a checkpoint. :class:`headway.training.snapshot.Snapshot` describes the arguments."""
+    def save(self, *, is_regular: bool, counts_as_newest: bool = True) -> None:
+        """Save a checkpoint. See :class:`headway.training.snapshot.Snapshot` for the arguments."""
         self._update_progress()
         self.saved_step = self.step
         if self._world.is_main:
@@ -116,7 +117,7 @@ class TrainingState:
             tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema, carried=carried)
             score, negative_loss = self.selection or (None, None)
             dev_loss = None if negative_loss is None or math.isinf(negative_loss) else -negative_loss
-            self._checkpoints.save(Snapshot(self.progress, tensors, score, dev_loss, regular, counts_as_newest))
+            self._checkpoints.save(Snapshot(self.progress, tensors, score, dev_loss, is_regular, counts_as_newest))
 
     def _update_progress(self) -> None:
         progress, (_, targets, skipped, in_a_row) = self.progress, self._sums.tolist()

@@ -1,10 +1,10 @@
-"""The batches of each optimizer step, starting from any position in the data.
+"""Generate the batches of each optimizer step, starting at any position in the data.
 
-A step takes ``training.accumulate`` micro-batches for any number of processes: rank r takes each micro-batch whose
-index is r modulo the number of processes, and reads no other. Therefore neither the order of the data nor the size of a
-step depends on the number of processes. The lengths of the examples, from which every process plans the batches, give
-the number of targets in the whole step without communication. Only for masked language models, whose targets are known
-when a batch is read, do the processes add up their numbers.
+A step uses ``training.accumulate`` micro-batches, regardless of the number of processes: rank r reads only the
+micro-batches whose index is r modulo the number of processes. Therefore neither the order of the data nor the size of a
+step depends on the number of processes. Every process plans all batches from the lengths of the examples, so the number
+of targets in the whole step is known without communication. The processes add up these numbers only for masked language
+models, because their targets are not known until a batch is read.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """A batch as tensors on the device of the model.
+    """A batch of tensors on the device of the model.
 
     Attributes:
         source: Source tokens, padded.
-        decoder_input: Input of the decoder: the target shifted right by one position, beginning with BOS.
+        decoder_input: Decoder input: the target shifted right by one position, beginning with BOS.
         target_positions: Positions of the real (non-padding) target tokens in the flattened (B, T).
-        targets: The real target tokens, row after row, including EOS.
+        targets: The real target tokens, row by row, including EOS.
     """
 
     source: Int[Tensor, "B S"]
@@ -51,7 +51,8 @@ class TokenBatch:
 def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
     """Convert a batch to tensors on ``device``, without waiting for the copy.
 
-    Real targets are selected on the host, because selecting by a mask on a GPU would make the host wait for the result.
+    Real targets are selected on the host, because selecting them with a mask on a GPU would make the host wait for the
+    result.
     """
     target_positions = np.flatnonzero(batch.target != PAD)
 
@@ -70,15 +71,15 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
 
 @dataclass(frozen=True)
 class StepBatches:
-    """This process's micro-batches of one step.
+    """The micro-batches of one step that this process computes.
 
     Attributes:
-        micro_batches: The micro-batches, keyed by their index in the whole step. The index seeds their dropout.
+        micro_batches: Micro-batches, keyed by index in the whole step. The index is used to seed dropout.
         num_source_tokens: Number of real source tokens in the whole step, over all processes.
         num_target_tokens: Number of real target tokens in the whole step, over all processes.
         next_epoch: Epoch of the next step, counted from 0.
         next_batch: Position of the first batch of the next step in its epoch (:class:`EpochPlan`).
-        is_counted: Whether the numbers of tokens are those of the whole step. Otherwise they are the numbers of
+        has_global_counts: Whether the numbers of tokens refer to the whole step. Otherwise they refer only to
             ``micro_batches``, because the number of targets in a batch is unknown until it is read.
     """
 
@@ -87,14 +88,14 @@ class StepBatches:
     num_target_tokens: int
     next_epoch: int
     next_batch: int
-    is_counted: bool = True
+    has_global_counts: bool = True
 
-    def with_counts(self, sum_over_processes: Callable[[list[int]], list[int]]) -> StepBatches:
-        """Return the same batches with the numbers of tokens of the whole step."""
-        if self.is_counted:
+    def with_global_counts(self, sum_over_processes: Callable[[list[int]], list[int]]) -> StepBatches:
+        """Return the same batches with the numbers of tokens in the whole step."""
+        if self.has_global_counts:
             return self
         sources, targets = sum_over_processes([self.num_source_tokens, self.num_target_tokens])
-        return replace(self, num_source_tokens=sources, num_target_tokens=targets, is_counted=True)
+        return replace(self, num_source_tokens=sources, num_target_tokens=targets, has_global_counts=True)
 
 
 class BatchStream:
@@ -128,18 +129,18 @@ class BatchStream:
 
     def next_step(self) -> StepBatches:
         """Return the batches of the next step."""
-        if self._device.index:  # a prefetching thread starts on GPU 0
+        if self._device.index:  # the current device of a new thread is GPU 0
             torch.cuda.set_device(self._device)
-        micro_batches, is_counted = {}, True
+        micro_batches, has_global_counts = {}, True
         counts = np.zeros(2, np.int64)
         for index in range(self._recipe.training.accumulate):
-            # An epoch may be empty if the weights of small corpora are small.
+            # An epoch may be empty if small corpora have small weights.
             while (location := self.epoch_plan.locate(self._batch)) is None:
                 self._epoch, self._batch = self._epoch + 1, 0
                 self.epoch_plan = self._plan_epoch()
             pool, number, position = location
             self._batch = position + 1
-            is_counted &= pool.is_exact
+            has_global_counts &= pool.is_exact
             if pool.is_exact:
                 counts += pool.num_tokens[number]
             if index % self._world_size == self._rank:
@@ -148,7 +149,7 @@ class BatchStream:
                     counts += [np.count_nonzero(side != PAD) for side in (batch.source, batch.target)]
                 micro_batches[index] = to_device(batch, self._device)
         sources, targets = counts.tolist()
-        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch, is_counted)
+        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch, has_global_counts)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
@@ -165,9 +166,9 @@ class BatchStream:
 def prefetch(get_next: Callable[[], T], num_ahead: int) -> Generator[T, None, None]:
     """Call ``get_next`` repeatedly in a thread, and yield its results.
 
-    Up to ``num_ahead`` results are computed in advance. On a GPU, batches then reach the device before they are needed.
-    If a call of ``get_next`` fails, the error is raised when its result would be yielded. The thread ends when the
-    generator is closed.
+    Up to ``num_ahead`` results are computed in advance. On a GPU, batches are thus on the device before they are
+    needed. If a call of ``get_next`` fails, the error is raised when its result would be yielded. The thread ends when
+    the generator is closed.
     """
     with ThreadPoolExecutor(1, "headway-prefetch") as thread:
         pending = deque(thread.submit(get_next) for _ in range(num_ahead))

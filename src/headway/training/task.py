@@ -1,9 +1,9 @@
 """The interface between training and tasks.
 
 :mod:`headway.training` contains no code for particular tasks or architectures. It calls a :class:`Task` for everything
-that differs between translation, classification and other tasks: how examples become batches, which model to build,
-what to minimize, how to score the development set, and what a model folder contains. The tasks are in
-:mod:`headway.tasks`, which training never imports.
+that differs between translation, classification and other tasks: preparing data, building the model, the training
+objective, development scores, and the content of a model folder. The tasks are in :mod:`headway.tasks`, which training
+never imports.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headway.training.stream import TokenBatch
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of source and target, which may be one object.
+    """The source and target tokenizers, which may be the same object.
 
-    ``imported_token_template`` is the special-token template of the model that training starts from, if it was imported
-    or is a language model. ``defaults`` are the settings that came with that model.
+    ``imported_token_template`` is the special-token template of the initial model, if it was imported or is a language
+    model. ``defaults`` are the default options of the initial model.
     """
 
     source: TextTokenizer
@@ -44,36 +44,36 @@ class Tokenizers:
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
-        """The special-token template: the imported model's, or the template of Headway's own models."""
+        """The imported template, or the default template of models trained with Headway."""
         return self.imported_token_template or default_token_template(self.source)
 
 
 @dataclass(frozen=True)
 class RunData:
-    """Token stores and tokenizers of a run. Tasks subclass it to add their own data.
+    """Token stores and tokenizers of a run. Tasks define subclasses with additional data.
 
-    ``dev_bytes`` is the number of bytes of the development text that the loss is summed over; None means that bits per
-    byte are not reported. ``dev_unknown`` is the number of unknown tokens in this text, of which metrics.jsonl keeps a
-    record.
+    ``num_dev_bytes`` is the number of bytes in the development text over which the loss is summed; None means that bits
+    per byte are not reported. ``num_dev_unknown`` is the number of unknown tokens in this text, which is recorded in
+    metrics.jsonl.
     """
 
     train: TokenDataset
     dev: TokenDataset | None
     tokenizers: Tokenizers
-    dev_bytes: int | None = field(default=None, kw_only=True)
-    dev_unknown: int = field(default=0, kw_only=True)
+    num_dev_bytes: int | None = field(default=None, kw_only=True)
+    num_dev_unknown: int = field(default=0, kw_only=True)
 
 
 class Objective(nn.Module):
-    """Computes the summed loss of a batch, in nats. It is a module so that DDP can wrap it.
+    """Computes the summed loss of a batch, in nats. It is an ``nn.Module`` so that DDP can wrap it.
 
     Attributes:
         model: The model to train.
         is_per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
-        carries_state: Whether a batch is computed from the state after the batch before it. Training then has one
+        carries_state: Whether each batch starts from the state after the previous batch. Training then uses a single
             process, because the batches of a step depend on each other.
-        carried_state: This state, as named tensors that checkpoints contain. Empty before the first batch, and in
-            objectives that carry none.
+        carried_state: The carried state, as named tensors that are saved in checkpoints. Empty before the first batch,
+            and for objectives that do not carry state.
     """
 
     model: Model
@@ -89,13 +89,13 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the cross-entropy without smoothing, regularization and class weights, summed over the targets."""
+        """Return the cross-entropy without smoothing, regularization or class weights, summed over the targets."""
         raise NotImplementedError
 
     def dev_sums(self, batch: TokenBatch) -> Mapping[str, Float[Tensor, ""]]:
-        """Return the values that validation sums over all targets and reports per target.
+        """Return the values that validation adds up over all batches and reports per target.
 
-        They are the cross-entropy, as "loss", and other scores of the task.
+        These are the cross-entropy, as "loss", and possibly other scores of the task.
         """
         return {"loss": self.cross_entropy(batch)}
 
@@ -106,13 +106,13 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
-    """A kind of task for which models are trained. :func:`headway.tasks.register` adds one.
+    """Base class of the tasks for which models are trained. :func:`headway.tasks.register` adds a task.
 
     Attributes:
-        kind: The task's name, as in ``task.kind`` of recipes and model folders.
-        recipe_type: The recipe class, which adds the task's defaults and checks. Its ``capability`` describes what the
-            models do, and therefore determines the suitable architectures, commands and routes.
-        bundle_type: The class that reads and writes model folders.
+        kind: The task's name: the value of ``task.kind`` in recipes and model folders.
+        recipe_type: The recipe class, which adds the task's defaults and checks. Its ``capability`` determines which
+            architectures, commands and service endpoints are suitable.
+        bundle_type: The bundle class, which reads and writes model folders.
         command: The ``headway`` command that uses a trained model.
         throughput_unit: Unit of throughput in progress reports.
     """
@@ -125,32 +125,33 @@ class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
 
     @abstractmethod
     def prepare(self, recipe: RecipeT, run: Path, listener: Listener, shard: Shard | None = None) -> PreparedT | None:
-        """Build the tokenizers and token stores in the folder ``run``, or load them from there.
+        """Build the tokenizers and token stores in the folder ``run``, or load them if they already exist.
 
-        ``recipe`` is complete (:func:`headway.training.fine_tuning.complete_recipe`). Returns None if parts of other
-        shards are missing; this cannot happen if ``shard`` is None.
+        ``recipe`` is complete (:func:`headway.training.fine_tuning.complete_recipe`). Returns None if other shards are
+        not finished yet; this cannot happen if ``shard`` is None.
         """
 
     @abstractmethod
     def build_model(self, recipe: RecipeT, prepared: PreparedT) -> ModelT:
-        """Build the recipe's model with random weights. Raises :class:`ConfigError` if it does not fit the data."""
+        """Build the recipe's model with random weights, or raise :class:`ConfigError` if it does not fit the data."""
 
     @abstractmethod
     def build_objective(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> Objective:
         """Return the training objective of ``model``."""
 
     def dev_scores(self, bundle: Any, recipe: RecipeT) -> Sequence[Score]:
-        """Return a model's scores on the development set, in addition to what the objective computes.
+        """Return development scores of a model, in addition to the values that the objective computes.
 
-        The result is empty if the recipe asks only for the loss, and by default.
+        The result is empty by default, and if the recipe requires only the loss.
         """
         return ()
 
     def selection_metric(self, recipe: RecipeT) -> str:
-        """Return the score by which the best model is selected: "loss", or the name of one of :meth:`dev_scores` in
-        lower case, with underscores.
+        """Return the metric by which the best model is selected: "loss", or the name of a score from :meth:`dev_scores`
+        in lower case, with underscores.
 
-        By default it is ``validation.metric``. A task may choose another one if that metric says nothing on its data.
+        The default is ``validation.metric``. A task may choose another metric if this one is not informative on its
+        data.
         """
         return recipe.validation.metric
 
@@ -159,15 +160,15 @@ class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
         """Return the content of the model folder."""
 
     def complete_model_folder(self, folder: Path, recipe: RecipeT) -> None:
-        """Add files that the predictor needs, besides the bundle, to the model folder of a finished run.
+        """Add files to the model folder of a finished run that the predictor needs in addition to the bundle.
 
-        Default: none.
+        By default, no files are added.
         """
 
     @abstractmethod
     def describe_for_model_card(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
-        """Return the model card's title, and a phrase that states the size of the training data."""
+        """Return the title of the model card, and a phrase that states the size of the training data."""
 
     @abstractmethod
     def load_predictor(self, folder: Path, **settings: Any) -> Any:
-        """Load the object that applies the model in ``folder`` to text."""
+        """Load the model in ``folder`` as an object for inference."""

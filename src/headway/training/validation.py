@@ -1,4 +1,4 @@
-"""Development scores, and the score by which the best model is selected."""
+"""Compute development scores, and select the best model by them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SAMPLED_BATCHES = 64
 def dev_scores(
     task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData, model: Model, device: torch.device, precision: str
 ) -> Scores:
-    """Return a model's loss and scores on the development set; empty if there is no development set.
+    """Return a model's loss and scores on the development set, or an empty dictionary if there is no development set.
 
-    The loss is in nats per target, without smoothing. The model is left in evaluation mode.
+    The loss is in nats per target, without label smoothing. The model is left in evaluation mode.
     """
     if (dev := prepared.dev) is None:
         return {}
     model.eval()
     objective = task.build_objective(model, recipe, prepared).eval()
     sums, targets = {"loss": 0.0}, 0
-    # Code compiled for training would be compiled again without gradients.
+    # Code compiled for training would otherwise be recompiled without gradients.
     with torch.compiler.set_stance("force_eager"), torch.inference_mode():
         for rows in dev.plan_sequential(recipe.data.max_tokens, recipe.max_batch_examples):
             batch = to_device(dev.batch(rows), device)
@@ -45,19 +45,19 @@ def dev_scores(
     record: Scores = {name: value / max(targets, 1) for name, value in sums.items()}
     if objective.is_per_token:
         record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
-    if prepared.dev_bytes is not None:
-        record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.dev_bytes
-    if prepared.dev_unknown:
-        record["unknown_tokens"] = prepared.dev_unknown
+    if prepared.num_dev_bytes is not None:
+        record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.num_dev_bytes
+    if prepared.num_dev_unknown:
+        record["unknown_tokens"] = prepared.num_dev_unknown
     for score in task.dev_scores(task.build_bundle(model, recipe, prepared), recipe):
         record |= {score.name: score.value, f"{score.name} signature": score.signature}
     return record
 
 
 def target_entropy(train: TokenDataset, plan: EpochPlan) -> float:
-    """Return the entropy, in nats, of the targets of a sample of the training batches.
+    """Return the entropy of the targets in a sample of training batches, in nats.
 
-    It is the loss of a model that has learned only the frequency of each target.
+    This is the loss of a model that has learned only the frequency of each target.
     """
     counts = np.zeros(1, np.int64)
     for rows in islice(plan, _SAMPLED_BATCHES):
@@ -69,23 +69,23 @@ def target_entropy(train: TokenDataset, plan: EpochPlan) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-class Selection(NamedTuple):
-    """What orders models: the greater one is better. Equal scores are ordered by the loss."""
+class SelectionKey(NamedTuple):
+    """A sort key for models: the greatest key belongs to the best model. The loss breaks ties between equal scores."""
 
     score: float
     negative_loss: float
 
 
-def selection(metric: str, record: Mapping[str, float | str]) -> Selection:
-    """Return a key that orders a model with these scores among the models of its run."""
-    return Selection(selection_score(metric, record), selection_score("loss", record))
+def selection_key(metric: str, record: Mapping[str, float | str]) -> SelectionKey:
+    """Return the sort key of a model with the scores in ``record``."""
+    return SelectionKey(selection_score(metric, record), selection_score("loss", record))
 
 
 def selection_score(metric: str, record: Mapping[str, float | str]) -> float:
-    """Return the score in ``record`` by which the metric selects the best model; higher is better.
+    """Return the score in ``record`` that ``metric`` selects; higher is better.
 
-    A metric is the name of a score in lower case, with underscores: "macro_f1" stands for "macro F1". For the
-    metric "loss", and if the score is missing, return the negative loss. If the score is NaN, return -infinity.
+    A metric is the name of a score in lower case, with underscores: "macro_f1" stands for "macro F1". Returns the
+    negative loss if the metric is "loss" or the score is missing, and -infinity if the score is NaN.
     """
     named = {name.lower().replace(" ", "_"): value for name, value in record.items()}
     score = float(named[metric]) if metric != "loss" and metric in named else -float(record["loss"])

@@ -228,5 +228,5 @@ def _as_text(table: ComparisonTable) -> str:
             f"    {score:6.1f}  {name}  {output}"
             for name, score, output in zip(table.systems, difference.scores, difference.outputs, strict=True)
         ]
-    note = [f"no intervals and no tests: {table.no_tests}"] if table.no_tests else []
+    note = [f"no intervals and no tests: {table.no_tests_reason}"] if table.no_tests_reason else []
     return "\n".join([*rows, "", *note, *signatures, *shown]) + "\n"

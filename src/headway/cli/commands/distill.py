@@ -60,6 +60,6 @@ def distill(
                 listener=listener,
             )
         except KeyboardInterrupt:
-            listener.say(f"stopped; finished translations are kept; resume with: {resume_command()}")
+            listener.on_message(f"stopped; finished translations are kept; resume with: {resume_command()}")
             raise typer.Exit(130) from None
     print_next_command(result)

@@ -25,7 +25,7 @@ def doctor(
 
     from headway import kernels
     from headway.engine import choose_precision
-    from headway.hardware import choose_device, has_fast_bfloat16, matmul_gflops, processor_name
+    from headway.hardware import choose_device, has_fast_bfloat16, measure_matmul_gflops, processor_name
     from headway.version import __version__
 
     device = choose_device("auto")
@@ -38,7 +38,7 @@ def doctor(
     without = "" if reason is None or device.type != "cpu" else f"; not in int8 ({reason})"
     print(f"decoding  in {choose_precision('auto', device)} by default{without}")
     for dtype in (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,):
-        rate = matmul_gflops(dtype, device)
+        rate = measure_matmul_gflops(dtype, device)
         print(f"products  {str(dtype).removeprefix('torch.')}: {rate:,.0f} GFLOP/s at 2048 x 2048 x 2048")
     if compile_ahead and reason is None:
         from headway.kernels.compile_ahead import compile_decoding_kernels

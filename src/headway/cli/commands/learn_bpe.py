@@ -48,7 +48,7 @@ def learn_bpe(
     The first symbols are the bytes of the words. In each step, the most frequent pair of neighboring symbols is merged
     into a new symbol everywhere in the text. Training learns the same merges.
     """
-    from headway.text.bpe_learning import count_words, first_symbols, learn_merges
+    from headway.text.bpe_learning import count_words, initial_symbols, learn_merges
     from headway.text.tokenizer import readable_piece
 
     counts = count_words(read_input_lines(corpus), split_digits=split_digits)
@@ -60,7 +60,9 @@ def learn_bpe(
         if format_ == "text":
             file.write(f"{counts.total():,} words, {len(counts):,} different ones\n")
             if words:
-                file.write(_line("0", "bytes", "", (first_symbols(word, split_digits=split_digits) for word in words)))
+                file.write(
+                    _line("0", "bytes", "", (initial_symbols(word, split_digits=split_digits) for word in words))
+                )
         for merge in islice(learned, merges):
             line = _merge_line(merge) if format_ == "text" else json.dumps(asdict(merge), ensure_ascii=False) + "\n"
             file.write(line)

@@ -57,17 +57,19 @@ def quickstart(
         return
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"
-    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say):
+    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.on_message):
         corpus, result = train_on_localized_texts(
             source, target, folder, size=size, steps=steps or 2500, device=device, listener=listener
         )
         if result.interrupted:
-            listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
+            listener.on_message(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
         if result.divergence is not None:
             raise DivergenceError(result.divergence)
         assert result.model_folder is not None
-        listener.say(f"translating {len(corpus.test):,} held-out texts, whose sources are not in the training set")
+        listener.on_message(
+            f"translating {len(corpus.test):,} held-out texts, whose sources are not in the training set"
+        )
         translator = load_translator(result.model_folder, device=device, precision="float32")
         _show(score_by_category(translator, corpus))
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model_folder}. Try:\n")

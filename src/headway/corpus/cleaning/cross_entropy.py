@@ -25,7 +25,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 
 from headway.errors import HeadwayError
-from headway.text.languages import base_language, normalized
+from headway.text.languages import base_language, normalize_language_code
 
 if TYPE_CHECKING:
     from headway.predict import ScoredTarget, Translator
@@ -111,7 +111,7 @@ def _choice(language: str | None, choices: Sequence[str]) -> str | None:
     """Return the model's code for a language, or None if the model does not need one."""
     if language is None or not choices:
         return None
-    for form in (normalized, base_language):
+    for form in (normalize_language_code, base_language):
         for code in choices:
             if form(code) == form(language):
                 return code

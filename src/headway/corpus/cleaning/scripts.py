@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.text.languages import normalized
+from headway.text.languages import normalize_language_code
 
 SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana", "Hangul", "Devanagari"),
@@ -69,7 +69,7 @@ _SUBTAGS = {
 
 def language_scripts(code: str) -> tuple[str, ...]:
     """Return the scripts in which a language is written, or an empty tuple if they are not known."""
-    language, *subtags = normalized(code).split("-")
+    language, *subtags = normalize_language_code(code).split("-")
     for subtag in subtags:
         if subtag in _SUBTAGS:
             return (_SUBTAGS[subtag],)

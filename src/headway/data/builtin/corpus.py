@@ -1,15 +1,15 @@
-"""Builds the built-in corpus: draws values, writes them in two languages, drops ambiguous pairs, and splits the rest.
+"""Build the built-in corpus: draw values, write them in two languages, drop ambiguous pairs, and split the rest.
 
 The source of each pair must determine its target. Two checks ensure this. Both treat all kinds of spaces as equal (a
 narrow space looks like a plain one):
 
 1. All forms of a category write the same probe values. A form is dropped if an earlier form writes the same source with
-   another translation: English "Mar 4, 2025" would be German "4. März 2025" in one form and "04.03.2025" in the other.
-   Forms that a locale lacks are dropped, too.
-2. Sources that still have two translations, in any categories, are dropped.
+   a different translation: English "Mar 4, 2025" would be German "4. März 2025" in one form and "04.03.2025" in the
+   other. Forms that do not exist in a locale are also dropped.
+2. Sources that still have two translations, even in different categories, are dropped.
 
-Held-out sources never occur in the training set. Names that the training set does not contain cannot be inferred. They
-are only in the test set, marked ``inferable=False``, and are reported separately.
+Held-out sources never occur in the training set. The translations of names that are not in the training set cannot be
+inferred. Such names occur only in the test set, are marked ``inferable=False``, and are reported separately.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from headway.data.builtin.quantities import (
 from headway.errors import ConfigError
 from headway.storage import atomic_write_text
 
-# Each category with its share of the corpus (the harder, the larger) and the function that lists its forms.
+# Each category with its share of the corpus (harder categories have larger shares) and the function that returns its
+# forms.
 _FORMS: dict[str, tuple[int, Callable[[], list[ValueForm]]]] = {
     "dates": (6, date_forms),
     "times": (3, time_forms),
@@ -58,8 +59,8 @@ CATEGORIES: tuple[str, ...] = tuple(_FORMS)
 
 _DEV_PAIRS, _TEST_PAIRS_PER_CATEGORY, _UNSEEN_NAMES = 500, 110, 60
 _PROBES = 36
-_SPARE = 1.03  # draw more pairs by this factor, because ambiguous sources are dropped at the end
-# Raised by Babel if a locale lacks the data of a form, or does not support a field of it.
+_SPARE = 1.03  # factor by which more pairs are drawn, because ambiguous sources are dropped at the end
+# Errors that Babel raises if a locale lacks the data for a form, or does not support one of its fields.
 _NOT_IN_LOCALE = (LookupError, ValueError, AttributeError, TypeError, NotImplementedError)
 
 ProgressCallback = Callable[[str, int], None]
@@ -67,7 +68,7 @@ ProgressCallback = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class LocalizedPair:
-    """A text in two languages. ``inferable`` is False for a name that the training set does not contain."""
+    """A text in two languages. ``inferable`` is False for a name that is not in the training set."""
 
     source: str
     target: str
@@ -77,7 +78,7 @@ class LocalizedPair:
 
 @dataclass(frozen=True)
 class BuiltinCorpus:
-    """The pairs for training, validation and test; no source of one split occurs in another."""
+    """The pairs for training, validation and test. No source occurs in two splits."""
 
     train: tuple[LocalizedPair, ...]
     dev: tuple[LocalizedPair, ...]
@@ -92,7 +93,7 @@ def build_corpus(
     seed: int = 1,
     progress: ProgressCallback | None = None,
 ) -> BuiltinCorpus:
-    """Build a localization corpus from Unicode CLDR, without files or a network: a pure function of its arguments.
+    """Build a localization corpus from Unicode CLDR. The result depends only on the arguments.
 
     Args:
         source_language: A CLDR locale such as ``en``, ``pt_BR`` or ``zh-Hant``.
@@ -106,7 +107,7 @@ def build_corpus(
     """
     source, target = _locale(source_language), _locale(target_language)
     if source == target:
-        raise ConfigError(f"source and target language are both {source_language!r}; expected two different languages")
+        raise ConfigError(f"source and target languages are both {source_language!r}; expected two different languages")
     if size < 1:
         raise ConfigError(f"size = {size}: expected at least 1 training pair")
     shares = {category: share for category, (share, _) in _FORMS.items()}
@@ -131,7 +132,7 @@ def build_corpus(
     test += unseen
     for part in (train, dev, test):
         rng.shuffle(part)
-    # CLDR uses narrow and thin spaces where people type plain spaces: half of the training sources get plain ones.
+    # CLDR uses narrow and thin spaces where people type plain spaces, so half of the training sources get plain spaces.
     train = [replace(pair, source=_look(pair.source)) if rng.random() < 0.5 else pair for pair in train]
     return BuiltinCorpus(tuple(train), tuple(dev), tuple(test))
 
@@ -160,12 +161,12 @@ def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
 
 
 def _look(text: str) -> str:
-    """Return a text with each run of spaces, of any width, replaced by one plain space."""
+    """Return a text with each run of spaces of any width replaced with a single plain space."""
     return " ".join(text.split())
 
 
 class _Builder:
-    """Draws pairs and records all sources, so that no source is ambiguous or in two splits."""
+    """Draws pairs, and records all sources so that no source is ambiguous or in two splits."""
 
     def __init__(self, source: Locale, target: Locale, progress: ProgressCallback) -> None:
         self.source, self.target, self.progress = source, target, progress
@@ -173,7 +174,7 @@ class _Builder:
         self.ambiguous: set[str] = set()
 
     def draw(self, category: str, wanted: int, rng: Random) -> tuple[list[LocalizedPair], list[LocalizedPair]]:
-        """Return the anchors of a category, and pairs of equally likely forms, about ``wanted`` in total."""
+        """Return the train-only pairs of a category, and randomly drawn pairs, about ``wanted`` in total."""
         forms = self._fair(_FORMS[category][1]())
         anchored = [(form, value) for form in forms for value in form.train_only_values]
         rng.shuffle(anchored)
@@ -193,11 +194,11 @@ class _Builder:
         return anchors, drawn
 
     def _fair(self, forms: list[ValueForm]) -> list[ValueForm]:
-        """Return the forms that both locales have for most values, and whose sources determine their targets."""
+        """Return the forms that exist in both locales for most values, and whose sources determine their targets."""
         known: dict[str, str] = {}
         fair = []
         for form in forms:
-            probe = Random(0)  # the same values for all forms with the same ``draw``
+            probe = Random(0)  # draws the same values for all forms with the same ``draw``
             values = [*form.train_only_values, *(form.draw(probe) for _ in range(_PROBES) if form.draw)]
             texts = [texts for value in values if (texts := self._texts(form.write, value))]
             looks = [(_look(source), _look(target)) for source, target in texts]
@@ -220,7 +221,7 @@ class _Builder:
         return source, target
 
     def _new_pair(self, write: WriteFunction, value: Any, category: str) -> LocalizedPair | None:
-        """Return a pair if its source is new. A known source with another target is marked as ambiguous."""
+        """Return a pair if its source is new. A known source with a different target is marked as ambiguous."""
         texts = self._texts(write, value)
         if texts is None:
             return None
@@ -234,7 +235,7 @@ class _Builder:
         return None
 
     def unseen_name_pairs(self, rng: Random) -> list[LocalizedPair]:
-        """Return names for the test set that no training pair contains."""
+        """Return names for the test set that do not occur in the training set."""
         candidates = unseen_names(self.source, self.target)
         rng.shuffle(candidates)
         pairs = [self._new_pair(write, code, "names") for write, code in candidates]
@@ -242,7 +243,7 @@ class _Builder:
         return self.unambiguous(names)[:_UNSEEN_NAMES]
 
     def unambiguous(self, pairs: Iterable[LocalizedPair]) -> list[LocalizedPair]:
-        """Return the pairs whose sources have one target."""
+        """Return the pairs whose sources have only one target."""
         return [pair for pair in pairs if _look(pair.source) not in self.ambiguous]
 
 
@@ -250,8 +251,8 @@ def write_corpus(corpus: BuiltinCorpus, folder: Path, source_language: str, targ
     """Write ``train``, ``dev`` and ``test`` as one plain text file per language, and the categories of the test set.
 
     The files are ``train.en``, ``train.de`` and so on, with one example per line, and ``test.categories`` with the
-    category of each test line: "names (not inferable)" for names that the training set does not contain. Each file is
-    written whole or not at all.
+    category of each test line: "names (not inferable)" for names that are not in the training set. Each file is written
+    atomically.
     """
     for split in ("train", "dev", "test"):
         pairs: tuple[LocalizedPair, ...] = getattr(corpus, split)

@@ -1,4 +1,4 @@
-"""The unit of the built-in corpus: one way to write one kind of value."""
+"""Forms of the built-in corpus: ways to write a kind of value."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ WriteFunction = Callable[[Locale, Any], str]
 
 @dataclass(frozen=True)
 class ValueForm:
-    """One way to write one kind of value, such as "a moment as a long date" or "a number of kilometers, abbreviated".
+    """A way to write a kind of value, such as "a moment as a long date" or "a number of kilometers, abbreviated".
 
-    The same value written in two languages is a pair of translations. A form does not depend on the languages, the
-    number of pairs or the split. All its values are drawn from a given random generator.
+    The same value written in two languages is a translation pair. A form does not depend on the languages, the number
+    of pairs or the split. Its values are drawn with a given random number generator.
 
     Attributes:
-        write: Write a value in a locale.
-        draw: Draw a value. None if only ``train_only_values`` are written (a closed set such as the weekdays).
-        train_only_values: Values that are always in the training set and never held out, because no other example
-            implies them: singular and dual, and the names that longer phrases contain.
+        write: Function that writes a value in a locale.
+        draw: Function that draws a random value. None if only ``train_only_values`` are written (a closed set such as
+            the weekdays).
+        train_only_values: Values that are always in the training set and never held out, because they cannot be
+            inferred from other examples: singular and dual, and names that occur in longer phrases.
     """
 
     write: WriteFunction
@@ -32,5 +33,5 @@ class ValueForm:
 
 
 def babel_writer(function: Callable[..., str], *options: Any, **keywords: Any) -> WriteFunction:
-    """Return a function that writes a value by ``function(value, *options, locale=locale, **keywords)`` of Babel."""
+    """Return a function that writes a value with Babel's ``function(value, *options, locale=locale, **keywords)``."""
     return lambda locale, value: function(value, *options, locale=locale, **keywords)

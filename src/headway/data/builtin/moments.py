@@ -1,6 +1,7 @@
 """Forms of days, times of day, intervals and relative times in CLDR.
 
-No form reads the clock or a time zone. Years are in 1950-2049, so that their last two digits determine them.
+Forms do not depend on the current time or on a time zone. Years are from 1950 to 2049, so that they are determined by
+their last two digits.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def _write_skeleton(skeleton: str, locale: Locale, moment: datetime) -> str:
 
 
 def _clock(skeleton: str, locale: Locale) -> str:
-    """Replace CLDR's "j" by the hours that the locale prefers: "h" (1-12 with a day period) or "H" (0-23)."""
+    """Replace CLDR's "j" with the hour field that the locale prefers: "h" (1-12 with a day period) or "H" (0-23)."""
     pattern = re.sub("'[^']*'", "", dates.get_time_format("short", locale=locale).pattern)
     return skeleton.replace("j", "h" if re.search("[hKabB]", pattern) else "H")
 
 
 def _write_datetime(style: Any, write_date: WriteFunction, time_style: Any, locale: Locale, moment: datetime) -> str:
-    """Join a date and a time by the locale's pattern for this style."""
+    """Join a date and a time with the locale's pattern for this style."""
     joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
     time = dates.format_time(moment, time_style, locale=locale)
     return joint.replace("{0}", time).replace("{1}", write_date(locale, moment))
@@ -53,14 +54,14 @@ def date_forms() -> list[ValueForm]:
 
 
 def time_forms() -> list[ValueForm]:
-    """Return forms of times of day, such as "3:45 PM" and its translation "15:45", and with a day period "3:45 in the
+    """Return forms of times of day, such as "3:45 PM" and its translation "15:45", or with a day period, "3:45 in the
     afternoon" and "3:45 nachm.".
     """
     hours = tuple(_FIRST_DAY + timedelta(hours=hour) for hour in range(24))
     return [
         *(ValueForm(babel_writer(dates.format_time, style), _moment) for style in ("short", "medium")),
         ValueForm(partial(_write_skeleton, "Bhm"), _moment),
-        ValueForm(partial(_write_skeleton, "j"), train_only_values=hours),  # 24 values are too few to hold some out
+        ValueForm(partial(_write_skeleton, "j"), train_only_values=hours),  # 24 values are too few for a held-out set
     ]
 
 
@@ -79,7 +80,7 @@ def datetime_forms() -> list[ValueForm]:
 def interval_forms() -> list[ValueForm]:
     """Return forms of intervals, such as "Mar 4 – 9, 2025" and "4.–9. März 2025".
 
-    A part of the date that is the same at both ends, such as the year, is written only once.
+    Parts of the date that are the same at both ends, such as the year, are written only once.
     """
 
     def write(skeleton: str, locale: Locale, span: tuple[datetime, datetime]) -> str:
@@ -120,7 +121,7 @@ def relative_forms() -> list[ValueForm]:
             dates.format_timedelta(
                 timedelta(seconds=direction * count * seconds[unit]),
                 granularity=unit,  # type: ignore[arg-type]
-                threshold=10**9,  # never switch to a larger unit
+                threshold=10**9,  # never switches to a larger unit
                 add_direction=True,
                 format=style,
                 locale=locale,
@@ -128,7 +129,7 @@ def relative_forms() -> list[ValueForm]:
             for direction in (sign, -sign)
         )
         if later == earlier:
-            raise LookupError("this locale has no direction in this style")
+            raise LookupError("this locale does not distinguish the direction in this style")
         return later
 
     def count(rng: Random) -> int:

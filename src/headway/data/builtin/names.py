@@ -20,7 +20,7 @@ _LANGUAGES = """
     ar bg bn ca cs cy da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko la lt lv mk ms nl pl
     pt ro ru sk sl sq sr sv sw ta th tr uk ur vi zh
 """
-_NO_COUNTRIES = {"EU", "EZ", "UN", "XA", "XB", "ZZ"}  # listed among the territories in CLDR
+_NO_COUNTRIES = {"EU", "EZ", "UN", "XA", "XB", "ZZ"}  # codes in CLDR's list of territories that are not countries
 _POOLS: dict[str, tuple[Any, ...]] = {
     "territories": tuple(_COUNTRIES.split()),
     "languages": tuple(_LANGUAGES.split()),
@@ -49,7 +49,7 @@ def list_forms() -> list[ValueForm]:
 
 
 def name_forms() -> list[ValueForm]:
-    """Return forms of single names, all of them in the training set, and of regional languages, such as "German
+    """Return forms of single names, which are all in the training set, and of regional languages, such as "German
     (Austria)" and "Deutsch (Österreich)".
     """
 
@@ -67,8 +67,8 @@ def name_forms() -> list[ValueForm]:
 def unseen_names(source_locale: Locale, target_locale: Locale) -> list[tuple[Callable[[Locale, Any], str], str]]:
     """Return the countries and languages that no form uses.
 
-    A model cannot infer their translations from the training data. Each is a pair: a function that writes the name, and
-    the CLDR code.
+    A model cannot infer their translations from the training data. Each item is a pair of a function that writes the
+    name and the CLDR code.
     """
     return [
         (partial(_write_name, kind), code)

@@ -1,7 +1,7 @@
-"""A long poem to train a first language model on: John Milton, *Paradise Lost*, first edition (1667).
+"""A long poem for training a first language model: John Milton, *Paradise Lost*, first edition (1667).
 
-The text is in the public domain. It is Project Gutenberg's, without its introduction, from the package ``shakespeare``
-0.6 by the Open Knowledge Foundation.
+The text is in the public domain. It is the Project Gutenberg text without the introduction, from the package
+``shakespeare`` 0.6 of the Open Knowledge Foundation.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ from importlib.resources import files
 
 
 def read_poem() -> str:
-    """Return the poem, in lines of verse."""
+    """Return the text of the poem, one verse per line."""
     return files("headway.data.builtin").joinpath("paradise_lost.txt").read_text(encoding="utf-8")

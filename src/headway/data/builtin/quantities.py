@@ -16,18 +16,20 @@ _CURRENCIES = "AUD BRL CAD CHF CNY CZK DKK EUR GBP INR JPY KRW MXN NOK PLN SEK T
 
 
 def _digits(rng: Random, min_digits: int, max_digits: int) -> int:
-    """Draw an integer of ``min_digits`` to ``max_digits`` digits; each length is equally likely."""
+    """Draw an integer with ``min_digits`` to ``max_digits`` digits; all lengths are equally likely."""
     length = rng.randint(min_digits, max_digits)
     return rng.randrange(10 ** (length - 1), 10**length)
 
 
 def _number(rng: Random, least: int, most: int, decimals: int, negative: float = 0.0) -> Decimal:
-    """Draw a number with ``least`` to ``most`` digits before the point and up to ``decimals`` after; never 1 or 2."""
+    """Draw a number with ``least`` to ``most`` digits before the decimal point and up to ``decimals`` after it; never 1
+    or 2.
+    """
     places = rng.randint(0, decimals)
     whole = _digits(rng, least, most)
     if places == 0:
         return Decimal(max(whole, 3)) * (-1 if rng.random() < negative else 1)
-    fraction = 10 * rng.randrange(10 ** (places - 1)) + rng.randint(1, 9)  # its last digit is not 0
+    fraction = 10 * rng.randrange(10 ** (places - 1)) + rng.randint(1, 9)  # the last digit is not 0
     value = Decimal(whole) + Decimal(fraction).scaleb(-places)
     return -value if rng.random() < negative else value
 
@@ -86,7 +88,8 @@ def currency_forms() -> list[ValueForm]:
 def compact_forms() -> list[ValueForm]:
     """Return forms of abbreviated large numbers, such as "12.3 million" and its translation "12,3 Millionen".
 
-    The numbers have at most three significant digits, so that no language rounds a number that another shows in full.
+    The numbers have at most three significant digits, so that no language rounds a number that another language writes
+    in full.
     """
 
     def short(rng: Random) -> Decimal:
@@ -111,7 +114,7 @@ _UNITS: dict[str, str] = {
     "mass": "kilogram gram pound ounce",
     "volume": "liter milliliter gallon cubic-meter",
     "area": "square-meter square-kilometer hectare acre",
-    "angle": "degree",  # before "temperature": in English, a narrow degree Fahrenheit looks like an angle
+    "angle": "degree",  # before "temperature", because in English, a narrow degree Fahrenheit looks like an angle
     "temperature": "celsius fahrenheit",
     "speed": "kilometer-per-hour mile-per-hour meter-per-second",
     "duration": "year month week day hour minute second",
@@ -139,7 +142,7 @@ _MIXED = (
 def _write_unit(unit: str, length: Any, locale: Locale, value: Decimal) -> str:
     text = units.format_unit(value, unit, length, locale=locale)
     if unit in text:
-        raise LookupError("Babel writes the identifier of the unit if a locale has no pattern")
+        raise LookupError("Babel writes the unit's identifier if a locale has no pattern")
     return text
 
 

@@ -96,7 +96,7 @@ def _write(source: Path, downloaded: DownloadedModel, target: Path) -> None:
         with atomic_write_folder(target) as aside:
             for file in source.iterdir():
                 shutil.copyfile(file, aside / file.name)
-            AnyBundle.load_outline(aside)
+            AnyBundle.load_without_weights(aside)
         return
     imported = import_from(_source(source, downloaded))
     imported.bundle.save(target, imported.card)

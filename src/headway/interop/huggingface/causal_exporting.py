@@ -94,8 +94,8 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
     write_weights(tensors, folder / "model.safetensors")
     special: dict[str, Any] = {f"{name}_token_id": kept.index(new) for name, new in _SPECIAL.items() if new in kept}
     special.setdefault("bos_token_id", special["eos_token_id"])
-    if bundle.other_ends:
-        special["eos_token_id"] = [kept.index(new) for new in (EOS, *bundle.other_ends)]
+    if bundle.extra_eos_ids:
+        special["eos_token_id"] = [kept.index(new) for new in (EOS, *bundle.extra_eos_ids)]
     options = _gpt2_config(config) if model_type == "gpt2" else _rotary_config(config, model_type)
     common = {"model_type": model_type, "architectures": [family.architecture], "vocab_size": len(kept)}
     tied = {"tie_word_embeddings": config.tie == "target", "torch_dtype": "float32"}

@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from headway.config import Config, flat_items
+from headway.config import Config, flatten_items
 from headway.errors import BundleError
 from headway.interop.json_objects import read_json
-from headway.weights import read_weight, read_weights, stored_shapes
+from headway.weights import read_shapes, read_weight, read_weights
 
 # In versions of PyTorch before this one, a malicious tensor file can corrupt memory (CVE-2026-24747).
 _SAFE_UNPICKLING = "2.10"
@@ -265,7 +265,7 @@ def parse_checked_config(
             raise checkpoint.bundle_error(f"{key} = {checkpoint[key]:,}, but the weights are {len(shapes):,} tensors")
     config = parse()
     largest = max((size for shape in shapes.values() for size in shape), default=0)
-    fields = dict(flat_items(config.as_dict()))
+    fields = dict(flatten_items(config.as_dict()))
     sizes: dict[str, Any] = {
         "vocab_size": max(checkpoint.vocab_sizes),
         "type_vocab_size": checkpoint["type_vocab_size"],
@@ -336,7 +336,7 @@ class StoredTensors(Mapping[str, Tensor]):
             _, self._pickled = read_tensors(folder, prefix)
             return
         for file in files:
-            for name, shape in stored_shapes(file).items():
+            for name, shape in read_shapes(file).items():
                 self._stored[_modern(name)] = (file, name, shape)
         if not any(name.startswith(prefix) for name in self._stored):
             self._stored = {f"{prefix}{name}": stored for name, stored in self._stored.items()}

@@ -25,7 +25,7 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.nn.attention import record_attention
 from headway.nn.pooling import AttentionPooling
-from headway.notebook_html import page, paragraph, shaded, text
+from headway.notebook_html import join_fragments, paragraph, shaded_words, text
 from headway.predict.translation.alignment import tokens_to_words
 from headway.text.base import BOS, EOS, PAD
 
@@ -71,7 +71,7 @@ class Explanation:
         largest = max((abs(word.value) for word in self.words), default=0.0) or 1.0
         words = [(word.text, word.value / largest, f"{word.value:+.3f}") for word in self.words]
         head = f"<b>{text(self.label)}</b> probability {self.probability:.3f}; green supports the label, red opposes it"
-        return page(paragraph(head), paragraph(shaded(words)))
+        return join_fragments(paragraph(head), paragraph(shaded_words(words)))
 
 
 def explain_label(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:

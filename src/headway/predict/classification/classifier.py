@@ -17,12 +17,12 @@ from headway.config import spelling_hint
 from headway.decode import length_batches
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.interop.hub import model_folder
-from headway.notebook_html import page, table
+from headway.notebook_html import join_fragments, table
 from headway.predict.classification.attribution import Explanation, explain_label
 from headway.predict.presentation import ModelWrapper
 from headway.predict.results import process_lines, raise_first_error
 from headway.predict.shared_weights import with_model_copy
-from headway.text.base import EOS, PAD, refuse_surrogates
+from headway.text.base import EOS, PAD, check_no_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, PackedIds
 from headway.text.normalization import normalize
 
@@ -52,7 +52,7 @@ class Classification:
     def _repr_html_(self) -> str:
         ranked = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
         rows = [(label, f"{probability:.3f}") for label, probability in ranked]
-        return page(table(("label", "probability"), rows, numbers=(1,)))
+        return join_fragments(table(("label", "probability"), rows, numbers=(1,)))
 
 
 class Classifier(ModelWrapper):
@@ -200,7 +200,7 @@ def _problem(text: str) -> DataError | None:
     if not text.strip():
         return DataError("the text is empty; expected at least one character that is not white space")
     try:
-        refuse_surrogates(text, 1)
+        check_no_surrogates(text, 1)
     except DataError as error:
         return DataError(str(error).removeprefix("text 1, "))
     return None

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from headway.notebook_html import DOUBT, page, paragraph, shaded, text
+from headway.notebook_html import DOUBT_COLOR, join_fragments, paragraph, shaded_words, text
 from headway.predict.results import TokenAlternative, abbreviate
 from headway.text.visible_tokens import make_visible
 
@@ -40,7 +40,9 @@ class Continuation:
     def _repr_html_(self) -> str:
         probabilities = zip(self.tokens, map(math.exp, self.token_log_probabilities), strict=True)
         words = [(make_visible(token), 1 - value, f"probability {value:.3f}") for token, value in probabilities]
-        return page(paragraph(text(self.text)), paragraph(shaded(words, DOUBT), note=True) if words else "")
+        return join_fragments(
+            paragraph(text(self.text)), paragraph(shaded_words(words, DOUBT_COLOR), note=True) if words else ""
+        )
 
 
 @dataclass(frozen=True)

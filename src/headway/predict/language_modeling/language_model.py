@@ -52,7 +52,7 @@ from headway.predict.phrases import check_phrases, tokenize_banned_phrases, toke
 from headway.predict.presentation import ModelWrapper
 from headway.predict.results import Source, TokenAlternative
 from headway.predict.shared_weights import Lazy, with_model_copy
-from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
+from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, check_no_surrogates
 
 Prompt = str | tuple[int, ...]
 """A text, or its token ids without the tokens that the tokenizer puts before every prompt."""
@@ -103,7 +103,7 @@ class LanguageModel(ModelWrapper):
         self._int8_check, self._check_lock = int8_check, Lock()
         self._search_all: SearchFunction = search_all
         self._search_steps: SearchStepsFunction = search_steps
-        self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
+        self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), extra_eos_ids=bundle.extra_eos_ids)
 
     def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
         """Replace the search functions of all calls, so that calls can share batches."""
@@ -436,7 +436,7 @@ class LanguageModel(ModelWrapper):
 
     def _encode(self, text: Prompt, number: int) -> list[int]:
         if isinstance(text, str):
-            refuse_surrogates(text, number)
+            check_no_surrogates(text, number)
             return self._tokenizer.encode(self.bundle.normalized(text))
         size = self._tokenizer.vocab_size
         if unknown := [index for index in text if not 0 <= index < size]:

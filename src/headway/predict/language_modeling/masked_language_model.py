@@ -29,7 +29,7 @@ from headway.interop.hub import model_folder
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
 from headway.predict.presentation import ModelWrapper
 from headway.predict.shared_weights import with_model_copy
-from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
+from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, check_no_surrogates
 
 _MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maximum number of tokens and of logits in a batch
 MAX_MASKS = 20
@@ -116,7 +116,7 @@ class MaskedLanguageModel(ModelWrapper):
             DataError: The text is not valid Unicode.
             LengthError: The text is longer than the model's context.
         """
-        refuse_surrogates(text, 1)
+        check_no_surrogates(text, 1)
         return self._template(self.bundle.normalized(text).split(MASK))[0]
 
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None) -> list[Filling]:
@@ -136,7 +136,7 @@ class MaskedLanguageModel(ModelWrapper):
             LengthError: The text is longer than the model's context.
             ConfigError: ``top`` is not positive, or a candidate is empty or contains unknown tokens.
         """
-        refuse_surrogates(text, 1)
+        check_no_surrogates(text, 1)
         text = self.bundle.normalized(text)
         parts = text.split(MASK)
         if not 2 <= len(parts) <= MAX_MASKS + 1:
@@ -261,7 +261,7 @@ class MaskedLanguageModel(ModelWrapper):
         return tuple(ids), spaced
 
     def _candidate(self, text: str, spaced: bool) -> tuple[int, ...]:
-        refuse_surrogates(text, 1)
+        check_no_surrogates(text, 1)
         ids = self._tokenizer.encode(" " * spaced + self.bundle.normalized(text).strip())
         if not text.strip() or UNK in ids:
             raise ConfigError(

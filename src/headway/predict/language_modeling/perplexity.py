@@ -12,10 +12,10 @@ from html import escape
 import torch
 from torch import Tensor
 
-from headway.data.documents import divided
+from headway.data.documents import split_into_chunks
 from headway.engine import Precision
 from headway.errors import ConfigError, DataError
-from headway.notebook_html import page, paragraph, table
+from headway.notebook_html import join_fragments, paragraph, table
 from headway.text.base import UNK, TextTokenizer
 from headway.version import __version__
 
@@ -64,7 +64,9 @@ class Perplexity:
             ("perplexity per word", f"{self.word_perplexity:.4g}"),
             ("bits per byte", f"{self.bits_per_byte:.4f}"),
         ]
-        return page(table((), rows, numbers=(1,)), paragraph(f"{self._counts}; {escape(self.signature)}", note=True))
+        return join_fragments(
+            table((), rows, numbers=(1,)), paragraph(f"{self._counts}; {escape(self.signature)}", note=True)
+        )
 
     @property
     def _counts(self) -> str:
@@ -168,7 +170,7 @@ def _encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Sequence[in
     rows: list[Sequence[int]] = []
     for text in texts:
         ids = array("I")
-        for part in divided(text, _MAX_CHARACTERS):
+        for part in split_into_chunks(text, _MAX_CHARACTERS):
             ids.extend(tokenizer.encode(part))
         rows.append(ids)
     return rows

@@ -29,7 +29,7 @@ from headway.predict.results import Alignment, Candidate, Source, Translation
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.plan import TranslationPlan, merge_parts
 from headway.predict.translation.segment import TextPart
-from headway.text.base import refuse_surrogates
+from headway.text.base import check_no_surrogates
 
 _EMPTY = Candidate("", 0.0, 0.0, (), (), alignment=Alignment((), (), ()))  # the translation of a segment without text
 
@@ -119,7 +119,7 @@ class MarkedTexts:
         if document is None:
             return [TranslationUnit(source, self._options.alignment)]
         try:
-            refuse_surrogates(source.text, 1)
+            check_no_surrogates(source.text, 1)
         except DataError as error:
             return DataError(str(error).removeprefix("text 1, "))
         if source.include and len(document.segments) > 1:

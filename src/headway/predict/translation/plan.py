@@ -28,7 +28,7 @@ from headway.predict.translation.glossary import GlossaryEntry, ModelGlossary
 from headway.predict.translation.quality import sort_flags
 from headway.predict.translation.segment import TextPart, split_text
 from headway.text.base import EOS, TextTokenizer
-from headway.text.normalization import surrounding_space
+from headway.text.normalization import split_surrounding_space
 from headway.text.special_tokens import SpecialTokens
 from headway.text.words import end_word_bits, start_word_bits
 
@@ -132,14 +132,14 @@ class RequestBuilder:
         """Return the plan for a text that is not split. Surrounding white space is removed if the model normalizes."""
         if not self.settings.bundle.normalize:
             return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
-        lead, core, trail = surrounding_space(source.text)
+        lead, core, trail = split_surrounding_space(source.text)
         inside = source if core == source.text else replace(source, text=core)
         return TranslationPlan(source, (TextPart(core, lead),), (self._request(inside, ids),), trail)
 
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
         settings, normalized = self.settings, self.settings.bundle.normalized
         encode, overhead = settings.bundle.source_tokenizer.encode, settings.special_tokens.source_overhead
-        lead, text, trail = surrounding_space(source.text) if settings.bundle.normalize else ("", source.text, "")
+        lead, text, trail = split_surrounding_space(source.text) if settings.bundle.normalize else ("", source.text, "")
         parts, trailing_whitespace = split_text(
             text,
             settings.source_language,

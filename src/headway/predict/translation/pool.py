@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any
 
-from headway.contention import adapt_waiting
+from headway.contention import adapt_openmp_waiting
 from headway.errors import ConfigError, HeadwayError
 from headway.parent_process import end_with_parent
 from headway.predict.results import Candidate, Source, Translation, WordAlignment
@@ -188,7 +188,7 @@ def _start_worker(load: bytes, parent: int) -> None:
     global _loaded, _waiting
     from headway.hardware import keep_freed_memory
 
-    _waiting = adapt_waiting()
+    _waiting = adapt_openmp_waiting()
     _waiting.__enter__()  # stays entered until the process ends
     os.dup2(2, 1)  # only the process that owns the pool writes to standard output
     keep_freed_memory()

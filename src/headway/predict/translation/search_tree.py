@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.decode import Hypothesis
-from headway.notebook_html import page, paragraph, table, tree
+from headway.notebook_html import join_fragments, paragraph, table, tree_diagram
 from headway.predict.results import abbreviate
 from headway.text.base import EOS, TextTokenizer
 from headway.text.visible_tokens import make_visible
@@ -74,7 +74,7 @@ class SearchTree:
             ("finished hypothesis", "score"), [(end.text, f"{end.score:.2f}") for end in self.ends], numbers=(1,)
         )
         if len(self.nodes) > _DRAWN_NODES:
-            return page(ends, paragraph(f"{len(self.nodes):,} tokens: too many to draw", note=True))
+            return join_fragments(ends, paragraph(f"{len(self.nodes):,} tokens: too many to draw", note=True))
         best, node = set[int](), self.ends[0].node if self.ends else None
         while node is not None:
             best.add(node)
@@ -84,7 +84,7 @@ class SearchTree:
             for node in self.nodes
         ]
         note = paragraph("Tokens that the beam has kept; the best hypothesis is bold.", note=True)
-        return page(ends, tree(drawn, best), note)
+        return join_fragments(ends, tree_diagram(drawn, best), note)
 
     @classmethod
     def of(

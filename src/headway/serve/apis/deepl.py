@@ -37,7 +37,7 @@ from headway.serve.apis.request_fields import read_fields
 from headway.serve.errors import BadRequestError, UnknownDictionaryError, UnknownLanguageError
 from headway.serve.languages import english_name
 from headway.serve.service import Service
-from headway.text.languages import base_language, normalized
+from headway.text.languages import base_language, normalize_language_code
 
 _UNLIMITED = 1_000_000_000_000  # the character limit to report for accounts without a limit
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
@@ -177,7 +177,7 @@ def _markup(fields: dict[str, Any]) -> MarkupOptions | None:
 
 def _target_languages(known: Iterable[str]) -> dict[str, str]:
     """Return the codes of target languages as clients expect them, and their names."""
-    codes = sorted(set(map(normalized, known)))
+    codes = sorted(set(map(normalize_language_code, known)))
     count = Counter(map(base_language, codes))
     names_by_code: dict[str, str] = {}
     for code in codes:

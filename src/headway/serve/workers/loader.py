@@ -52,7 +52,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         import torch
 
         from headway import kernels
-        from headway.bundle import load_outline
+        from headway.bundle import load_without_weights
 
         # These are imported now so that their memory is not counted for a model.
         from headway.engine import int8_check  # noqa: F401
@@ -70,7 +70,9 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         if "auto" in precisions and (reason := kernels.unavailable_reason()):
             notes.append(f"models compute in bfloat16 or float32 ({reason})")
         infos = [
-            describe_model(spec.name, load_outline(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle)
+            describe_model(
+                spec.name, load_without_weights(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle
+            )
             for spec in specs
         ]
     except (HeadwayError, OSError, ImportError, MemoryError) as error:
