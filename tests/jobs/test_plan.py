@@ -140,7 +140,7 @@ def test_unfinished_jobs_and_damaged_results_are_not_joined(tmp_path: Path) -> N
     result = plan.folder / "results" / "0000" / "0"
     result.write_bytes(result.read_bytes().replace(b"1 A", b"1 B"))
     join(plan, tmp_path / "out")
-    with pytest.raises(DataError, match="its content differs from its checksum"):
+    with pytest.raises(DataError, match="its content does not match its checksum"):
         join(plan, tmp_path / "out", verify=True)
     result.write_bytes(result.read_bytes()[:-1])
     with pytest.raises(DataError, match="damaged: it has 11 bytes instead of 12"):
@@ -158,7 +158,7 @@ def test_a_job_can_be_moved_together_with_its_inputs(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_job(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no job, because it has no job\.json"):
+    with pytest.raises(CheckpointError, match=r"not a job folder, because it has no job\.json"):
         Plan(tmp_path)
 
 

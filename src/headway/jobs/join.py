@@ -1,4 +1,4 @@
-"""The results of a finished job as one file, or as one file for each input, in the order of the input."""
+"""Join the results of a finished job into one file, or into one file per input, in the order of the input."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _COMPRESSION_LEVEL = 3
 
 @dataclass
 class JoinedResults:
-    """What :func:`join` has written.
+    """Statistics of the results that :func:`join` has written.
 
     Attributes:
-        num_lines: Number of lines of the inputs.
+        num_lines: Number of lines in the inputs.
         num_failed: Number of failed lines.
         failures: The first failed lines, with reasons.
-        counts: What the operation has counted.
+        counts: Sums of the operation's own counts, by name.
     """
 
     num_lines: int = 0
@@ -43,7 +43,7 @@ class JoinedResults:
 
 
 def missing_chunks(plan: Plan) -> int:
-    """Return the number of chunks that have no result."""
+    """Return the number of chunks without a result."""
     files = LocalFiles(plan.folder)
     folders = range(-(-plan.num_chunks // FOLDER_CHUNKS))
     return plan.num_chunks - sum(len(finished_chunks(files, f"{number:04d}")) for number in folders)
@@ -61,11 +61,11 @@ def join(
 
     Args:
         plan: The plan of the job.
-        output: A file, which is compressed if its name ends in .gz or .zst. A folder gets one file for each input, with
-            the name of the input's first file.
-        verify: Whether to compare each result with its checksum.
-        failures: A file for the failed lines, as JSON objects with file, line and reason.
-        on_lines: Is called with the number of lines of each chunk that was written.
+        output: The output file, which is compressed if its name ends in .gz or .zst, or an existing folder. In a
+            folder, one file is written for each input, with the name of the input's first file.
+        verify: Whether to check each result against its checksum.
+        failures: If given, a file to which each failed line is written as a JSON object with file, line and reason.
+        on_lines: Called after each chunk is written, with its number of lines.
 
     Raises:
         CheckpointError: The job is not finished.
@@ -93,7 +93,7 @@ def join(
 
 
 def _outputs_in(folder: Path, plan: Plan) -> list[Path]:
-    """Return a file in a folder for each input, with the name of the input's first file."""
+    """Return an output file in the folder for each input, with the name of the input's first file."""
     names = [Path(item.files[0].path).name for item in plan.inputs]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise OutputError(f"{folder}: several inputs are named {twice[0]}; join them to one file")
@@ -131,7 +131,7 @@ def read_output(plan: Plan, chunk: JobChunk) -> bytes:
     """Return the output of a finished chunk.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The result is damaged.
     """
     return _read_result(plan, chunk, verify=False)[1]
 
@@ -152,7 +152,7 @@ def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, A
 
 @contextmanager
 def open_compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
-    """Open a file for writing, which is compressed if ``suffix`` is that of a compressed file."""
+    """Open a file for writing. It is compressed if ``suffix`` is .gz or .zst."""
     with path.open("wb") as raw:
         if suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:

@@ -1,4 +1,4 @@
-"""Renewal of a lease while its work is done."""
+"""Renew a lease in a thread while the work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of earlier jobs: chunks with the same lines need not be processed again."""
+"""Reuse the results of earlier jobs for chunks with the same lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.storage import atomic_write
 
 
 def finished(plan: Plan, *, are: bool = True) -> Iterator[JobChunk]:
-    """Yield the chunks that have a result or, if ``are`` is False, the chunks that have none."""
+    """Yield the chunks that have a result or, if ``are`` is False, the chunks that do not."""
     files, folder, done = LocalFiles(plan.folder), "", set[int]()
     for chunk in plan.chunks():
         if folder_name(chunk.index) != folder:
@@ -31,9 +31,9 @@ def unfinished(plan: Plan) -> Iterator[JobChunk]:
 
 
 def take_over_results(plan: Plan, earlier: Plan) -> None:
-    """Give chunks the results of an earlier job with the same operation on the same lines.
+    """Copy results from an earlier job for chunks with the same lines.
 
-    This is for operations whose results do not depend on the numbers of lines. Nothing happens if the operation, its
+    Use this only for operations whose results do not depend on line numbers. Nothing is copied if the operation, its
     options or its models differ.
     """
     if (plan.operation, plan.options, plan.contents) != (earlier.operation, earlier.options, earlier.contents):
@@ -50,7 +50,7 @@ def take_over_results(plan: Plan, earlier: Plan) -> None:
 
 
 def store_result(plan: Plan, chunk: JobChunk, result: ChunkResult) -> None:
-    """Give a chunk a result that was not computed by a worker."""
+    """Store a result of a chunk that was not computed by a worker."""
     path = plan.folder / result_name(chunk.index)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as new:
@@ -58,7 +58,7 @@ def store_result(plan: Plan, chunk: JobChunk, result: ChunkResult) -> None:
 
 
 def remove_damaged(plan: Plan) -> None:
-    """Remove results that are damaged, and the leases of their chunks, while nobody works on the job."""
+    """Remove damaged results and the leases of their chunks. No worker may be running."""
     for chunk in finished(plan):
         path = plan.folder / result_name(chunk.index)
         with suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""A worker: it takes chunks, converts their lines, and commits the results, until all chunks of the job have one.
+"""A worker takes chunks, converts their lines, and commits the results until all chunks of the job have a result.
 
-A thread renews the lease while the worker computes. The worker converts a chunk in batches of up to 4,096 lines, which
-begin at the chunk's first line. So the batches, and with them the results, depend only on the chunk.
+A thread renews the lease while the worker computes. The worker converts a chunk in batches of up to 4,096 lines,
+starting at the chunk's first line, so that the batches, and therefore the results, depend only on the chunk.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from headway.jobs.renewal import renewed
 from headway.jobs.results import ChunkResult
 
 PROCESSOR_FILE = "processor.json"
-RELEASED = 75  # exit code of a worker that was told to stop (sysexits.h: temporary failure)
+RELEASED = 75  # exit code of a worker that was stopped by a signal (EX_TEMPFAIL in sysexits.h)
 _BATCH_LINES, _BATCH_BYTES = 4096, 1 << 20
 
 
 class Worker:
-    """Works on the job of a plan.
+    """Processes chunks of a job.
 
     Args:
-        plan: The plan.
-        line_map: The operation.
-        files: The folder of the job.
-        on_chunk: Is called with each finished chunk.
-        in_order: Whether chunks are taken in their order, which is for a job with one worker.
+        plan: The plan of the job.
+        line_map: The operation to apply to the lines.
+        files: The job folder. The default is the plan's folder on the local file system.
+        on_chunk: Called with each finished chunk.
+        in_order: Whether to take chunks in order instead of randomly, for jobs with one worker.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Worker:
         """Work until all chunks have a result.
 
         Raises:
-            HeadwayError: The job cannot continue: a full disk, another processor, a changed input, or an error that the
-                operation raises. The chunk is released.
+            HeadwayError: The job cannot continue: the disk is full, the processor or an input differs, or the operation
+                has raised an error. The chunk is released.
         """
         with self._output_errors():
             self._check_processor()
@@ -98,14 +98,14 @@ class Worker:
             self._on_chunk(chunk)
 
     def stop(self) -> NoReturn:
-        """Release the chunk, and end this process immediately. This is called by a handler of signals."""
+        """Release the chunk and exit immediately. This is called in a signal handler."""
         end_children()
         self._release()
         os._exit(RELEASED)
 
     def _release(self) -> None:
         if self._lease is not None:
-            with suppress(OSError):  # then the lease expires
+            with suppress(OSError):  # if this fails, the lease expires later
                 self._protocol.release(self._lease)
 
     def _convert(self, chunk: JobChunk, lines: Sequence[Line], lease: Lease) -> ChunkResult | None:
@@ -131,7 +131,7 @@ class Worker:
 
     @contextmanager
     def _output_errors(self) -> Iterator[None]:
-        """Raise an error of the system about the folder of the job as one clear line."""
+        """Convert system errors about files of the job to :class:`OutputError`, with a message of one line."""
         try:
             yield
         except OSError as error:
@@ -141,10 +141,10 @@ class Worker:
             ) from None
 
     def _check_processor(self) -> None:
-        """Check that this machine computes in the same way as the first machine of the job.
+        """Check that this machine computes the same results as the first machine of the job.
 
         Raises:
-            ConfigError: It does not.
+            ConfigError: Its processor or precision differs.
         """
         processor = self._line_map.processor
         content = json.dumps({**processor, "host": self._owner.host}, ensure_ascii=False).encode()
@@ -165,7 +165,7 @@ class Worker:
             )
 
     def _count(self, chunk: JobChunk) -> None:
-        """Write the progress of this worker, for the status. Only the worker's own counts are lost if it dies."""
+        """Update the progress report of this worker, which :func:`~headway.jobs.status.read_status` reads."""
         self._num_lines += chunk.num_lines
         self._num_chunks += 1
         report = {
@@ -182,7 +182,7 @@ class Worker:
 
 
 def _batches(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """Yield the lines in batches of at most 4,096 lines and about one mebibyte."""
+    """Yield the lines in batches of at most 4,096 lines and about 1 MiB."""
     start = size = 0
     for index, texts in enumerate(lines):
         if index > start and (index - start == _BATCH_LINES or size >= _BATCH_BYTES):
