@@ -30,9 +30,7 @@ class NamedLeases:
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         assert len(names) <= FOLDER_CHUNKS
         self._numbers = {name: number for number, name in enumerate(names)}
-        self._files = LocalFiles(
-            folder / f"leases-{fingerprint(list(names))[:8]}"
-        )  # the numbers are valid only for this list
+        self._files = LocalFiles(folder / f"leases-{fingerprint(list(names))[:8]}")  # numbers are valid for one list
         clocks: Any = {"monotonic": time.monotonic, "sleep": time.sleep}
         owner = Owner.this_process()
         self._protocol = ChunkProtocol(self._files, owner, len(names), Timing(), in_order=True, **clocks)

@@ -36,15 +36,15 @@ _MAX_MESSAGE = 500  # maximum number of characters of an error message
 
 @dataclass(frozen=True)
 class Api:
-    """An API.
+    """An HTTP API of the service.
 
     Attributes:
-        error: Returns an error in the form of the API.
-        keys: Where its requests have their key.
-        routes: Returns its routes. None means that FastAPI has them.
-        statuses: Its own HTTP statuses for some errors.
-        queued: While the queue is full, requests to these paths are refused before their bodies are read.
-        document_routes: Returns its routes for documents, if it has any.
+        error: Returns an error reply in the API's format.
+        keys: The places where the API's requests contain their key.
+        routes: Returns the API's routes. None means that FastAPI handles them.
+        statuses: HTTP statuses of errors for which the API differs from the default.
+        queued: Paths whose requests are refused before their bodies are read while the queue is full.
+        document_routes: Returns the API's routes for documents. None means that it has no such routes.
     """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
@@ -93,15 +93,15 @@ APIS = {
 
 
 def error_reply(api: str, message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of an API. Long messages are shortened."""
+    """Return an error reply in the format of an API. Long messages are truncated."""
     if len(message) > _MAX_MESSAGE:
         message = message[:_MAX_MESSAGE] + "…"
-    # A message may quote text of the request that is not valid Unicode, which no reply can contain.
+    # A message may quote invalid Unicode from the request, which a reply cannot contain.
     return APIS[api].error(message.encode("utf-8", "backslashreplace").decode(), status, headers)
 
 
 def error_for_url(url: bytes, message: str, status: int) -> Response:
-    """Return an error in the format of the API of a URL, which may be invalid."""
+    """Return an error reply in the format of the API that a URL belongs to. The URL may be invalid."""
     path, _, query = url.partition(b"?")
     return error_reply(
         api_of_head({"method": "", "path": path.decode("latin-1"), "query_string": query, "headers": []}),
@@ -111,7 +111,7 @@ def error_for_url(url: bytes, message: str, status: int) -> Response:
 
 
 def reply_to(error: Exception, api: str) -> Response:
-    """Return the reply to a request that failed with an error, in the form of an API."""
+    """Return the reply to a request that has failed with ``error``, in the format of an API."""
     if isinstance(error, RefusedError):
         return error.response
     reply = http_error(error)

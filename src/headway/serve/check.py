@@ -1,4 +1,4 @@
-"""Check everything that the service needs to start, without loading models and without changing anything."""
+"""Check everything that the service needs to start, without loading models or modifying files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MEGABYTE = 1_000_000
 
 
 def check_start(config: ServeConfig) -> list[str]:
-    """Check a configuration, and return remarks for the operator.
+    """Check a configuration, and return notes for the operator.
 
-    All files of the models are read, but only the headers of the weights.
+    All files of the models are read, except that only the headers of weight files are read.
 
     Raises:
-        HeadwayError: The service would not start; the message gives the reason.
-        ImportError: A package is missing.
+        HeadwayError: The service would not start; the message contains the reason.
+        ImportError: A required package is missing.
     """
     importlib.import_module("headway.serve.app")
     present = [model for model in config.models if not is_missing(model.path)]
@@ -70,7 +70,7 @@ def _check_model(spec: ModelSpec) -> None:
 
 
 def _check_memory(specs: list[ModelSpec], memory_mb: float | None) -> None:
-    """Check the size of the weights, below which the memory of a model never is."""
+    """Check that the weights fit into memory. Their size is a lower bound of the memory that the models use."""
     stored = sum(spec.stored_bytes for spec in specs if not spec.on_demand) / _MEGABYTE
     if memory_mb is not None and stored > memory_mb:
         raise ConfigError(
@@ -94,7 +94,7 @@ def _check_files(config: ServeConfig) -> None:
 
 
 def _check_writable(setting: str, folder: Path) -> None:
-    """Check that files can be written to a folder, or that it can be made."""
+    """Check that files can be written to a folder, or that the folder can be created."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"{setting}: {existing} is not a folder")
@@ -103,9 +103,9 @@ def _check_writable(setting: str, folder: Path) -> None:
 
 
 def _check_addresses(config: ServeConfig) -> list[str]:
-    """Check that the service can listen.
+    """Check that the service can listen on its addresses.
 
-    If another process uses the address now, such as the running service, this is only a remark.
+    An address that another process uses, such as the running service, results only in a note.
     """
     try:
         with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)):

@@ -1,9 +1,9 @@
-"""The gateway to all APIs: a request reaches its API when its key is known and its body has arrived.
+"""The gateway to all APIs: a request reaches its API after its key has been checked and its body has arrived.
 
-The cost of a request before this check is bounded. If the API sends its key in the head, the request is refused before
-the first byte of its body. If the key may be in the body, the body is received up to its size limit and searched for
-the key before anything else in it is interpreted. All requests that are being received share one bound,
-``limits.receiving_mb``.
+The cost of a request before this check is bounded. If requests of the API contain the key in the head, a request with a
+wrong key is refused before the first byte of its body is read. If the key may be in the body, the body is received up
+to its size limit and searched for the key before anything else in it is parsed. All requests that are being received
+share one bound, ``limits.receiving_mb``.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _PROBES = (
     "/v2/health/live",
     "/v2/health/ready",
 )  # paths that are answered before other requests without a key
-_PER_ITERATION = 25  # requests without a known key to process in each iteration of the event loop
-_REFUSED = 400  # the lowest status of an error
-_PIECE = 16_384  # number of bytes of a reply to pass to a slow client at a time
+_PER_ITERATION = 25  # number of requests without a known key to process per iteration of the event loop
+_REFUSED = 400  # the lowest HTTP status of an error
+_PIECE = 16_384  # maximum number of bytes of a reply to send at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyLocation(
     lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
@@ -66,10 +66,10 @@ _SHARED_KEYS = KeyLocation(
 
 
 class Gateway:
-    """Passes each request to the application of its API, together with the client whose key it contains.
+    """Passes each request to the application of its API, together with the client that its key identifies.
 
-    Refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service ends; counts
-    and logs.
+    It refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service shuts
+    down, and reports every request to the metrics and the log.
     """
 
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
@@ -136,9 +136,9 @@ class Gateway:
             )
 
     async def _admit(self, request: _Request) -> Client | None:
-        """Return who sends a request, after receiving it; None if it needs no key.
+        """Receive a request, and return the client that has sent it, or None if the request needs no key.
 
-        Raises the error with which the request is refused.
+        If the request is refused, raises one of the exceptions in :data:`~headway.serve.http_errors.STATUSES`.
         """
         service, shared = self._service, is_shared(request.scope, request.api)
         limit = self._body_limit(request.path)
@@ -156,7 +156,7 @@ class Gateway:
             return None
         key = keys.in_head(request.head) if has_keys or keys.is_required or shared else None
         if has_keys and not (key and service.clients.has_key(key)):
-            await self._turns.take()  # so that requests with a known key do not wait for these
+            await self._turns.take()  # so that requests with a known key do not wait for requests without one
         if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
             request.api = "deeplx"  # determines the format of a refusal
         if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
@@ -189,7 +189,7 @@ class Gateway:
         return client
 
     def _has_route(self, request: _Request) -> bool:
-        """Return whether an API has a route for a request. Without a client, its application reads nothing of it."""
+        """Return whether an API has a route for a request. If not, its application replies without reading the body."""
         app = self._apps[request.api]
         scope = {**request.scope, "path": request.path, "root_path": ""}
         return (
@@ -199,7 +199,7 @@ class Gateway:
         )
 
     def _body_limit(self, path: str) -> int:
-        """Return the maximum size of the body of a request to a path, which has no prefix."""
+        """Return the maximum body size of a request to ``path``, which is given without the API's prefix."""
         limits = self._service.config.limits
         if path == JOBS_PATH:
             return max(limits.body_bytes, limits.job_bytes)
@@ -208,7 +208,7 @@ class Gateway:
         return limits.body_bytes
 
     def _check_head(self, request: _Request, limit: int, *, is_public: bool) -> None:
-        """Refuse a request for its head. Raises :class:`RefusedError`."""
+        """Raise :class:`RefusedError` or :class:`TooLargeError` if the head of a request is not acceptable."""
         headers, scope, config = request.head.headers, request.scope, self._service.config
         refused = partial(_refused, request.api)
         host = headers.get("host", "")
@@ -228,7 +228,7 @@ class Gateway:
             raise TooLargeError(_TOO_LARGE.format(limit))
 
     def _check_queue(self, request: _Request) -> None:
-        """Refuse a request for work while the queue is full, with as little of the machine's time as possible."""
+        """Refuse a request while the queue is full, as cheaply as possible."""
         config = self._service.config
         if request.path in APIS[request.api].queued and not config.limits.cache_mb and not config.keys:
             self._service.admission.check_capacity()
@@ -252,16 +252,16 @@ class _Request:
     """A request that is being received.
 
     Attributes:
-        scope: The head.
-        api: The name of the API that the request is meant for, or "" while it is not known.
+        scope: The ASGI scope of the request.
+        api: Name of the API that the request is meant for.
         prefix: The API's prefix at the beginning of the path, or "".
-        path: The rest of the path, which the API's routes match.
+        path: The rest of the path, which is matched against the API's routes.
         head: The headers and the query.
-        length: The length of the body as announced by the client, or 0.
-        body: The body, when it has been received.
-        received: Counts its bytes.
-        receive: Receives the request for the API.
-        is_complete: Whether its body has been received.
+        length: Length of the body as announced by the client, or 0.
+        body: The body, after it has been received.
+        received: Counts the bytes of the request.
+        receive: The ASGI receive function for the API's application.
+        is_complete: Whether the body has been received.
     """
 
     def __init__(self, scope: Scope, api: str, receive: Receive, received: ReceivedRequest) -> None:
@@ -274,11 +274,11 @@ class _Request:
         self.body, self.is_complete = b"", False
 
     async def receive_body(self, limit: int, turns: LoopTurns | None = None) -> bytes:
-        """Return the body. If ``turns`` are given, each part of the body waits for a turn.
+        """Receive and return the body. If ``turns`` is given, each part of the body waits for its turn.
 
         Raises:
-            TooLargeError: It has more than ``limit`` bytes.
-            OverloadedError: All requests that are being received are too large together.
+            TooLargeError: The body has more than ``limit`` bytes.
+            OverloadedError: The requests that are being received are too large together.
             ClientDisconnect: The client has disconnected.
         """
         if not self.is_complete:
@@ -296,7 +296,7 @@ class _Request:
                 self.received.add(len(part))
                 parts += part
                 self.is_complete = not message.get("more_body", False)
-                del message, part  # only one copy is in memory while the next part is awaited
+                del message, part  # so that only one copy is in memory while the next part is awaited
             self.body = bytes(parts)
             self.receive = replay([{"type": "http.request", "body": self.body}], self._receive)
         return self.body

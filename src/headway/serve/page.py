@@ -1,10 +1,10 @@
-"""The page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
+"""The web page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
 
-The files in ``assets/`` are served under ``/page/`` as they are; there is no build step. The content security policy
-allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers check
-on each visit whether a file has changed, so that a new version of Headway is never combined with an old script.
+The files in ``assets/`` are served unchanged under ``/page/``; there is no build step. The content security policy
+allows the page to load and call only its own origin, and allows no inline scripts or styles. Browsers check on each
+visit whether a file has changed, so that a new version of Headway is never combined with an old script.
 
-The drawing of attention is shared with the page that ``headway inspect`` writes: ``/page/inspection/``.
+The code that draws attention (``/page/inspection/``) is shared with the page that ``headway inspect`` writes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KEYS = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:
-    """Return the route of the files; the empty path returns ``index.html``."""
+    """Return the route that serves the page's files, with ``index.html`` for the empty path."""
     files = StaticFiles(directory=Path(__file__).parent / "assets", html=True)
     inspection = StaticFiles(directory=Path(headway.inspection.__file__).parent / "assets")
 

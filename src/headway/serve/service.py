@@ -1,4 +1,4 @@
-"""The service behind all APIs. It applies keys, limits and languages, and does not depend on HTTP."""
+"""The service behind all APIs, independent of HTTP. It enforces keys and limits, chooses models, and calls workers."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ _MODEL_TITLES: dict[Capability, str] = {
     "fills": "masked language model",
 }
 T = TypeVar("T")
-_GROUPS_PER_WORKER = 2  # number of text groups of bulk jobs per worker
-_FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
+_GROUPS_PER_WORKER = 2  # number of groups of bulk texts per worker
+_FIRST_RATE = 1000.0  # initial estimate of tokens/s per worker, about the speed of the paper's base model in int8
 _DETECTED_CHARACTERS = 10_000  # number of characters of each text that are used to detect its language
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
-"""The languages through which the texts of the present request are translated, for a header of the reply."""
+"""The pivot languages of the current request's translations, for a header of the reply."""
 
 
 class Service:
-    """The models of a configuration, behind a bounded queue."""
+    """Serves the models of a configuration to many clients, behind a bounded queue."""
 
     def __init__(
         self, config: ServeConfig, pool: ModelPool, workers: int, glossaries: GlossaryStore, usage: Usage
@@ -91,13 +91,13 @@ class Service:
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
-        self._preparing = Counter[GlossaryDigest]()  # unfinished calls that count the preparation of a glossary
-        self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
-        self._reading = Turns(1)  # one thread for replies with all entries of a glossary, for the same reason
+        self._preparing = Counter[GlossaryDigest]()  # unfinished calls whose cost includes preparing a glossary
+        self._detecting = Turns(1)  # only one thread detects languages, so that the event loop is hardly delayed
+        self._reading = Turns(1)  # only one thread reads all entries of glossaries, for the same reason
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
-        """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
+        """Serve the models in ``pool`` from now on, with the keys and the limits on single requests in ``config``."""
         self.config, self.pool = config, pool
         self.models = [
             _configured(pool.models[model_name(model_config)], model_config) for model_config in config.models
@@ -116,10 +116,10 @@ class Service:
         return [model for model in self.models if model.capability == capability]
 
     def model(self, name: str | None, *capabilities: Capability) -> ModelInfo:
-        """Return the model ``name`` if it has one of these capabilities, or the first model that has one.
+        """Return the model ``name`` or, if it is None, the first model with one of these capabilities.
 
         Raises:
-            UnknownModelError: No such model exists.
+            UnknownModelError: No model has this name and one of these capabilities.
         """
         fitting = [model for model in self.models if model.capability in capabilities and name in (None, model.name)]
         if not fitting:
@@ -129,7 +129,7 @@ class Service:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """The reason why the service accepts no requests now. None means that it accepts requests."""
+        """The reason why the service does not accept requests now, or None if it accepts them."""
         if self.is_draining:
             return "the service is ending"
         return None if self.pool.is_available else "no worker is ready"
@@ -140,8 +140,8 @@ class Service:
         """Return the model, or unless ``direct`` the two models, that translate from ``source`` to ``target``.
 
         Raises:
-            UnknownLanguageError: None do.
-            UnknownModelError: There is no translation model of this name.
+            UnknownLanguageError: No model translates this pair of languages.
+            UnknownModelError: No translation model has this name.
         """
         named = None if model is None else self.model(model, "translates")
         chosen = self.directions.find(source, target, named, direct=direct)
@@ -151,28 +151,28 @@ class Service:
         return chosen
 
     async def list_once(self, name: str, make: Callable[[], Any]) -> bytes:
-        """Return a list about the models as JSON: what ``make`` returned in a thread at the first call with this name.
+        """Return as JSON a list that depends on the models. Only the first call with ``name`` calls ``make``.
 
-        A model with 400 languages has 160,000 pairs of them.
+        The list is computed in a thread, because it may be long: a model with 400 languages has 160,000 pairs.
         """
-        lists = self._lists  # those of the current models, which may be replaced meanwhile
+        lists = self._lists  # the lists for the current models, which may be replaced meanwhile
         if name not in lists:
             lists[name] = asyncio.ensure_future(asyncio.to_thread(lambda: to_json(make())))
         try:
-            return await asyncio.shield(lists[name])  # others may wait for it when this request is canceled
+            return await asyncio.shield(lists[name])  # if this request is canceled, others may still wait for the list
         except Exception:
             lists.pop(name, None)  # the next request tries again
             raise
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
-        """Return the language of each text. A language that no model translates from must be clearly more probable.
+        """Detect the language of each text from its first 10,000 characters.
 
-        Of each text, the first 10,000 characters are read, and count for the quota, unless the text ``is_counted``
-        as one that is translated.
+        A language that no model translates from is returned only if it is clearly more probable. The characters count
+        for the quota, unless ``is_counted``, which means that the texts are also translated and counted then.
 
         Raises:
             OverloadedError: The queue is full.
-            QuotaExceededError: The client's characters are used up.
+            QuotaExceededError: The client's quota would be exceeded.
             TimedOutError: The time limit has passed.
             TooLargeError: There are too many texts or characters.
         """
@@ -191,9 +191,9 @@ class Service:
     async def _detect(
         self, client: Client, texts: Sequence[str], markup: MarkupOptions | None = None
     ) -> list[DetectedLanguage]:
-        """Detect the languages of texts in a thread, after waiting in the queue unless the client has done so.
+        """Detect the languages of texts in a thread, after waiting in the queue unless the client has already waited.
 
-        Only one thread detects at a time, and the clients take turns.
+        Only one thread detects languages at a time, and the clients take turns.
         """
         served, beginnings, is_over = self.source_languages, _beginnings(texts), threading.Event()
 
@@ -226,12 +226,15 @@ class Service:
     # Glossaries.
 
     async def read_glossary(self, client: Client, read: Callable[[], T]) -> T:
-        """Call a function that reads all entries of a glossary, in a thread. Clients take turns."""
+        """Call a function that reads all entries of a glossary in a thread. The clients take turns."""
         async with self._reading.take(client.name, 1):
             return await asyncio.to_thread(read)
 
     async def _check_changed_dictionaries(self, owner: str, dictionaries: Sequence[Dictionary]) -> None:
-        """Check dictionaries with models for their languages. Raises the errors of :meth:`check_dictionaries`."""
+        """Check dictionaries with models for their languages.
+
+        Raises :class:`UnknownLanguageError`, and the same exceptions as :meth:`check_dictionaries`.
+        """
         await self.check_dictionaries(
             owner, [(dictionary, self._model_for_dictionary(dictionary)) for dictionary in dictionaries]
         )
@@ -239,10 +242,10 @@ class Service:
     async def check_dictionaries(
         self, owner: str, dictionaries: Sequence[tuple[Dictionary, ModelInfo | PivotModels]]
     ) -> None:
-        """Check for each dictionary whether its model can apply it, all within the time limit of a request.
+        """Check that each dictionary can be applied by its model, all within the time limit of a request.
 
         Raises:
-            HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
+            HeadwayError: An entry is malformed, contradicts another entry, or cannot be generated by the model.
             TimedOutError: The time limit has passed.
         """
         try:
@@ -282,27 +285,38 @@ class Service:
         has_errors_of_texts: bool = False,
         **keywords: Any,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
-        """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
+        """Translate texts; see :meth:`headway.predict.Translator.translate_each`.
 
-        ``entries`` are the entries of the glossary if the request contains them. ``function``, which is called with
-        ``keywords``, may return the translations in another form. A text that is not translated is a
-        :class:`Translation` in any case.
+        If ``source`` is "auto", the language of each text is detected. A text that is already in the target language is
+        returned unchanged, unless a model translates from this language into itself.
 
-        ``has_errors_of_texts`` means that a text in a detected language that no model translates gets its own error.
-        Otherwise, all texts are refused.
+        Args:
+            client: The client that sends the request.
+            texts: Texts to translate.
+            source: Source language, or "auto".
+            target: Target language.
+            model: Name of the model to use. None means the first model for the languages.
+            glossary: Glossary to apply.
+            options: Options of the translation.
+            entries: Entries of the glossary if the request contains them.
+            function: Method or function to call with ``keywords``. It may return the translations in another form; a
+                text that is returned unchanged is always a :class:`Translation`.
+            has_errors_of_texts: Whether a text in a detected language that no model translates gets its own error.
+                Otherwise, the whole request is refused.
+            keywords: Further arguments of ``function``.
 
-        If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
-        None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
+        Returns:
+            The translation or the error of each text, and the detected languages or None.
 
         Raises:
             UnknownDictionaryError: The glossary has no dictionary for the languages.
             OverloadedError: The queue is full.
-            QuotaExceededError: The client's characters are used up.
+            QuotaExceededError: The client's quota would be exceeded.
             TooLargeError: There are too many texts or characters.
             UnknownLanguageError: No model translates this pair of languages.
-            UnknownModelError: There is no translation model of this name.
+            UnknownModelError: No translation model has this name.
             TimedOutError: The time limit has passed.
-            UnavailableError: No worker could do it.
+            UnavailableError: No worker is available.
         """
         if client.passed_limits is not PassedLimits.BACKGROUND:
             self.sizes.check_number(texts)
@@ -320,7 +334,7 @@ class Service:
         codes = [source] * len(texts) if detected is None else [language.code for language in detected]
         cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
-        directions: list[tuple[Direction, list[int]]] = []  # all, before the first text is translated and counted
+        directions: list[tuple[Direction, list[int]]] = []  # determined before the first text is translated and counted
         for code in dict.fromkeys(codes):
             numbers = [number for number, language in enumerate(codes) if language == code]
             try:
@@ -365,13 +379,13 @@ class Service:
         entries: Sequence[Sequence[str]] = (),
         has_glossary: bool = False,
     ) -> Cost:
-        """Return the cost of :meth:`translate` with the pair of languages, and the model, that costs most.
+        """Return the cost of :meth:`translate` for the most expensive of several pairs of languages.
 
-        If a source language is to be detected, any model that can have a part in the translation counts. Languages and
-        models that the service does not have cost nothing more: translating them is refused.
+        If a source language is to be detected, every model that can take part in the translation is considered.
+        Unsupported languages and unknown models are ignored, because translating with them is refused.
 
         Raises:
-            ConfigError: A search setting of the model for a pair does not fit the options.
+            ConfigError: The options are not compatible with the search settings of the model for a pair.
         """
         models: set[ModelInfo | PivotModels] = set()
         for source, target in languages:
@@ -390,10 +404,12 @@ class Service:
         return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
-        """Return the options of a translation with the search settings of the model; of the last step, then the first.
+        """Return the options of a translation, completed with the model's search settings.
+
+        With two models, the options of the second model come first.
 
         Raises:
-            ConfigError: A search setting does not fit the options.
+            ConfigError: The options are not compatible with a search setting.
         """
         if isinstance(model, ModelInfo):
             return [options.with_defaults(model.search)]
@@ -411,9 +427,9 @@ class Service:
         cost: Cost | None = None,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, or a function with the model, for work of the size of ``texts``.
+        """Call a method of a model, or a function with the model, in a worker.
 
-        ``cost`` is the cost, if it differs from that of ``texts``. Raises the errors of :meth:`translate`.
+        ``cost`` defaults to the cost of ``texts``. Raises the same exceptions as :meth:`translate`.
         """
         if cost is None:
             if client.passed_limits is not PassedLimits.BACKGROUND:
@@ -443,7 +459,7 @@ class Service:
         cost: Cost | None = None,
         **keywords: Any,
     ) -> AsyncGenerator[Any]:
-        """Like :meth:`call`, for a method that returns a stream. Yield its parts and then its result, in one task."""
+        """Call a method that returns a stream. Yield the parts of its result, and then the result; see :meth:`call`."""
         async with (
             self._admitted(client, model, cost_of_texts(texts) if cost is None else cost) as fleet,
             aclosing(
@@ -455,21 +471,21 @@ class Service:
 
     @asynccontextmanager
     async def admitted(self, client: Client, model: ModelInfo, cost: Cost) -> AsyncIterator[Client]:
-        """Check all limits and wait in the queue once for a request that makes several calls, one after another.
+        """Check all limits and wait in the queue once, for a request that makes several calls one after another.
 
-        Yields the client for these calls. Raises the errors of :meth:`translate`.
+        Yields the client for these calls. Raises the same exceptions as :meth:`translate`.
         """
         async with self._admitted(client, model, cost):
             yield dataclasses.replace(client, passed_limits=PassedLimits.ADMITTED)
 
     def checked_client(self, client: Client, cost: Cost) -> Client:
-        """Return the client for the calls of a request that makes several at a time.
+        """Return the client for the calls of a request that makes several calls at a time.
 
         Each call waits for its own slot and is counted, but is not refused because of the other calls.
 
         Raises:
-            OverloadedError: The queue has no room for all texts together.
-            QuotaExceededError: The client's characters are used up.
+            OverloadedError: The queue does not have room for all texts together.
+            QuotaExceededError: The client's quota would be exceeded.
             TooLargeError: There are too many texts or characters.
         """
         self.sizes.check_cost(cost)
@@ -478,7 +494,7 @@ class Service:
         return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
 
     def reserved(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
-        """Keep room in the queue for the calls of a :meth:`checked_client` that begin later.
+        """Reserve room in the queue for the calls of a :meth:`checked_client` that begin later.
 
         See :meth:`Admission.reserve <headway.serve.admission.Admission.reserve>`.
         """
@@ -493,18 +509,18 @@ class Service:
         characters: int | None = None,
         cost: Cost | None = None,
     ) -> BulkJob:
-        """Add a job for bulk texts. All its characters are counted now.
+        """Add a job for bulk texts, and count all its characters now.
 
         Args:
-            client: Who sends it.
-            texts: The texts.
-            work: The operation on the texts. It calls this service for ``client.for_background_job()``.
-            characters: The number of characters that are counted. None means all of the texts.
-            cost: The cost of the whole job. None means that of its texts.
+            client: The client that sends the job.
+            texts: Texts to process.
+            work: The operation on the texts. It must call this service with ``client.for_background_job()``.
+            characters: Number of characters to count. None means all characters of the texts.
+            cost: Cost of the whole job. None means the cost of its texts.
 
         Raises:
             JobsFullError: The client has too many jobs, or they are too large.
-            QuotaExceededError: The client's characters are used up.
+            QuotaExceededError: The client's quota would be exceeded.
             TooLargeError: There are too many texts or characters.
         """
         characters = sum(map(len, texts)) if characters is None else characters
@@ -518,7 +534,10 @@ class Service:
 
     @contextmanager
     def _preparation(self, fleet: Fleet, glossary: GlossaryLines | None) -> Iterator[int]:
-        """Yield the estimated tokens of preparing a glossary, which one call counts for each worker that lacks it."""
+        """Yield the estimated cost of preparing a glossary, in tokens, or 0.
+
+        The cost is added to one call for each worker that does not have the glossary yet.
+        """
         if glossary is None or self._preparing[glossary.digest] >= fleet.num_lacking(glossary.digest):
             yield 0
             return
@@ -536,10 +555,10 @@ class Service:
     ) -> AsyncIterator[Fleet]:
         """Load the model, wait for a slot, count the characters, and enforce the time limit.
 
-        Yields the processes that do the work.
+        Yields the workers that do the work.
         """
         tokens = cost.tokens
-        if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
+        if isinstance(model, PivotModels):  # the text is translated once, then each of its pivot translations
             tokens *= 1 + model.candidates
         is_background = client.passed_limits is PassedLimits.BACKGROUND
         if is_background or client.passed_limits is PassedLimits.ADMITTED:
@@ -552,13 +571,13 @@ class Service:
         self.clients.check_quota(client, characters)
         request_seconds = self.config.limits.request_seconds
         has_entered, has_room = False, client.passed_limits is PassedLimits.CHECKED
-        # checked before the model is loaded, and again afterwards, because other requests may have arrived
+        # Check before the model is loaded, and again afterwards, because other requests may have arrived.
         if not has_room:
             self.admission.check_capacity(tokens, client.name, client.priority)
-        # Count now, so that waiting requests cannot exceed the quota together.
+        # Count the characters now, so that waiting requests together cannot exceed the quota.
         self.clients.count_characters(client, characters)
         try:
-            # Loading time must not count as time in the queue, so a request waits for its model first.
+            # Wait for the model first, because loading time must not count as time in the queue.
             async with self.pool.using(*_names(model)) as fleet:
                 with self._preparation(fleet, glossary) as preparation:
                     tokens += preparation
@@ -576,13 +595,13 @@ class Service:
 def _largest_cost(
     steps: Sequence[TranslateOptions], texts: Sequence[Any], entries: Sequence[Sequence[str]], *, has_glossary: bool
 ) -> Cost:
-    """Return the cost of the step of a translation that costs most."""
+    """Return the cost of the most expensive step of a translation."""
     costs = [cost_of_translation(texts, step, entries=entries, has_glossary=has_glossary) for step in steps]
     return max(costs, key=lambda cost: cost.tokens)
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
-    """Return the stores of a service for which the configuration specifies files.
+    """Open the glossary store and the character counts, which may be kept in files.
 
     Raises:
         HeadwayError: A file or folder cannot be used.
@@ -600,7 +619,7 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
 
 
 def _called(model: ModelInfo | PivotModels) -> str | PivotModels:
-    """Return the value by which the workers identify a model or a pair of models."""
+    """Return the value that identifies a model or a pair of models in the workers."""
     return model if isinstance(model, PivotModels) else model.name
 
 
@@ -609,7 +628,7 @@ def _names(model: ModelInfo | PivotModels) -> tuple[str, ...]:
 
 
 def _beginnings(texts: Sequence[str]) -> list[str]:
-    """Return the part of each text that is read to detect its language."""
+    """Return the part of each text that is used to detect its language."""
     return [text[:_DETECTED_CHARACTERS] for text in texts]
 
 
