@@ -95,7 +95,7 @@ def test_ready_says_why_not() -> None:
         assert await state() == (503, "unavailable", "no worker is ready")
         assert (await metrics(http))["headway_workers_ready"] == 0
         workers.ready, service.is_draining = 2, True
-        assert await state() == (503, "unavailable", "the service is ending")
+        assert await state() == (503, "unavailable", "the service is shutting down")
         assert (await http.get("/health")).json() == {"status": "ok"}  # the process is alive
         refused = await http.get("/languages")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

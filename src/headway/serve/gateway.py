@@ -147,7 +147,7 @@ class Gateway:
         self._check_head(request, limit, is_public=is_public)
         if service.is_draining and request.path not in _ALWAYS_ANSWERED:
             headers = {"Retry-After": "5", "Connection": "close"}
-            raise RefusedError(error_reply(request.api, "The service is ending", 503, headers))
+            raise RefusedError(error_reply(request.api, "The service is shutting down", 503, headers))
         has_keys = bool(service.config.keys)
         if is_public or (has_keys and not self._has_route(request)):
             if request.path not in _PROBES:

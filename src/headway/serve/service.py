@@ -131,7 +131,7 @@ class Service:
     def unavailable_reason(self) -> str | None:
         """The reason why the service does not accept requests now, or None if it accepts them."""
         if self.is_draining:
-            return "the service is ending"
+            return "the service is shutting down"
         return None if self.pool.is_available else "no worker is ready"
 
     # Languages.

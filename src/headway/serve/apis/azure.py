@@ -1,11 +1,11 @@
 """The API of Azure AI Translator, versions 3.0 and 2026-06-06: translate, detect (3.0 only) and languages.
 
 See https://learn.microsoft.com/azure/ai-services/translator/text-translation. The query parameter ``api-version``
-selects the version. Version 3.0 has its options in the query and a list of texts in the body; in version 2026-06-06
-each text has its own language, options and targets.
+selects the version. In version 3.0, the options are in the query, and the body is a list of texts. In version
+2026-06-06, each text has its own language, options and targets.
 
 Options that Headway's models do not support are refused if they would change the translation (scripts, tone, gender,
-profanities, example translations), and accepted if a general model may be used instead, as in the original
+profanities, example translations). They are accepted if a general model may be used instead, as in the original API
 (``category``, ``deploymentName`` unless ``allowFallback`` is false).
 """
 
@@ -39,16 +39,16 @@ from headway.serve.service import Service
 _V3, _V2026 = "3.0", "2026-06-06"
 _FLAGS = {"true": True, "false": False}
 _SCOPES = ("translation", "transliteration", "dictionary", "models")
-# Codes of errors that the HTTP status does not identify. Their first three digits are the status of the reply.
+# Error codes, whose first three digits are the HTTP status.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
-_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # one invalid text of several; an unsupported pair of languages
+_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # one of several texts is invalid; the pair of languages is unsupported
 _BAD_LANGUAGES = {
     "source": (_BAD_SOURCE, "source language"),
     "target": (_BAD_TARGET, "target language"),
     "pair": (_BAD_PAIR, "language pair"),
 }
-_DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that says how a phrase is translated
+_DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that specifies the translation of a phrase
 _BAD_REQUEST = 400000
 _CODES = {403: _QUOTA, 413: _TOO_LARGE}
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -73,7 +73,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+    """Return an error reply in the format of this API."""
     return _error(_CODES.get(status, status * 1000), message, headers)
 
 
@@ -82,7 +82,7 @@ def _error(code: int, message: str, headers: dict[str, str] | None = None) -> Re
 
 
 class _Item(BaseModel):
-    """A text of version 3.0."""
+    """A text in a request of version 3.0."""
 
     text: str = Field(validation_alias=AliasChoices("Text", "text"))
 
@@ -96,7 +96,7 @@ class _CamelCase(BaseModel):
 
 
 class _Target(_CamelCase):
-    """A language of version 2026-06-06 to translate into, and how."""
+    """A target language with options, in a request of version 2026-06-06."""
 
     language: str
     script: str | None = None
@@ -109,7 +109,7 @@ class _Target(_CamelCase):
     reference_text_pairs: Any = None
 
     def check(self) -> None:
-        """Refuse options that no model supports."""
+        """Raise :class:`RefusedError` if an option is set that no model supports."""
         _check_profanity(self.profanity_action)
         _check_model(self.deployment_name, self.allow_fallback)
         for name, value in (
@@ -124,7 +124,7 @@ class _Target(_CamelCase):
 
 
 class _Input(_CamelCase):
-    """A text of version 2026-06-06."""
+    """A text in a request of version 2026-06-06."""
 
     text: str
     language: str | None = None
@@ -142,10 +142,10 @@ class _Job:
     """A text to translate into one language.
 
     Attributes:
-        index: The index of the text in the request.
-        text: The text.
-        source: The source language, or "auto" to detect it.
-        target: The target language.
+        index: Index of the text in the request.
+        text: The text to translate.
+        source: Source language, or "auto" to detect it.
+        target: Target language.
         is_html: Whether the text is HTML.
     """
 
@@ -158,7 +158,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Done:
-    """The translation of a job, and the language that was detected."""
+    """The translation of a job, and the detected language, if any."""
 
     translation: Translation
     detected: DetectedLanguage | None
@@ -233,12 +233,12 @@ class _Azure:
         return JSONResponse({"value": answers}, headers=_usage(jobs))
 
     def _cost(self, jobs: Sequence[_Job], options: TranslateOptions) -> Cost:
-        """Return the cost of all jobs together, as if each were one with the languages that cost most."""
+        """Return the cost of all jobs together, as if each job had the most expensive pair of languages."""
         languages = {(job.source, job.target) for job in jobs}
         return self._service.cost_of_translation([job.text for job in jobs], languages, options=options)
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
-        """Translate each job. Jobs with the same languages and the same type of text are translated together."""
+        """Translate each job. Jobs with the same languages and type of text are translated together."""
         self._service.sizes.check_number(jobs)
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
@@ -273,7 +273,7 @@ class _Azure:
         ]
         try:
             group_results = await asyncio.gather(*tasks)
-        finally:  # even if a translation fails or the client disconnects
+        finally:  # also if a translation fails or the client disconnects
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -320,7 +320,7 @@ class _Azure:
         return JSONResponse({scope: value for scope, value in by_scope.items() if scope in wanted})
 
 
-# Reading requests.
+# Parsing of requests.
 
 
 def _refused(code: int, message: str) -> RefusedError:
@@ -365,12 +365,12 @@ def _check_profanity(action: str | None) -> None:
 
 
 def _check_model(name: str | None, allow_fallback: bool) -> None:
-    """Refuse a custom model if the request does not allow a general model instead."""
+    """Raise :class:`RefusedError` for a custom model, unless the request allows a general model instead."""
     if name and name.lower() != "general" and not allow_fallback:
         raise _refused(_NO_CUSTOM_MODEL, f"There is no custom model {name}")
 
 
-# Writing replies.
+# Contents of replies.
 
 
 def _usage(jobs: Sequence[_Job]) -> dict[str, str]:
@@ -378,7 +378,7 @@ def _usage(jobs: Sequence[_Job]) -> dict[str, str]:
 
 
 def _with_language(translations: list[dict[str, Any]], done: Sequence[_Done]) -> dict[str, Any]:
-    """Return the answer to a text, with its language if this was detected."""
+    """Return the reply fields for a text, including its language if it was detected."""
     detected = done[0].detected
     answer: dict[str, Any] = {"translations": translations}
     if detected is not None:
@@ -387,10 +387,9 @@ def _with_language(translations: list[dict[str, Any]], done: Sequence[_Done]) ->
 
 
 def _projection(translation: Translation) -> str:
-    """Return the aligned words as ``FIRST:LAST-FIRST:LAST`` of source and target, separated by spaces.
+    """Return the aligned words of source and target as ``FIRST:LAST-FIRST:LAST``, separated by spaces.
 
-    The numbers are indices of characters. Tokens that are not found in the text, such as half a character, are left
-    out.
+    The numbers are character indices. Tokens that do not occur in the text, such as parts of a character, are omitted.
     """
     best = translation.candidates[0]
     if best.alignment is None:
@@ -403,7 +402,7 @@ def _projection(translation: Translation) -> str:
 
 
 def _words(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Return the span of the word in which each token begins, or None."""
+    """Return, for each token, the span of the word in which it begins, or None if the token is not in the text."""
     spans = [word.span() for word in re.finditer(r"\S+", text)]
     word_at = {position: span for span in spans for position in range(*span)}
     spans_of_tokens: list[tuple[int, int] | None] = []

@@ -1,7 +1,7 @@
-"""The API of DeepL: texts, languages and usage (https://developers.deepl.com/api-reference).
+"""The DeepL API for texts, languages and usage (https://developers.deepl.com/api-reference).
 
 Options that Headway's models do not support are refused if they would change the translation (formality, styles,
-translation memories), and accepted if they may only improve it (context, model_type) or are met anyway
+translation memories). They are accepted if they could only improve it (context, model_type) or are always satisfied
 (preserve_formatting).
 """
 
@@ -66,12 +66,12 @@ def routes(service: Service) -> list[Route]:
 
 
 def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+    """Return an error reply in the format of this API."""
     return JSONResponse({"message": message}, status, headers)
 
 
 def _without_newlines(space: re.Match[str]) -> str:
-    """Return a single space for white space that contains a line break, and other white space as it is."""
+    """Return a single space if the matched white space contains a line break, otherwise the white space itself."""
     return " " if "\n" in space[0] or "\r" in space[0] else space[0]
 
 
@@ -125,7 +125,7 @@ class _DeepL:
         return JSONResponse({"translations": answers})
 
     async def write(self, request: Request) -> Response:
-        """Answer as DeepL does for a target language that has no model."""
+        """Reply in the same way as DeepL for an unsupported target language."""
         fields = await read_fields(request)
         texts(fields)
         raise BadRequestError("Value for 'target_lang' not supported: no model rephrases or corrects texts")
@@ -166,7 +166,7 @@ class _DeepL:
 
 
 def _markup(fields: dict[str, Any]) -> MarkupOptions | None:
-    """Return how tags are treated, or None if texts are plain."""
+    """Return the options for handling tags, or None if the texts are plain."""
     kind = choice(fields, "tag_handling", ("html", "xml"), None)
     lists = {name: names(fields, name) for name in ("splitting_tags", "non_splitting_tags", "ignore_tags")}
     outline = flag(fields, "outline_detection", default=True)
@@ -176,14 +176,14 @@ def _markup(fields: dict[str, Any]) -> MarkupOptions | None:
 
 
 def _target_languages(known: Iterable[str]) -> dict[str, str]:
-    """Return the codes of target languages as clients expect them, and their names."""
+    """Map the codes of target languages, in the form that clients expect, to names."""
     codes = sorted(set(map(normalized, known)))
     count = Counter(map(base_language, codes))
     names_by_code: dict[str, str] = {}
     for code in codes:
         base = base_language(code)
         regions = _REGIONS.get(base, {})
-        if count[base] > 1:  # the region or script distinguishes them
+        if count[base] > 1:  # the codes differ in region or script
             names_by_code[code.upper()] = regions.get(code.upper(), english_name(code))
         else:
             names_by_code |= regions or {base.upper(): english_name(code)}

@@ -1,4 +1,4 @@
-"""The documents of the API of DeepL (https://developers.deepl.com/api-reference/document)."""
+"""The DeepL API for documents (https://developers.deepl.com/api-reference/document)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from headway.serve.service import Service
 
 DOCUMENT_PATH = "/v2/document"
 _STATUSES = {"waiting": "queued", "running": "translating", "done": "done", "failed": "error"}
-_CHARACTERS_PER_SECOND = 200.0  # a guess; clients do not rely on the time that is left
+_CHARACTERS_PER_SECOND = 200.0  # a rough guess, because clients do not rely on the remaining time
 
 
 def routes(service: Service, documents: ServedDocuments) -> list[Route]:
-    """Return the routes of documents."""
+    """Return the routes for documents."""
     api = _Documents(service, documents)
     return [
         Route(DOCUMENT_PATH, api.upload, methods=["POST"]),
@@ -115,7 +115,7 @@ class _Documents:
         return JSONResponse(answer)
 
     async def result(self, request: Request) -> Response:
-        """Return the document. As in DeepL, it is deleted when it has been sent completely."""
+        """Return the document. As in the DeepL API, it is deleted after it has been sent completely."""
         document = await self._document(request)
         try:
             path = document.fetch()

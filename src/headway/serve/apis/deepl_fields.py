@@ -1,4 +1,4 @@
-"""The fields of requests to the API of DeepL, which are JSON, forms or query strings, and its keys."""
+"""The fields and keys of requests to the DeepL API, which may be JSON, forms or query strings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def texts(fields: dict[str, Any]) -> list[str]:
 
 
 def required_text(fields: dict[str, Any], name: str) -> str:
-    """Return the string in a field."""
+    """Return the string in a field, which must not be empty."""
     value = optional_text(fields, name)
     if value is None:
         raise BadRequestError(f"Parameter '{name}' not specified.")
@@ -47,7 +47,7 @@ def required_text(fields: dict[str, Any], name: str) -> str:
 
 
 def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: str | None) -> str | None:
-    """Return the value of a field that accepts only some strings, or ``default`` if it is missing."""
+    """Return the value of a field, which must be one of ``accepted``, or ``default`` if the field is missing."""
     value = fields.get(name)
     if value is None:
         return default
@@ -59,7 +59,7 @@ def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: 
 
 
 def flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
-    """Return the value of a field that is true or false, or ``default`` if it is missing."""
+    """Return the value of a Boolean field, or ``default`` if the field is missing."""
     value = fields.get(name)
     setting = _FLAGS.get(str(value).lower()) if value is not None else default
     if setting is None:
@@ -77,20 +77,20 @@ def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
 
 
 def unsupported_language(error: UnknownLanguageError) -> BadRequestError:
-    """Return the error of a request if no model translates a pair of languages."""
+    """Return the error for a request in languages that no model translates."""
     name = "source_lang" if error.side == "source" else "target_lang"
     detected = "" if error.detected_index is None else f" The detected language is {error.source.upper()}."
     return BadRequestError(f"{error.place}Value for '{name}' not supported.{detected}")
 
 
 def check_formality(fields: dict[str, Any]) -> None:
-    """Refuse a formality that the translation would have to have."""
+    """Raise :class:`BadRequestError` if a formality is required, not just preferred."""
     if choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
         raise BadRequestError("'formality' is not supported for given 'target_lang'.")
 
 
 def check_supported(fields: dict[str, Any]) -> None:
-    """Refuse fields that would change the translation in a way that no model supports."""
+    """Raise :class:`BadRequestError` if a field would change the translation in a way that no model supports."""
     for name, reason in _NOT_SUPPORTED.items():
         if fields.get(name):
             raise BadRequestError(f"Value for '{name}' not supported: {reason}")

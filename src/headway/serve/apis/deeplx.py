@@ -1,7 +1,7 @@
-"""The API of DeepLX (https://github.com/OwO-Network/DeepLX): one text, and alternatives to its translation.
+"""The DeepLX API (https://github.com/OwO-Network/DeepLX), which translates one text and returns alternatives.
 
-It differs from DeepL's API, although its fields have the same names. Programs such as Immersive Translate and
-Zotero plugins use it.
+It differs from the DeepL API, although its fields have the same names. It is used by programs such as Immersive
+Translate and Zotero plugins.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+    """Return an error reply in the format of this API."""
     return JSONResponse({"code": status, "message": message}, status, headers)
 
 
@@ -55,7 +55,7 @@ class _DeepLX:
         text, target = _text(fields, "text"), _text(fields, "target_lang")
         source = _text(fields, "source_lang").lower() or "auto"
         if not text:
-            raise RefusedError(error("No text to translate", 404))  # the same status as DeepLX
+            raise RefusedError(error("No text to translate", 404))  # the status that DeepLX uses
         if not target:
             raise BadRequestError("target_lang is missing")
         tags = _text(fields, "tag_handling")

@@ -1,4 +1,4 @@
-"""The API of LibreTranslate (https://libretranslate.com/docs)."""
+"""The LibreTranslate API (https://libretranslate.com/docs)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headway.serve.service import Service
 TRANSLATE_FILE_PATH = "/translate_file"
 DOWNLOAD_PATH = "/download_file/"  # the rest of the path is a secret, because a download needs no key
 _MAX_ALTERNATIVES = 10
-_CHECK_S = 0.5  # how often to check whether the service is ending
+_CHECK_S = 0.5  # time between two checks whether the service is shutting down
 
 
 KEYS = KeyLocation(
@@ -55,7 +55,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def document_routes(service: Service, documents: ServedDocuments) -> list[Route]:
-    """Return the routes of documents."""
+    """Return the routes for documents."""
     api = _LibreTranslateDocuments(service, documents)
     return [
         Route(TRANSLATE_FILE_PATH, api.translate_file, methods=["POST"]),
@@ -64,7 +64,7 @@ def document_routes(service: Service, documents: ServedDocuments) -> list[Route]
 
 
 def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+    """Return an error reply in the format of this API."""
     return JSONResponse({"error": message}, status, headers)
 
 
@@ -155,7 +155,7 @@ class _LibreTranslateDocuments:
         self._service, self._documents = service, documents
 
     async def translate_file(self, request: Request) -> Response:
-        """Translate a file, and then return the address of the result."""
+        """Translate a file, and return the URL of the result."""
         fields, file = await read_upload(request)
         client = client_of(request)
         source, target = _required(fields, "source"), _required(fields, "target")
@@ -178,7 +178,7 @@ class _LibreTranslateDocuments:
         return JSONResponse({"translatedFileUrl": address})
 
     async def _finished(self, document: ServedDocument) -> None:
-        """Wait until a document is translated, or the service ends."""
+        """Wait until a document is translated. Raises :class:`UnavailableError` if the service shuts down."""
         while not document.finished.is_set():
             if self._service.is_draining:
                 raise UnavailableError
@@ -186,7 +186,7 @@ class _LibreTranslateDocuments:
                 await asyncio.wait_for(document.finished.wait(), _CHECK_S)
 
     async def download_file(self, request: Request) -> Response:
-        """Return a translated file to everyone who knows its address."""
+        """Return a translated file. Its URL contains a secret, so that no key is needed."""
         secret, _, name = request.path_params["name"].partition(".")
         document = self._documents.with_secret(secret)
         if name != document.name:
@@ -204,7 +204,7 @@ def _required(fields: dict[str, Any], name: str) -> str:
 
 
 def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
-    """Return the texts of ``q``, and whether it is a list."""
+    """Return the texts in the field ``q``, and whether the field is a list."""
     q = fields.get("q")
     if q is None or q == "":
         raise BadRequestError("Invalid request: missing q parameter")
@@ -217,7 +217,7 @@ def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
 
 @contextmanager
 def _language_errors() -> Iterator[None]:
-    """Say as LibreTranslate does that no model translates a pair of languages."""
+    """Context manager that reports an unsupported pair of languages in LibreTranslate's words."""
     try:
         yield
     except UnknownLanguageError as error:

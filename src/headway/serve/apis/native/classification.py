@@ -1,4 +1,4 @@
-"""Classifiers: labels of texts, and the words that support a label."""
+"""Classifiers: classify texts, and explain labels by the words that support them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class ClassifyBody(Body):
 
 
 class ExplainBody(Body):
-    """A text whose label to explain."""
+    """A text with a label to explain."""
 
     text: str
-    label: str | None = Field(None, description="The label to explain. Default: the most probable one.")
+    label: str | None = Field(None, description="The label to explain. Default: the most probable label.")
     model: str | None = None
 
 
@@ -55,16 +55,16 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.post("/explain")
     async def explain(body: ExplainBody, request: Request) -> JSONResponse:
-        """Return how much each token and word of a text contributes to its label."""
+        """Return the contribution of each token and word of a text to its label."""
         client, model = client_of(request), service.model(body.model, "labels")
         work = service.call(client, model, "explain", [body.text], body.text, body.label)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
     @api.post("/occlude", responses={200: {"model": Occlusion}})
     async def occlude_words(body: ExplainBody, request: Request) -> JSONResponse:
-        """Return how probable a label is without each word of a text; the words of a long text are in groups.
+        """Return the probability of a label after removing each word of a text in turn.
 
-        Only the first 10,000 characters are considered.
+        In a long text, groups of words are removed. Only the first 10,000 characters are considered.
         """
         client, model = client_of(request), service.model(body.model, "labels")
         tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)

@@ -1,4 +1,4 @@
-"""Documents: they are uploaded, translated later, and fetched."""
+"""Documents: upload them for translation, and fetch the results later."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ _FORM = {
         "file": {
             "type": "string",
             "format": "binary",
-            "description": "The document. Its format is derived from its name.",
+            "description": "The document. Its file name determines its format.",
         },
         "target": {**_TEXT, "description": "The language to translate into."},
         "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
-        "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
+        "model": {**_TEXT, "description": "The name of a model. Default: the first model for the languages."},
         "glossary": {**_TEXT, "description": "The id of a glossary that has a dictionary for the languages."},
-        "encoding": {**_TEXT, "description": "The encoding of a text file that does not declare it. Default: UTF-8."},
+        "encoding": {
+            **_TEXT,
+            "description": "The encoding of a text file, unless the file declares it. Default: UTF-8.",
+        },
         "text_syntax": {
             **_TEXT,
             "enum": ["plain", "html"],
-            "description": "XLIFF: whether its texts are escaped HTML. Default: as the file declares.",
+            "description": "For XLIFF: whether the texts are escaped HTML. Default: as declared in the file.",
         },
         "dictionaries": {
             **_TEXT,
             "contentMediaType": "application/json",
-            "description": "Instead of the id of a glossary: dictionaries as JSON, in the same form as for creating "
+            "description": "Dictionaries as JSON, in the same format as for creating a glossary, instead of the id of "
             "a glossary.",
         },
     },
@@ -55,13 +58,13 @@ _UPLOAD = {"requestBody": {"content": {"multipart/form-data": {"schema": _FORM}}
 
 
 def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> None:
-    """Add the routes of documents."""
+    """Add the routes for documents."""
 
     @api.post("/documents", status_code=201, openapi_extra=_UPLOAD)
     async def upload_document(request: Request) -> dict[str, Any]:
-        """Translate a document later, while the service has little else to do.
+        """Upload a document, which is translated while the service has little other work.
 
-        A text that cannot be translated is left unchanged. Only the key that uploaded a document can access it.
+        Texts that cannot be translated remain unchanged. Only the key that uploaded a document can access it.
         """
         client = client_of(request)
         fields, file = await read_upload(request)
@@ -80,9 +83,9 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     async def document(identifier: str, request: Request) -> dict[str, Any]:
         """Return the progress of a document.
 
-        When it is done, ``warnings`` lists possible errors. The ``kind`` of a warning is a flag of a translation,
-        "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
-        number of texts that it applies to, and ``examples`` are the beginnings of some of them.
+        When the translation is done, ``warnings`` lists possible errors. The ``kind`` of a warning is a translation
+        flag, "unlikely", "glossary" (an entry is not satisfied) or "failed" (the text is not translated). ``num_texts``
+        is the number of affected texts, and ``examples`` are the beginnings of some of these texts.
         """
         return _document(documents.get(client_of(request).name, identifier))
 

@@ -1,4 +1,4 @@
-"""Jobs: many texts that are translated later."""
+"""Jobs: submit many texts for translation, and fetch the results later."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from headway.serve.service import Service
 from headway.serve.translation_json import to_json
 
 JOBS_PATH = "/api/v1/jobs"
-_RESULTS_PER_PART = 256  # results in each part of a streamed reply
+_RESULTS_PER_PART = 256  # number of results in each part of a streamed reply
 
 
 class JobBody(TranslationBody):
-    """Many texts to translate, and how."""
+    """Many texts to translate, with options."""
 
     text: Strings
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of jobs."""
+    """Add the routes for jobs."""
 
     @api.post("/jobs", status_code=201)
     async def create_job(body: JobBody, request: Request) -> dict[str, Any]:
-        """Translate many texts later, while the service has little else to do.
+        """Submit many texts, which are translated while the service has little other work.
 
-        A text that cannot be translated has an error instead. Only the key that created a job can access it.
+        The result of a text that cannot be translated is an error. Only the key that created a job can access it.
         """
         client = client_of(request)
         if body.source != "auto":
@@ -62,7 +62,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.get("/jobs/{identifier}/result", response_model=None)
     async def job_result(identifier: str, request: Request) -> Response:
-        """Return the translations of a job that is done, in the order of its texts."""
+        """Return the translations of a finished job, in the order of its texts."""
         results = service.jobs.get(client_of(request).name, identifier).results()
 
         async def parts() -> AsyncGenerator[bytes]:
@@ -87,5 +87,5 @@ def _job(job: BulkJob) -> dict[str, Any]:
 
 
 def iso_time(seconds: float | None) -> str | None:
-    """Return seconds since 1970 in the form of ISO 8601."""
+    """Format a time in seconds since 1970 according to ISO 8601."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

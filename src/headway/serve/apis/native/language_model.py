@@ -1,4 +1,4 @@
-"""Language models: continue prompts, and measure how probable texts are."""
+"""Language models: continue prompts, score texts, and measure perplexity."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from headway.serve.cost import cost_of_generation, cost_of_perplexity, cost_of_s
 from headway.serve.errors import BadRequestError, TooLargeError
 from headway.serve.service import Service
 
-_DEFAULT_TIMES = 2  # number of times that the default stride reads each token of a long text
+_DEFAULT_TIMES = 2  # with the default stride, each token of a long text is encoded this many times
 
 
 class GenerateBody(Body):
-    """Prompts to continue, and how."""
+    """Prompts to continue, with options."""
 
     prompt: Texts
     model: str | None = None
     options: Options = Field(
-        {}, description="Fields of GenerationOptions, such as max_new_tokens. Those that are not given are the model's."
+        {}, description="Fields of GenerationOptions, such as max_new_tokens. Default: the model's generation options."
     )
     stream: bool = Field(
-        False, description="Whether to send the continuation of one prompt in parts, as server-sent events."
+        False, description="Whether to stream the continuation of a single prompt as server-sent events."
     )
     alternatives: int | None = Field(
         None,
         ge=0,
         le=50,
         description="With stream: number of most probable tokens to list at each position. Each event then contains "
-        "the text and the tokens that were generated since the last event.",
+        "the text and the tokens generated since the last event.",
     )
 
 
 class ScoreTextsBody(Body):
-    """Texts whose probabilities are wanted."""
+    """Texts to score."""
 
     text: Texts
-    model: str | None = Field(None, description="A language model or a masked language model. Default: the first one.")
+    model: str | None = Field(
+        None, description="The name of a language model or a masked language model. Default: the first such model."
+    )
 
 
 class PerplexityBody(Body):
-    """Texts that a language model is measured on."""
+    """Texts on which to measure a language model."""
 
     text: Texts
     model: str | None = None
@@ -61,7 +63,7 @@ class PerplexityBody(Body):
         None,
         ge=1,
         description="Number of tokens between the starts of two windows, for texts longer than the context. "
-        "Default: half the context.",
+        "Default: half the context length.",
     )
 
 
@@ -72,12 +74,14 @@ class GenerateReply(BaseModel):
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of language models."""
+    """Add the routes for language models."""
 
     @api.post("/score-texts")
     async def score_texts(body: ScoreTextsBody, request: Request) -> JSONResponse:
-        """Return the log-probability of each token of texts, given the tokens before it or, by a masked language model,
-        given all other tokens."""
+        """Return the log-probability of each token of texts.
+
+        A language model predicts a token from the tokens before it, a masked language model from all other tokens.
+        """
         client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues", "fills")
         service.sizes.check_number(texts)
@@ -88,7 +92,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.post("/perplexity")
     async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
-        """Return how well a language model predicts texts, as perplexity and in bits per byte."""
+        """Return a language model's perplexity and bits per byte on texts."""
         client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues")
         service.sizes.check_number(texts)
@@ -97,8 +101,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
             times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
             if characters * times > _DEFAULT_TIMES * service.config.limits.characters:
                 raise TooLargeError(
-                    f"with a stride of {body.stride}, {characters:,} characters are read {times:,} times; use a larger "
-                    "stride, or send less text"
+                    f"with a stride of {body.stride}, {characters:,} characters are encoded {times:,} times; use a "
+                    "larger stride, or send less text"
                 )
         cost = cost_of_perplexity(texts, times / _DEFAULT_TIMES)
         work = service.call(client, model, "perplexity", (), texts, cost=cost, stride=body.stride)

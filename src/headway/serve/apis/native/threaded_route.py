@@ -1,4 +1,4 @@
-"""Routes of FastAPI that parse and validate large bodies in a thread, so that other requests are answered meanwhile."""
+"""FastAPI routes that parse and validate large bodies in a thread, so that other requests can be answered meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Validate = Callable[[bytes], tuple[Any, list[Any]]]
 
 
 class ThreadedRoute(APIRoute):
-    """A route whose bodies are valid before FastAPI sees them."""
+    """A route that validates bodies before it passes them to FastAPI."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the function that answers a request."""
@@ -43,10 +43,10 @@ class ThreadedRoute(APIRoute):
 
 
 class _ValidatedRequest(Request):
-    """A request whose JSON is an object of the type that its route expects.
+    """A request whose :meth:`json` returns an instance of the type that its route expects.
 
     Attributes:
-        errors: Why it is not.
+        errors: The validation errors of the body.
     """
 
     def __init__(self, request: Request, validate: _Validate) -> None:
