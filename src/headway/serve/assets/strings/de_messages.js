@@ -1,4 +1,4 @@
-// German translations of the error messages of the service. {…} is a placeholder; its value is kept.
+// German translations of the service's error messages. {…} is a placeholder, whose value is kept.
 
 export const germanMessages = {
   // The service
