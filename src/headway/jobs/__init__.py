@@ -8,7 +8,7 @@
 :mod:`~headway.jobs.owner`         identifies the process that works on a chunk
 :mod:`~headway.jobs.results`       the file with the result of a chunk
 :mod:`~headway.jobs.worker`        a worker: takes chunks, converts their lines, commits results
-:mod:`~headway.jobs.careful`       converts a chunk whose workers have died, and finds the line that caused it
+:mod:`~headway.jobs.isolation`     converts a chunk whose workers have died, and finds the line that caused it
 :mod:`~headway.jobs.status`        the numbers of finished, running and failed chunks
 :mod:`~headway.jobs.join`          joins the results into one file, or into one file per input
 =================================  ===================================================================================

@@ -26,7 +26,7 @@ class LineStream:
 
     Attributes:
         hash: Hash of the decompressed content read so far.
-        skipped: Size of the byte order mark in bytes, or 0.
+        bom_bytes: Size of the byte order mark in bytes, or 0.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,8 +35,8 @@ class LineStream:
         self._content = bytearray()
         self._is_read = False
         self._read_more()
-        self.skipped = len(codecs.BOM_UTF8) if self._content.startswith(codecs.BOM_UTF8) else 0
-        del self._content[: self.skipped]
+        self.bom_bytes = len(codecs.BOM_UTF8) if self._content.startswith(codecs.BOM_UTF8) else 0
+        del self._content[: self.bom_bytes]
 
     def take(self, max_lines: int, max_bytes: int | None = None) -> bytes:
         """Return the next ``max_lines`` lines, or fewer lines if these already have ``max_bytes`` or more.

@@ -16,8 +16,8 @@ import zstandard
 from headway.errors import CheckpointError, DataError, OutputError
 from headway.jobs.files import LocalFiles
 from headway.jobs.plan import JobChunk, Plan
-from headway.jobs.protocol import FOLDER_CHUNKS, finished_chunks, result_name
-from headway.jobs.results import DamagedResultError, decode
+from headway.jobs.protocol import CHUNKS_PER_FOLDER, finished_chunks, result_name
+from headway.jobs.results import DamagedResultError, decode_result
 from headway.jobs.status import FailedLine, failed_lines
 from headway.storage import atomic_write
 
@@ -27,7 +27,7 @@ _COMPRESSION_LEVEL = 3
 
 @dataclass
 class JoinedResults:
-    """Statistics of the results that :func:`join` has written.
+    """Statistics of the results that :func:`join_results` has written.
 
     Attributes:
         num_lines: Number of lines in the inputs.
@@ -42,14 +42,14 @@ class JoinedResults:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def missing_chunks(plan: Plan) -> int:
+def count_missing_chunks(plan: Plan) -> int:
     """Return the number of chunks without a result."""
     files = LocalFiles(plan.folder)
-    folders = range(-(-plan.num_chunks // FOLDER_CHUNKS))
+    folders = range(-(-plan.num_chunks // CHUNKS_PER_FOLDER))
     return plan.num_chunks - sum(len(finished_chunks(files, f"{number:04d}")) for number in folders)
 
 
-def join(
+def join_results(
     plan: Plan,
     output: Path,
     *,
@@ -72,7 +72,7 @@ def join(
         DataError: A result is damaged.
         OutputError: A file cannot be written.
     """
-    if missing := missing_chunks(plan):
+    if missing := count_missing_chunks(plan):
         raise CheckpointError(
             f"{plan.folder}: {missing:,} of {plan.num_chunks:,} chunks have no result yet; continue with "
             f"headway corpus work {plan.folder}"
@@ -101,7 +101,7 @@ def _outputs_in(folder: Path, plan: Plan) -> list[Path]:
 
 
 def _all_failures(plan: Plan) -> Iterator[FailedLine]:
-    for number in range(-(-plan.num_chunks // FOLDER_CHUNKS)):
+    for number in range(-(-plan.num_chunks // CHUNKS_PER_FOLDER)):
         names = LocalFiles(plan.folder).list(f"failed/{number:04d}")
         for chunk in sorted(int(name.partition(".")[0]) for name in names):
             yield from failed_lines(plan, chunk)
@@ -115,7 +115,7 @@ def _write(
     verify: bool,
     on_lines: Callable[[int], None],
 ) -> None:
-    with atomic_write(path) as new, open_compressed(new, path.suffix) as file:
+    with atomic_write(path) as new, open_output(new, path.suffix) as file:
         for chunk in chunks:
             header, output = _read_result(plan, chunk, verify)
             file.write(output)
@@ -127,7 +127,7 @@ def _write(
             on_lines(chunk.num_lines)
 
 
-def read_output(plan: Plan, chunk: JobChunk) -> bytes:
+def read_chunk_output(plan: Plan, chunk: JobChunk) -> bytes:
     """Return the output of a finished chunk.
 
     Raises:
@@ -139,7 +139,7 @@ def read_output(plan: Plan, chunk: JobChunk) -> bytes:
 def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, Any], bytes]:
     path = plan.folder / result_name(chunk.index)
     try:
-        header, output = decode(path.read_bytes(), verify=verify)
+        header, output = decode_result(path.read_bytes(), verify=verify)
         if header["lines"] != chunk.num_lines:
             raise DamagedResultError(f"it has {header['lines']} lines instead of {chunk.num_lines}")
     except DamagedResultError as error:
@@ -151,7 +151,7 @@ def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, A
 
 
 @contextmanager
-def open_compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
+def open_output(path: Path, suffix: str) -> Iterator[BinaryIO]:
     """Open a file for writing. It is compressed if ``suffix`` is .gz or .zst."""
     with path.open("wb") as raw:
         if suffix == ".gz":

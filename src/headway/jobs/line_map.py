@@ -47,7 +47,7 @@ class LineMap(Protocol):
             HeadwayError: The job cannot continue.
         """
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Return the output for a line that cannot be converted because of a problem outside the operation.
 
         Raises:

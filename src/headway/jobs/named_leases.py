@@ -13,8 +13,8 @@ from typing import Any
 from headway.data.store import fingerprint
 from headway.jobs.files import LocalFiles
 from headway.jobs.owner import Owner
-from headway.jobs.protocol import FOLDER_CHUNKS, ChunkProtocol, Lease, Timing, lease_name, newest_generations
-from headway.jobs.renewal import renewed
+from headway.jobs.protocol import CHUNKS_PER_FOLDER, ChunkProtocol, Lease, Timing, lease_name, newest_generations
+from headway.jobs.renewal import keep_renewed
 
 _FOLDER = "0000"
 
@@ -28,7 +28,7 @@ class NamedLeases:
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        assert len(names) <= FOLDER_CHUNKS
+        assert len(names) <= CHUNKS_PER_FOLDER
         self._numbers = {name: number for number, name in enumerate(names)}
         self._files = LocalFiles(folder / f"leases-{fingerprint(list(names))[:8]}")  # numbers are valid for one list
         clocks: Any = {"monotonic": time.monotonic, "sleep": time.sleep}
@@ -45,7 +45,7 @@ class NamedLeases:
             generation, is_released = newest.get(number, (0, True))
             content = b"" if is_released else self._files.read(lease_name(number, generation)) or b""
             if content.endswith(b"\n"):
-                owners[name] = Owner.of(json.loads(content.partition(b" ")[2]))
+                owners[name] = Owner.from_dict(json.loads(content.partition(b" ")[2]))
         return {name: owner for name, owner in owners.items() if not owner.has_died()}
 
     def take(self, name: str) -> Lease | None:
@@ -59,10 +59,10 @@ class NamedLeases:
         return self._protocol.take(number, generation + 1)
 
     @contextmanager
-    def held(self, lease: Lease) -> Iterator[None]:
+    def hold(self, lease: Lease) -> Iterator[None]:
         """Renew a lease until the end of the block, then release it. If it is lost, interrupt the main thread."""
         try:
-            with renewed(self._protocol, lease, on_loss=lambda: signal.raise_signal(signal.SIGINT)):
+            with keep_renewed(self._protocol, lease, on_loss=lambda: signal.raise_signal(signal.SIGINT)):
                 yield
         finally:
             self._protocol.release(lease)

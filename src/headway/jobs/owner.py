@@ -37,7 +37,7 @@ class Owner:
         return cls(f"{host}-{pid}-{secrets.token_hex(6)}", host, _machine(), pid, _started(pid))
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Owner:
+    def from_dict(cls, data: dict[str, Any]) -> Owner:
         """Create an owner from a dictionary that :meth:`as_dict` returned."""
         return cls(**{name: data[name] for name in cls.__dataclass_fields__})
 

@@ -118,7 +118,7 @@ class JobRequest:
     Attributes:
         operation: Name of the operation.
         options: Options of the operation, as JSON values.
-        contents: Maps the path of each model and file that the operation uses to the hash of its content.
+        content_hashes: Maps the path of each model and file that the operation uses to the hash of its content.
         inputs: The files of each input.
         chunk_lines: Number of lines per chunk. None means that it depends on the size of the inputs.
         timing: Intervals of the protocol.
@@ -126,7 +126,7 @@ class JobRequest:
 
     operation: str
     options: Mapping[str, Any]
-    contents: Mapping[str, str]
+    content_hashes: Mapping[str, str]
     inputs: Sequence[Sequence[Path]]
     chunk_lines: int | None = None
     timing: Timing = field(default_factory=Timing)
@@ -139,7 +139,7 @@ class Plan:
         folder: The job folder.
         operation: Name of the operation.
         options: Options of the operation, as JSON values.
-        contents: Content hashes of the models and files that the operation uses, by path.
+        content_hashes: Content hashes of the models and files that the operation uses, by path.
         inputs: The inputs, in the order of the request.
         num_chunks: Number of chunks in all inputs.
         num_lines: Number of lines in all inputs.
@@ -166,7 +166,7 @@ class Plan:
         self._data = data
         self.operation: str = data["operation"]
         self.options: dict[str, Any] = data["options"]
-        self.contents: dict[str, str] = data["contents"]
+        self.content_hashes: dict[str, str] = data["contents"]
         self.inputs = [
             Input(tuple(InputFile(**file) for file in item["files"]), item["num_lines"], item["num_chunks"])
             for item in data["inputs"]
@@ -209,11 +209,12 @@ class Plan:
             parts.append(read_range(path, offset, size, is_frame=file.stored is not None))
         if chunk_digest(b"\0".join(parts)) != chunk.digest:
             raise DataError(
-                f"{self.location(chunk)}: has changed since the job was planned; restore the file, or start another job"
+                f"{self.input_name(chunk)}: has changed since the job was planned; restore the file, or start "
+                "another job"
             )
         return list(zip(*map(split_lines, parts), strict=True))
 
-    def location(self, chunk: JobChunk) -> str:
+    def input_name(self, chunk: JobChunk) -> str:
         """Return the name of a chunk's input, for messages."""
         return " and ".join(str(self._path(file)) for file in self.inputs[chunk.input].files)
 
@@ -271,7 +272,7 @@ def _request_data(folder: Path, request: JobRequest) -> dict[str, Any]:
     data = {
         "operation": request.operation,
         "options": request.options,
-        "contents": request.contents,
+        "contents": request.content_hashes,
         "files": [[_portable_path(folder, path) for path in paths] for paths in request.inputs],
         "chunk_lines": request.chunk_lines,
         "timing": asdict(request.timing),
@@ -342,7 +343,7 @@ def _write_job(folder: Path, request: JobRequest, items: Sequence[Input]) -> Non
     atomic_write_text(folder / JOB_FILE, json.dumps(data, indent=1) + "\n")
 
 
-def write_line_numbers(folder: Path, num_lines: int, chunk_lines: int) -> Plan:
+def make_plan_without_files(folder: Path, num_lines: int, chunk_lines: int) -> Plan:
     """Make the plan of a job without files, whose chunks have only line numbers, to benchmark large jobs."""
     folder.mkdir(parents=True)
     num_chunks = 0
@@ -383,7 +384,7 @@ def _plan_input(
         f"input/{number}.{part}.zst" if path.suffix in _COMPRESSED or not path.is_file() else None
         for part, path in enumerate(paths)
     ]
-    offsets = [stream.skipped for stream in streams]
+    offsets = [stream.bom_bytes for stream in streams]
     first_line, num_chunks = 1, 0
     with ExitStack() as stack:
         outputs: list[BinaryIO | None] = []

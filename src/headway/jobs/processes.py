@@ -25,7 +25,7 @@ from headway import errors
 from headway.errors import HeadwayError
 from headway.jobs.line_map import LineMap
 from headway.jobs.plan import JobChunk, Plan
-from headway.jobs.worker import RELEASED, Worker
+from headway.jobs.worker import EXIT_RELEASED, Worker
 from headway.parent_process import end_with_parent
 
 _FAILED = 2  # exit code after an error that the user can correct
@@ -89,7 +89,7 @@ def run_workers(
         process.stdout.close()
     if message is not None:
         raise _error_of(message)
-    if process.returncode == RELEASED:
+    if process.returncode == EXIT_RELEASED:
         raise WorkersStopped
     if process.returncode:
         raise HeadwayError(f"the process that supervises the workers has ended with exit code {process.returncode}")
@@ -173,18 +173,18 @@ class _Supervisor:
         """Supervise the workers until all of them have ended. Return the exit code."""
         for _ in range(self._num_workers):
             self._fork()
-        signal.signal(signal.SIGTERM, lambda *_: self._stop(RELEASED))
+        signal.signal(signal.SIGTERM, lambda *_: self._stop(EXIT_RELEASED))
         deadline = next_request = 0.0
         while self._workers:
             time.sleep(_CHECK_S)
             if os.getppid() != self._parent:
-                self._stop(RELEASED)
+                self._stop(EXIT_RELEASED)
             self._reap()
             now = time.monotonic()
             if self._is_stopping and now >= next_request:
                 deadline, next_request = deadline or now + _END_WITHIN_S, now + _REPEAT_S
                 self._send_all(signal.SIGTERM if now < deadline else signal.SIGKILL)
-        return 0 if self._is_done and self._result == RELEASED else self._result
+        return 0 if self._is_done and self._result == EXIT_RELEASED else self._result
 
     def _fork(self) -> None:
         pid = os.fork()
@@ -213,8 +213,8 @@ class _Supervisor:
                 continue
             if code == 0:
                 self._is_done = True
-            elif code == RELEASED:  # a user has stopped only this worker
-                self._result = RELEASED
+            elif code == EXIT_RELEASED:  # a user has stopped only this worker
+                self._result = EXIT_RELEASED
             elif code == _FAILED:
                 self._stop(_FAILED)
             elif self._is_hopeless():
@@ -232,7 +232,7 @@ class _Supervisor:
     def _is_hopeless(self) -> bool:
         """Count the death of a worker. Return whether too many workers have died since a chunk was last finished.
 
-        A line that crashes workers is found after the second death (:mod:`headway.jobs.careful`).
+        A line that crashes workers is found after the second death (:mod:`headway.jobs.isolation`).
         """
         with suppress(BlockingIOError):
             while os.read(self._finished, 1 << 12):
@@ -249,7 +249,7 @@ class _Supervisor:
 
     def _work(self) -> int:
         """Run a worker in this process. Return the exit code."""
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(RELEASED))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_RELEASED))
         end_with_parent(os.getppid())  # so that another worker can take over the chunk at once
 
         def on_chunk(chunk: JobChunk) -> None:

@@ -58,7 +58,7 @@ from headway.jobs.files import Files
 from headway.jobs.owner import Owner
 from headway.jobs.results import ChunkResult, DamagedResultError, read_header
 
-FOLDER_CHUNKS = 1000  # number of chunks per folder
+CHUNKS_PER_FOLDER = 1000  # number of chunks per folder
 STOPPED_FILE = "stopped.json"
 _FINISHED = "finished"
 _COUNTER_DIGITS = 12  # fixed width, so that renewing a lease does not change its size
@@ -66,7 +66,7 @@ _MAX_WATCHED = 12  # maximum number of leases that an idle worker watches
 # Maximum number of folders that an idle worker lists at a time. Near the end of a job, hundreds of workers may be idle.
 _MAX_SURVEYED = 2
 _FIRST_POLL_S = 0.1  # first delay while other workers finish their chunks; the delay doubles each time
-_CAREFUL_AFTER = 2  # number of unreleased leases in a row after which a chunk is converted carefully
+_CAREFUL_AFTER = 2  # number of unreleased leases in a row after which a chunk is converted in a forked process
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Lease:
         attempt: Number of the owner's attempt to take a chunk, counted over all chunks.
         counter: Number of renewals.
         is_lost: Whether another worker has taken over the chunk.
-        needs_care: Whether the last two owners ended without releasing the chunk, perhaps because of one of its lines.
+        needs_isolation: Whether the last two owners ended without releasing the chunk, perhaps because of a line.
     """
 
     chunk: int
@@ -102,12 +102,12 @@ class Lease:
     attempt: int = 0
     counter: int = 0
     is_lost: bool = False
-    needs_care: bool = False
+    needs_isolation: bool = False
 
 
 def folder_name(chunk: int) -> str:
     """Return the name of the folder that contains a chunk."""
-    return f"{chunk // FOLDER_CHUNKS:04d}"
+    return f"{chunk // CHUNKS_PER_FOLDER:04d}"
 
 
 def result_name(chunk: int) -> str:
@@ -180,7 +180,7 @@ class ChunkProtocol:
         self._owner, self._num_chunks = owner, num_chunks
         self._monotonic, self._sleep, self._has_died = monotonic, sleep, has_died
         self._random = random.Random(str(owner.id if seed is None else seed))
-        folders = [f"{number:04d}" for number in range(-(-num_chunks // FOLDER_CHUNKS))]
+        folders = [f"{number:04d}" for number in range(-(-num_chunks // CHUNKS_PER_FOLDER))]
         start = self._random.randrange(len(folders)) if folders and not in_order else 0
         # _open: folders that may have free chunks. _pending: for each folder, the generations of its taken chunks
         # without a result.
@@ -303,19 +303,19 @@ class ChunkProtocol:
         self._open = deque(folder for folder in self._open if folder not in finished)
         self._pending = {folder: chunks for folder, chunks in self._pending.items() if folder not in finished}
 
-    def look_at_all_folders(self) -> None:
+    def clear_finished_marks(self) -> None:
         """Remove the marks of finished folders, so that workers find chunks whose results were removed by hand."""
         for folder in self.files.list(_FINISHED):
             self.files.remove(f"{_FINISHED}/{folder}")
 
     def _survey(self, folder: str) -> list[tuple[int, int]]:
         """Return the free chunks of a folder in random order, with their generations, and record the taken chunks."""
-        first = int(folder) * FOLDER_CHUNKS
+        first = int(folder) * CHUNKS_PER_FOLDER
         newest = newest_generations(self.files, folder)
         # Results are listed after the leases, so that a chunk that is finished in between counts as done.
         done = finished_chunks(self.files, folder)
         free, taken = list[tuple[int, int]](), dict[int, int]()
-        for chunk in range(first, min(first + FOLDER_CHUNKS, self._num_chunks)):
+        for chunk in range(first, min(first + CHUNKS_PER_FOLDER, self._num_chunks)):
             if chunk not in done:
                 generation, is_released = newest.get(chunk, (-1, True))
                 if self._collisions.get(chunk, -1) > generation:
@@ -330,7 +330,7 @@ class ChunkProtocol:
         self._pending.pop(folder, None)
         if taken:
             self._pending[folder] = taken
-        elif not free and self._num_chunks > FOLDER_CHUNKS:
+        elif not free and self._num_chunks > CHUNKS_PER_FOLDER:
             self.files.create(f"{_FINISHED}/{folder}", b"")
         return free
 
@@ -360,7 +360,7 @@ class ChunkProtocol:
                     continue
                 lease = self.take(chunk, generation + 1)
                 if lease is not None:
-                    lease.needs_care = self._needs_care(chunk, generation + 1)
+                    lease.needs_isolation = self._needs_care(chunk, generation + 1)
                     self._watched.pop(name, None)
                     return lease
         return None
@@ -386,7 +386,7 @@ class ChunkProtocol:
 
     def _owner_has_died(self, content: bytes) -> bool:
         try:
-            owner = Owner.of(json.loads(content.partition(b" ")[2]))
+            owner = Owner.from_dict(json.loads(content.partition(b" ")[2]))
         except (ValueError, KeyError, TypeError):  # the lease is being written
             return False
         return owner.id != self._owner.id and self._has_died(owner)

@@ -67,7 +67,7 @@ def read_header(content: bytes) -> dict[str, Any]:
     return header
 
 
-def decode(content: bytes, *, verify: bool = False) -> tuple[dict[str, Any], bytes]:
+def decode_result(content: bytes, *, verify: bool = False) -> tuple[dict[str, Any], bytes]:
     """Return the header and the output of a result file.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any
 from headway.jobs.files import LocalFiles
 from headway.jobs.plan import Plan
 from headway.jobs.protocol import (
-    FOLDER_CHUNKS,
+    CHUNKS_PER_FOLDER,
     STOPPED_FILE,
     failures_name,
     finished_chunks,
@@ -104,7 +104,7 @@ class JobStatus:
 def read_status(plan: Plan) -> JobStatus:
     """Return the status of a job."""
     files, done, running, repeated = LocalFiles(plan.folder), 0, list[tuple[int, int]](), 0
-    for number in range(-(-plan.num_chunks // FOLDER_CHUNKS)):
+    for number in range(-(-plan.num_chunks // CHUNKS_PER_FOLDER)):
         folder = f"{number:04d}"
         newest = newest_generations(files, folder)
         finished = finished_chunks(files, folder)
@@ -197,6 +197,6 @@ def failed_lines(plan: Plan, chunk: int) -> list[FailedLine]:
     content = LocalFiles(plan.folder).read(failures_name(chunk))
     if content is None:
         return []
-    location = plan.location(plan.chunk(chunk))
+    location = plan.input_name(plan.chunk(chunk))
     lines = (json.loads(line) for line in content.decode("utf-8").split("\n")[:-1])
     return [FailedLine(location, line["line"], line["reason"]) for line in lines]

@@ -15,17 +15,17 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from headway.errors import ConfigError, OutputError
-from headway.jobs.careful import convert_carefully, end_children
 from headway.jobs.files import Files, LocalFiles
+from headway.jobs.isolation import convert_isolated, kill_children
 from headway.jobs.line_map import Line, LineMap
 from headway.jobs.owner import Owner
 from headway.jobs.plan import JobChunk, Plan
 from headway.jobs.protocol import ChunkProtocol, Lease
-from headway.jobs.renewal import renewed
+from headway.jobs.renewal import keep_renewed
 from headway.jobs.results import ChunkResult
 
 PROCESSOR_FILE = "processor.json"
-RELEASED = 75  # exit code of a worker that was stopped by a signal (EX_TEMPFAIL in sysexits.h)
+EXIT_RELEASED = 75  # exit code of a worker that was stopped by a signal (EX_TEMPFAIL in sysexits.h)
 _BATCH_LINES, _BATCH_BYTES = 4096, 1 << 20
 
 
@@ -74,14 +74,14 @@ class Worker:
         """
         with self._output_errors():
             self._check_processor()
-            self._protocol.look_at_all_folders()
+            self._protocol.clear_finished_marks()
         while True:
             with self._output_errors():
                 self._lease = lease = self._protocol.next_lease()
             if lease is None:
                 return
             try:
-                with renewed(self._protocol, lease):
+                with keep_renewed(self._protocol, lease):
                     with self._output_errors():
                         chunk = self._plan.chunk(lease.chunk)
                         lines = self._plan.read_lines(chunk)
@@ -99,9 +99,9 @@ class Worker:
 
     def stop(self) -> NoReturn:
         """Release the chunk and exit immediately. This is called in a signal handler."""
-        end_children()
+        kill_children()
         self._release()
-        os._exit(RELEASED)
+        os._exit(EXIT_RELEASED)
 
     def _release(self) -> None:
         if self._lease is not None:
@@ -110,14 +110,14 @@ class Worker:
 
     def _convert(self, chunk: JobChunk, lines: Sequence[Line], lease: Lease) -> ChunkResult | None:
         """Return the result of a chunk, or None if the chunk was taken over."""
-        location = self._plan.location(chunk)
+        location = self._plan.input_name(chunk)
         outputs, failures, counts, start = list[str](), list[tuple[int, str]](), Counter[str](), 0
         for batch in _batches(lines):
             if lease.is_lost:
                 return None
             first = chunk.first_line + start
-            if lease.needs_care:
-                converted = convert_carefully(self._line_map, batch, first, location)
+            if lease.needs_isolation:
+                converted = convert_isolated(self._line_map, batch, first, location)
             else:
                 converted = self._line_map.convert(batch, first, location)
             assert len(converted.lines) == len(batch)

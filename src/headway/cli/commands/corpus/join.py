@@ -32,7 +32,7 @@ def join(
 
     The folder of the job is kept. The exit code is 3 if lines have failed.
     """
-    from headway.jobs.join import join as join_results
+    from headway.jobs.join import join_results
     from headway.jobs.plan import Plan
 
     joined = join_results(Plan(folder), output, verify=verify, failures=failed)

@@ -22,7 +22,7 @@ _ATTEMPTS = 2  # attempts per single line, because a process may also be killed 
 _children = set[int]()
 
 
-def convert_carefully(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
+def convert_isolated(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
     """Return the result of ``line_map.convert``, in which lines that end the process are marked as failed."""
     cause = ""
     for _ in range(_ATTEMPTS if len(lines) == 1 else 1):
@@ -32,14 +32,14 @@ def convert_carefully(line_map: LineMap, lines: Sequence[Line], first_line: int,
         cause = batch
     if len(lines) == 1:
         reason = f"ends the process that works on it ({cause})"
-        return ConvertedBatch([line_map.failed_line(lines[0], first_line, location, reason)])
+        return ConvertedBatch([line_map.make_failed_line(lines[0], first_line, location, reason)])
     half = len(lines) // 2
-    first = convert_carefully(line_map, lines[:half], first_line, location)
-    second = convert_carefully(line_map, lines[half:], first_line + half, location)
+    first = convert_isolated(line_map, lines[:half], first_line, location)
+    second = convert_isolated(line_map, lines[half:], first_line + half, location)
     return ConvertedBatch([*first.lines, *second.lines], first.counts + second.counts)
 
 
-def end_children() -> None:
+def kill_children() -> None:
     """Kill the processes that this process has forked."""
     for child in _children:
         with suppress(ProcessLookupError):
