@@ -18,7 +18,7 @@ from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
 from headway.serve.glossaries import GlossaryDigest, GlossaryLines
 from headway.serve.model_info import ModelSpec
-from headway.serve.workers.messages import AddGlossary, Cancel, Job, MessageReceiver, StartJob, receive
+from headway.serve.workers.messages import AddGlossaryPart, Cancel, Job, MessageReceiver, StartJob, receive
 from headway.serve.workers.process_fleet import ProcessFleet, _next_worker
 from headway.serve.workers.worker_process import PendingJob, WorkerProcess
 
@@ -172,10 +172,10 @@ def test_other_jobs_overtake_a_large_glossary_and_the_jobs_that_need_it() -> Non
         return messages
 
     messages = asyncio.run(check())
-    others = [message for message in messages if not isinstance(message, AddGlossary)]
+    others = [message for message in messages if not isinstance(message, AddGlossaryPart)]
     numbers = [(type(message), message.number) for message in others if isinstance(message, StartJob | Cancel)]
     assert numbers == [(StartJob, 3), (StartJob, 1), (StartJob, 2), (Cancel, 2), (StartJob, 4)]
-    parts = [message for message in messages if isinstance(message, AddGlossary)]
+    parts = [message for message in messages if isinstance(message, AddGlossaryPart)]
     assert "".join(message.part for message in parts) == glossary.text
     assert [message.is_last for message in parts] == [False] * (len(parts) - 1) + [True]
     assert messages.index(others[0]) < len(parts) / 2

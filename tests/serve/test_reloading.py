@@ -170,7 +170,7 @@ def test_signals_during_a_reload_or_the_start_make_one_more_reload(monkeypatch: 
         assert log[4:] == ["loading mended"]
         serving.cancel()
 
-    monkeypatch.setattr(ModelPool, "of_config", make_pool)
+    monkeypatch.setattr(ModelPool, "from_config", make_pool)
     asyncio.run(steps())
 
 

@@ -108,7 +108,7 @@ class Admission:
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
         self._batch_tokens, self._leaves_room = batch_tokens, leaves_room
-        self.tokens = 0  # tokens of all unfinished jobs
+        self.unfinished_tokens = 0  # tokens of all unfinished jobs
         self.num_jobs = 0
         self._num_outside = 0  # running jobs that have bypassed the queue
         self._num_inside = 0
@@ -123,7 +123,7 @@ class Admission:
         self._earlier_rate = first_rate
 
     @property
-    def rate(self) -> float:
+    def tokens_per_second(self) -> float:
         """Estimated tokens per second at full load.
 
         This is the speed of the last busy seconds or an earlier, higher speed, which is halved every 20 busy seconds.
@@ -144,18 +144,18 @@ class Admission:
             self._busy_s, self._busy_tokens = self._busy_s * kept + passed, self._busy_tokens * kept
 
     @property
-    def seconds(self) -> float:
+    def estimated_seconds(self) -> float:
         """The estimated time for all unfinished jobs, in seconds."""
-        return self.tokens / self.rate
+        return self.unfinished_tokens / self.tokens_per_second
 
     def check_capacity(self, tokens: int = 0, caller: str | None = None, priority: int = 0) -> None:
         """Raise :class:`OverloadedError` if a job of this size would be refused now.
 
         Without a ``caller``, all unfinished work is treated as the work of a single caller.
         """
-        before = self.tokens if caller is None else self._tokens_before(caller, priority)
-        allowed = max(self._batch_tokens, self._max_seconds * self.rate)
-        excess = max(before - allowed, self._tokens_beyond_maximum(tokens, caller)) / self.rate
+        before = self.unfinished_tokens if caller is None else self._tokens_before(caller, priority)
+        allowed = max(self._batch_tokens, self._max_seconds * self.tokens_per_second)
+        excess = max(before - allowed, self._tokens_beyond_maximum(tokens, caller)) / self.tokens_per_second
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
 
@@ -177,7 +177,7 @@ class Admission:
         half of the maximum.
         """
         if not self._leaves_room or caller is None:
-            return self.tokens + tokens - self._max_tokens
+            return self.unfinished_tokens + tokens - self._max_tokens
         largest = self._max_tokens // 2
         others = sum(min(one.tokens, largest) for name, one in self._callers.items() if name != caller)
         return others + 2 * (self._tokens_of(caller) + tokens) - self._max_tokens
@@ -224,7 +224,7 @@ class Admission:
             nonlocal left
             self._measure()
             left += count
-            self.tokens += count
+            self.unfinished_tokens += count
             state.tokens += count
 
         add(tokens)  # the time until now is first counted for the earlier jobs
@@ -241,11 +241,11 @@ class Admission:
 
     async def wait_until_quiet(self) -> None:
         """Wait until the queue is so short that background work does not delay the jobs in it."""
-        while self.seconds > _QUIET_S:
+        while self.estimated_seconds > _QUIET_S:
             await asyncio.sleep(_QUIET_CHECK_S)
 
     @contextlib.contextmanager
-    def outside(self, tokens: int) -> Iterator[None]:
+    def bypass_queue(self, tokens: int) -> Iterator[None]:
         """Context manager for work that bypasses the queue: it counts only for the measured speed."""
         self._measure()
         self._num_outside += 1

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from headway.serve.api_table import APIS, error_reply, reply_to
+from headway.serve.api_table import APIS, error_reply, reply_to_error
 from headway.serve.apis.native import translation
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.dispatch import NATIVE
@@ -125,7 +125,7 @@ class _SafeCorsMiddleware(CORSMiddleware):
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    return reply_to(error, request.state.api)
+    return reply_to_error(error, request.state.api)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

@@ -11,16 +11,16 @@ from headway import kernels
 from headway.errors import ConfigError
 from headway.serve.config import ServeConfig
 from headway.serve.glossaries import GlossaryStore
-from headway.serve.hub_models import is_missing
+from headway.serve.hub_models import needs_conversion
 from headway.serve.listeners import open_sockets
 from headway.serve.model_info import ModelSpec
 from headway.serve.usage import Usage
-from headway.serve.workers.loader import DECODES
+from headway.serve.workers.loader import DECODING_CAPABILITIES
 
 _MEGABYTE = 1_000_000
 
 
-def check_start(config: ServeConfig) -> list[str]:
+def check_configuration(config: ServeConfig) -> list[str]:
     """Check a configuration, and return notes for the operator.
 
     All files of the models are read, except that only the headers of weight files are read.
@@ -30,7 +30,7 @@ def check_start(config: ServeConfig) -> list[str]:
         ImportError: A required package is missing.
     """
     importlib.import_module("headway.serve.app")
-    present = [model for model in config.models if not is_missing(model.path)]
+    present = [model for model in config.models if not needs_conversion(model.path)]
     specs = config.model_copy(update={"models": tuple(present)}).specs()
     for spec in specs:
         _check_model(spec)
@@ -57,7 +57,7 @@ def _check_model(spec: ModelSpec) -> None:
     is_onnx = (folder / STEP_FILE).is_file()
     if is_onnx:
         importlib.import_module("onnxruntime")
-    if bundle.capability not in DECODES:
+    if bundle.capability not in DECODING_CAPABILITIES:
         return
     read_int8_check(folder)
     try:

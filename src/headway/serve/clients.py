@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from headway.serve.config import KeyConfig, LimitsConfig
-from headway.serve.cost import Cost, problem_of
+from headway.serve.cost import Cost, exceeded_limit_message
 from headway.serve.errors import BadKeyError, QuotaExceededError, RateExceededError, TooLargeError
 from headway.serve.usage import Usage
 
@@ -126,17 +126,17 @@ class RequestSizes:
     def __init__(self, limits: Callable[[], LimitsConfig]) -> None:
         self._limits = limits
 
-    def check_number(self, texts: Sequence[Any]) -> None:
+    def check_num_texts(self, texts: Sequence[Any]) -> None:
         """Check the number of texts in a request, before anything is computed for each text."""
-        self.check_amount(texts=len(texts))
+        self.check_counts(texts=len(texts))
 
     def check_texts(self, texts: Sequence[str]) -> int:
         """Check the texts in a request, and return their total number of characters."""
         characters = sum(map(len, texts))
-        self.check_amount(texts=len(texts), characters=characters)
+        self.check_counts(texts=len(texts), characters=characters)
         return characters
 
-    def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
+    def check_counts(self, *, texts: int = 0, characters: int = 0) -> None:
         """Check the numbers of texts and characters in a request.
 
         A text that is processed several times counts several times.
@@ -149,12 +149,12 @@ class RequestSizes:
 
     def check_cost(self, cost: Cost) -> None:
         """Check the cost of a request against the limits."""
-        if (problem := problem_of(cost, self._limits())) is not None:
+        if (problem := exceeded_limit_message(cost, self._limits())) is not None:
             raise TooLargeError(problem)
 
     def check_options(self, cost: Cost) -> None:
         """Check the cost of the options of a request or a job, regardless of the number of texts."""
-        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, tokens=0, result_tokens=0))
+        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, work_tokens=0, result_tokens=0))
 
     def check_job(self, texts: Sequence[str], characters: int) -> None:
         """Check the texts of a bulk job, which have ``characters`` characters in total."""

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from headway.config import Config, read_toml
 from headway.errors import ConfigError
 from headway.interop.hub.names import HubName, parse_model
-from headway.serve.hub_models import folder_to_serve
+from headway.serve.hub_models import prepare_model_folder
 from headway.serve.model_info import ModelSpec
 
 ANY_HOST = "*"  # listen on all addresses of the machine
@@ -241,7 +241,7 @@ class ServeConfig(Config):
         return [
             ModelSpec(
                 model_name(model),
-                str(folder_to_serve(model.path)),
+                str(prepare_model_folder(model.path)),
                 {"precision": model.precision},
                 on_demand=model.load == "demand",
             )

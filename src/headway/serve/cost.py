@@ -50,7 +50,7 @@ class Cost:
         texts: Number of texts.
         characters: Number of characters of all texts, prefixes, phrases and glossary entries, for the limit and the
             quota.
-        tokens: Estimated work: the number of tokens that would take the same time to decode with the default options.
+        work_tokens: Estimated work, as the number of tokens that take the same time to decode with the default options.
         new_tokens: Number of tokens that the request asks for in addition to what its texts need.
         hypotheses: Number of hypotheses per text.
         length: The maximum length that the request asks for, in tokens, or 0.
@@ -62,7 +62,7 @@ class Cost:
 
     texts: int
     characters: int
-    tokens: int
+    work_tokens: int
     new_tokens: int = 0
     hypotheses: int = 1
     length: int = 0
@@ -134,7 +134,7 @@ def cost_of_translation(
     return Cost(
         texts=len(sources),
         characters=characters + listed,
-        tokens=math.ceil(tokens * rows),
+        work_tokens=math.ceil(tokens * rows),
         new_tokens=asked,
         hypotheses=max(decoding.beam_size, decoding.n_best),
         length=decoding.max_length or 0,
@@ -168,7 +168,7 @@ def cost_of_generation(
     return Cost(
         texts=len(prompts) * options.n,
         characters=sum(map(len, prompts)) + len(prompts) * phrases,
-        tokens=tokens,
+        work_tokens=tokens,
         new_tokens=asked,
         hypotheses=max(options.beam_size, options.n),
         phrase_characters=phrases,
@@ -180,13 +180,13 @@ def cost_of_generation(
 def cost_of_alternatives(text: str, prefix: str) -> Cost:
     """Return the cost of predicting the token after a prefix, which is decoded one token at a time."""
     cost = cost_of_texts([text, prefix])
-    return replace(cost, tokens=cost.tokens + _STEPS_ALONE * len(prefix))
+    return replace(cost, work_tokens=cost.work_tokens + _STEPS_ALONE * len(prefix))
 
 
 def cost_of_inspection(texts: Sequence[str]) -> Cost:
     """Return the cost of inspecting a translation."""
     cost = cost_of_texts(texts)
-    return replace(cost, tokens=_INSPECTION_STEPS * cost.tokens)
+    return replace(cost, work_tokens=_INSPECTION_STEPS * cost.work_tokens)
 
 
 def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] = ()) -> Cost:
@@ -212,8 +212,8 @@ def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] =
     return replace(
         cost,
         characters=cost.characters + len(texts) * considered,
-        tokens=cost.tokens + math.ceil(read / _READ_TOKENS),
-        result_tokens=top * cost.tokens,  # each filling contains the whole text
+        work_tokens=cost.work_tokens + math.ceil(read / _READ_TOKENS),
+        result_tokens=top * cost.work_tokens,  # each filling contains the whole text
     )
 
 
@@ -222,13 +222,15 @@ def cost_of_scores(texts: Sequence[str], model: ModelInfo) -> Cost:
     cost = cost_of_texts(texts)
     if model.capability != "fills":
         return cost
-    return replace(cost, tokens=sum(count * max(1, count // _READ_TOKENS) for count in map(estimated_tokens, texts)))
+    return replace(
+        cost, work_tokens=sum(count * max(1, count // _READ_TOKENS) for count in map(estimated_tokens, texts))
+    )
 
 
 def cost_of_perplexity(texts: Sequence[str], times: float) -> Cost:
     """Return the cost of computing the perplexity of texts if each token is encoded ``times`` times."""
     cost = cost_of_texts(texts)
-    return replace(cost, tokens=math.ceil(cost.tokens * max(1.0, times)))
+    return replace(cost, work_tokens=math.ceil(cost.work_tokens * max(1.0, times)))
 
 
 def cost_of_detection(texts: Sequence[str]) -> Cost:
@@ -248,7 +250,7 @@ def cost_of_glossary(lines: str) -> Cost:
     return Cost(0, len(lines), math.ceil(len(lines) / _PREPARED_CHARACTERS_PER_TOKEN))
 
 
-def problem_of(cost: Cost, limits: Any) -> str | None:
+def exceeded_limit_message(cost: Cost, limits: Any) -> str | None:
     """Return a message about the first limit (:class:`~headway.serve.config.LimitsConfig`) exceeded, or None."""
     longest = _RESULTS_PER_NEW_TOKEN * limits.new_tokens
     for count, most, what in (
@@ -261,7 +263,7 @@ def problem_of(cost: Cost, limits: Any) -> str | None:
         (cost.phrase_rows, _MAX_PHRASE_ROWS, "hypotheses of a text with phrases to include or a glossary"),
         (cost.entries, _MAX_ENTRIES, "entries of a glossary in one request; create a glossary for more of them"),
         (cost.result_tokens, longest, "estimated tokens of all results of one request"),
-        (cost.tokens, max(_MAX_TOKENS, 2 * limits.characters), "estimated tokens of work in one request"),
+        (cost.work_tokens, max(_MAX_TOKENS, 2 * limits.characters), "estimated tokens of work in one request"),
     ):
         if count > most:
             return f"{count:,} {what}; at most {most:,} are accepted"

@@ -43,7 +43,7 @@ _DEEPLX_FIELD = re.compile(rb'"(?:text|source_lang|target_lang)"\s*:')
 _LIBRETRANSLATE_FIELD = re.compile(rb'"q"\s*:')
 
 
-def is_shared(scope: Scope, api: str) -> bool:
+def is_shared_path(scope: Scope, api: str) -> bool:
     """Return whether the body is needed to distinguish LibreTranslate from DeepLX.
 
     ``api`` is the API that :func:`api_of_head` has returned.

@@ -40,7 +40,7 @@ from headway.serve.errors import (
 )
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Service
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 from headway.storage import TemporaryFolder
 from headway.text.languages import base_language
 
@@ -161,7 +161,7 @@ class ServedDocuments:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._documents: dict[str, ServedDocument] = {}
-        self._turns = Turns(_MAX_PROCESSES)
+        self._turns = FairSemaphore(_MAX_PROCESSES)
         self._folder: TemporaryFolder | None = None
         TemporaryFolder.remove_abandoned(_FOLDER)
 
@@ -231,7 +231,7 @@ class ServedDocuments:
     def _turn(self, document: ServedDocument) -> AbstractAsyncContextManager[None]:
         """Wait for a process slot to read or write a document. With keys, one slot is reserved for other keys."""
         most = _MAX_PROCESSES - 1 if self._service.config.keys else _MAX_PROCESSES
-        return self._turns.take(document.owner, most)
+        return self._turns.slot(document.owner, most)
 
     def _check_size(self, size: DocumentSize) -> None:
         self._service.sizes.check_job_size(size.texts, size.characters, size.longest)
@@ -280,7 +280,7 @@ class ServedDocuments:
             raise UnknownDocumentError(identifier)
         return document
 
-    def with_secret(self, secret: str) -> ServedDocument:
+    def find_by_secret(self, secret: str) -> ServedDocument:
         """Return the document with this secret. Raises :class:`UnknownDocumentError` if there is none."""
         for document in self._documents.values():
             if secrets.compare_digest(document.secret.encode(), secret.encode("utf-8", "surrogatepass")):

@@ -61,7 +61,7 @@ class UnknownLanguageError(Exception):
         target: The requested target language.
         detected_index: Index in the request of a text whose detected language is ``source``, or None if the client has
             specified the language.
-        place: Beginning of the message: "text N: ", counted from 1, if the request has several texts and the language
+        text_prefix: Beginning of the message: "text N: ", counted from 1, if the request has several texts and the language
             was detected, otherwise "".
     """
 
@@ -69,18 +69,18 @@ class UnknownLanguageError(Exception):
         super().__init__(message)
         self.side, self.source, self.target = side, source, target
         self.detected_index: int | None = None
-        self.place = ""
+        self.text_prefix = ""
 
     def at_text(self, index: int, num_texts: int) -> UnknownLanguageError:
         """Return a copy of the error for the text at ``index``, whose language was detected."""
         error = UnknownLanguageError(str(self), self.side, self.source, self.target)
         error.detected_index = index
-        error.place = place_of_text(index, num_texts)
-        error.args = (f"{error.place}{self}",)
+        error.text_prefix = text_number_prefix(index, num_texts)
+        error.args = (f"{error.text_prefix}{self}",)
         return error
 
 
-def place_of_text(index: int, num_texts: int) -> str:
+def text_number_prefix(index: int, num_texts: int) -> str:
     """Return the beginning of a message about a text: "text N: ", counted from 1, or "" if there is only one text."""
     return f"text {index + 1}: " if num_texts > 1 else ""
 

@@ -19,23 +19,31 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.serve.api_table import APIS, error_reply, reply_to
+from headway.serve.api_table import APIS, error_reply, reply_to_error
 from headway.serve.apis import deeplx, libretranslate
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
 from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.jobs import JOBS_PATH
-from headway.serve.apis.request_fields import check_size_of_json, current_sender
+from headway.serve.apis.request_fields import check_json_size, current_sender
 from headway.serve.clients import Client
 from headway.serve.config import ServeConfig
-from headway.serve.dispatch import NATIVE, api_of_body, api_of_head, is_shared, likely_api_of_body, replay, split_prefix
+from headway.serve.dispatch import (
+    NATIVE,
+    api_of_body,
+    api_of_head,
+    is_shared_path,
+    likely_api_of_body,
+    replay,
+    split_prefix,
+)
 from headway.serve.errors import BadKeyError, RefusedError, TooLargeError
 from headway.serve.http_errors import STATUSES
 from headway.serve.loop_turns import LoopTurns
 from headway.serve.origins import is_from_foreign_page
-from headway.serve.received_bytes import ReceivedRequest, sender_at
-from headway.serve.refusal_pace import RefusalPace
+from headway.serve.received_bytes import ReceivedRequest, sender_id
+from headway.serve.refusal_pace import RefusalThrottle
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service, used_pivots
 
@@ -61,7 +69,8 @@ _REFUSED = 400  # the lowest HTTP status of an error
 _PIECE = 16_384  # maximum number of bytes of a reply to send at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyLocation(
-    lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
+    lambda head: libretranslate.KEY_LOCATION.find_in_head(head) or deeplx.KEY_LOCATION.find_in_head(head),
+    libretranslate.KEY_LOCATION.fields,
 )
 
 
@@ -77,7 +86,7 @@ class Gateway:
         self._root_path = service.config.root_path
         self._turns = LoopTurns(_PER_ITERATION)  # limits requests without a known key
         self._metrics_turns = LoopTurns(1)  # each reply takes some milliseconds
-        self._refusal_pace = RefusalPace()
+        self._refusal_pace = RefusalThrottle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -114,13 +123,13 @@ class Gateway:
         has_keys, (address, _) = bool(self._service.config.keys), scope.get("client") or (None, None)
         client = None
         try:
-            with self._service.received.request(sender_at(address), is_known=not has_keys) as received:
+            with self._service.received.request(sender_id(address), is_known=not has_keys) as received:
                 request = _Request(scope, api, receive, received)
                 current_sender.set(received.sender)
                 try:
                     client = await self._admit(request)
                 except _ERRORS as error:
-                    await reply_to(error, request.api)(scope, receive, counted_send)
+                    await reply_to_error(error, request.api)(scope, receive, counted_send)
                 else:
                     state = {**scope.get("state", {}), "api": request.api, "client": client}
                     root = self._root_path + request.prefix
@@ -140,7 +149,7 @@ class Gateway:
 
         If the request is refused, raises one of the exceptions in :data:`~headway.serve.http_errors.STATUSES`.
         """
-        service, shared = self._service, is_shared(request.scope, request.api)
+        service, shared = self._service, is_shared_path(request.scope, request.api)
         limit = self._body_limit(request.path)
         keys = _SHARED_KEYS if shared else APIS[request.api].keys
         is_public = keys.is_public(request.scope["method"], request.path)
@@ -151,17 +160,17 @@ class Gateway:
         has_keys = bool(service.config.keys)
         if is_public or (has_keys and not self._has_route(request)):
             if request.path not in _PROBES:
-                await (self._metrics_turns if request.path == "/metrics" else self._turns).take()
+                await (self._metrics_turns if request.path == "/metrics" else self._turns).wait()
             request.receive = replay([{"type": "http.request", "body": b""}], _wait_forever)
             return None
-        key = keys.in_head(request.head) if has_keys or keys.is_required or shared else None
+        key = keys.find_in_head(request.head) if has_keys or keys.is_required or shared else None
         if has_keys and not (key and service.clients.has_key(key)):
-            await self._turns.take()  # so that requests with a known key do not wait for requests without one
-        if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
+            await self._turns.wait()  # so that requests with a known key do not wait for requests without one
+        if shared and key is not None and libretranslate.KEY_LOCATION.find_in_head(request.head) is None:
             request.api = "deeplx"  # determines the format of a refusal
-        if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
+        if key is None and keys.may_be_in_body_of(request.path) and (has_keys or keys.is_required):
             body = await request.receive_body(limit, self._turns if has_keys else None)
-            candidates = list(keys.in_body(request.head.headers.get("content-type", ""), body))
+            candidates = list(keys.find_in_body(request.head.headers.get("content-type", ""), body))
             key = next(filter(service.clients.has_key, candidates), candidates[0] if candidates else None)
             if shared:
                 request.api = likely_api_of_body(body)
@@ -181,7 +190,7 @@ class Gateway:
             self._check_queue(request)
         body = await request.receive_body(limit)
         if request.api == NATIVE and request.path not in _UPLOAD_PATHS:
-            await check_size_of_json(body, may_have_rows=request.path.startswith(_GLOSSARIES_PATH))
+            await check_json_size(body, may_have_rows=request.path.startswith(_GLOSSARIES_PATH))
         if shared:
             request.api = await api_of_body(body)
             self._check_queue(request)
@@ -287,7 +296,7 @@ class _Request:
             while not self.is_complete:
                 message = await self._receive()
                 if turns is not None:
-                    await turns.take()
+                    await turns.wait()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 part = message.get("body", b"")

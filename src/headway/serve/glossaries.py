@@ -91,7 +91,7 @@ class GlossaryLines:
             return Glossary(rows)
 
 
-class RecentGlossaries:
+class GlossaryCache:
     """An LRU cache of the glossaries in a worker. The service keeps a copy to determine which glossaries to send."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Dictionary(Config):
     lines: str
 
     @classmethod
-    def of(cls, source: str, target: str, rows: Iterable[Sequence[str]]) -> Dictionary:
+    def from_rows(cls, source: str, target: str, rows: Iterable[Sequence[str]]) -> Dictionary:
         """Create a dictionary from rows, each with a source phrase, a target phrase and optionally a case rule.
 
         A byte order mark before the first row is dropped; it comes from a file that the client has read.
@@ -210,7 +210,7 @@ class StoredGlossary(Config):
     dictionaries: tuple[Dictionary, ...]
 
     @classmethod
-    def new(cls, owner: str, name: str, dictionaries: Iterable[Dictionary]) -> StoredGlossary:
+    def create(cls, owner: str, name: str, dictionaries: Iterable[Dictionary]) -> StoredGlossary:
         """Create a glossary with a new id.
 
         Raises:
@@ -238,7 +238,7 @@ class StoredGlossary(Config):
             raise UnknownDictionaryError(f"{source} to {target}")
         return match
 
-    def renamed(self, name: str) -> StoredGlossary:
+    def with_name(self, name: str) -> StoredGlossary:
         """Return a copy of the glossary with another name. Raises :class:`ConfigError` if the name is invalid."""
         _check_name(name)
         return self.model_copy(update={"name": name})
@@ -250,7 +250,7 @@ class StoredGlossary(Config):
         except UnknownDictionaryError:
             return self.with_dictionary(dictionary)
         merged = {row[0]: row for row in (*rows, *dictionary.rows)}
-        return self.with_dictionary(Dictionary.of(dictionary.source, dictionary.target, merged.values()))
+        return self.with_dictionary(Dictionary.from_rows(dictionary.source, dictionary.target, merged.values()))
 
     def with_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
         """Return a copy with ``dictionary`` added. It replaces an existing dictionary for the same languages."""
@@ -308,7 +308,7 @@ class GlossaryStore:
         """Return the glossaries of an owner in order of creation."""
         return [glossary for glossary in list(self._glossaries.values()) if glossary.owner == owner]
 
-    def check_room(self, glossary: StoredGlossary) -> None:
+    def check_limits(self, glossary: StoredGlossary) -> None:
         """Raise :class:`GlossariesFullError` if storing ``glossary`` would exceed a limit of its owner."""
         others = [other for other in self.owned_by(glossary.owner) if other.id != glossary.id]
         if len(others) >= self._max_glossaries:
@@ -331,7 +331,7 @@ class GlossaryStore:
             GlossariesFullError: The owner would have too many glossaries, or they would be too large.
             OutputError: The file cannot be written.
         """
-        self.check_room(glossary)
+        self.check_limits(glossary)
         if self._folder is not None:
             atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()), private=True)
         self._glossaries[glossary.id] = glossary
@@ -365,7 +365,7 @@ class GlossaryEditor:
 
         Raises :class:`ConfigError` for an invalid name, and the same exceptions as :meth:`edit`.
         """
-        glossary = StoredGlossary.new(owner, name, dictionaries)
+        glossary = StoredGlossary.create(owner, name, dictionaries)
         async with self._editing[owner]:
             await self._put(glossary, dictionaries)
         return glossary
@@ -394,7 +394,7 @@ class GlossaryEditor:
 
     async def _put(self, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
         """Check the changed dictionaries, and store the glossary."""
-        self._store.check_room(glossary)
+        self._store.check_limits(glossary)
         await self._check(glossary.owner, changed)
         async with self._storing:
             await asyncio.to_thread(self._store.put, glossary)

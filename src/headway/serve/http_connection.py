@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from headway.serve.config import LimitsConfig
 from headway.serve.errors import OverloadedError
-from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_at
+from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_id
 
 _READ_BYTES = 16_384  # maximum number of bytes to read at a time
 _WAITING_BYTES = 16_384  # maximum size of pipelined requests
@@ -66,7 +66,7 @@ class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start waiting for a request."""
         super().connection_made(transport)
-        self._head = ReceivedRequest(self._received, sender_at(self.client[0] if self.client else None), is_known=False)
+        self._head = ReceivedRequest(self._received, sender_id(self.client[0] if self.client else None), is_known=False)
         # With a limit of 0, pause_writing is called whenever the client reads more slowly than the service writes.
         transport.set_write_buffer_limits(0)
         if len(self.connections) > self._limits().connections:

@@ -11,7 +11,7 @@ from headway.interop.hub.converted import find_converted
 from headway.interop.hub.names import parse_model
 
 
-def folder_to_serve(source: str) -> Path:
+def prepare_model_folder(source: str) -> Path:
     """Return the folder of a model. If it is on the Hub, another process downloads and converts it if necessary.
 
     The service process itself imports neither PyTorch nor the Hub client for this, and no request waits for it.
@@ -34,7 +34,7 @@ def folder_to_serve(source: str) -> Path:
     return known.folder
 
 
-def is_missing(source: str) -> bool:
+def needs_conversion(source: str) -> bool:
     """Return whether a model is on the Hub and has not been converted yet."""
     model = parse_model(source)
     return not isinstance(model, Path) and find_converted(model) is None

@@ -18,7 +18,7 @@ class LoopTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
-    async def take(self) -> None:
+    async def wait(self) -> None:
         """Wait for this task's turn. If no other tasks are waiting, it comes immediately."""
         if not self._is_scheduled:
             self._schedule()

@@ -18,7 +18,7 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def longest_s(self) -> float:
+    def longest_block_s(self) -> float:
         """The longest time for which the loop was blocked, in seconds."""
         return max(self._longest, self._longest_before)
 

@@ -25,7 +25,7 @@ from headway.diagrams.svg import style_sheet
 from headway.serve.apis.keys import KeyLocation
 from headway.serve.service import Service
 
-SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
+SHARED_INSPECTION_FILES = ("attention.css", "attention.js", "attention_words.js", "basics.js")
 _DRAWING_STYLE = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
 _POLICY = {
     "default-src": "'none'",
@@ -43,7 +43,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-KEYS = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
+KEY_LOCATION = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:
@@ -54,7 +54,7 @@ def routes(_: Service) -> list[Route]:
     async def serve_file(request: Request) -> Response:
         path = os.path.normpath(request.path_params["path"])
         folder, _, name = path.rpartition("/")
-        if folder == "inspection" and name in SHARED:
+        if folder == "inspection" and name in SHARED_INSPECTION_FILES:
             response = await inspection.get_response(name, request.scope)
         else:
             response = await files.get_response(path, request.scope)

@@ -38,8 +38,8 @@ from headway.serve.log_limit import limit_log_lines
 from headway.serve.model_info import ModelInfo
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
-from headway.serve.workers.fleet import MAX_JOBS, Fleet
-from headway.serve.workers.messages import Job, Pong
+from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER, Fleet
+from headway.serve.workers.messages import Job, WorkerStatus
 from headway.serve.workers.model_pool import ModelPool
 
 _POLL_S = 0.25  # time between two polls of the replicas' states
@@ -75,7 +75,7 @@ class _ReplicaState:
 
     replica: str
     num_ready: int
-    workers: list[Pong]
+    workers: list[WorkerStatus]
     restarts: int
     private_bytes: int
 
@@ -103,7 +103,7 @@ class Models:
     """
 
     async def __init__(self, config: ServeConfig, workers: int) -> None:  # type: ignore[misc]  # Ray awaits it
-        self._pool = ModelPool.of_config(config, workers)
+        self._pool = ModelPool.from_config(config, workers)
         self._private_bytes, self._measured_at = 0, 0.0
         await self._pool.start()
 
@@ -187,7 +187,7 @@ class RayFleet(Fleet):
         return sum(state.num_ready for state in self._current)
 
     @property
-    def states(self) -> list[Pong]:
+    def states(self) -> list[WorkerStatus]:
         """The last status message of each worker."""
         return [worker for state in self._current for worker in state.workers]
 
@@ -248,7 +248,7 @@ class Frontend:
         glossaries, usage = open_stores(config)
         fleet = RayFleet(models, replicas, workers)
         await fleet.start()
-        service = Service(config, ModelPool.of_fleet(fleet), replicas * workers, glossaries, usage)
+        service = Service(config, ModelPool.from_fleet(fleet), replicas * workers, glossaries, usage)
         self._app = make_app(service, ServedDocuments(service))
         self._saving = asyncio.ensure_future(save_regularly(usage))
 
@@ -273,7 +273,7 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
     }
     models = serve.deployment(Models).options(
         num_replicas=ray_arguments.replicas,
-        max_ongoing_requests=2 * workers * MAX_JOBS,
+        max_ongoing_requests=2 * workers * MAX_JOBS_PER_WORKER,
         ray_actor_options={"num_cpus": workers},
         **settings,
     )

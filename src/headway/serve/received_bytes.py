@@ -126,7 +126,7 @@ class ReceivedRequest:
 
 
 @lru_cache(maxsize=1024)
-def sender_at(address: str | None) -> str:
+def sender_id(address: str | None) -> str:
     """Return the identifier of the sender at an address: the address itself or, for IPv6, its network.
 
     An address of None means the peer of a Unix socket.

@@ -17,7 +17,7 @@ _LONGEST_S = 2.0  # maximum delay
 _MAX_SENDERS = 10_000
 
 
-class RefusalPace:
+class RefusalThrottle:
     """Computes how long to delay refusals.
 
     Args:

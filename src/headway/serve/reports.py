@@ -76,10 +76,10 @@ class _ServiceCounters(Collector):
         pool, cache = self._service.pool, self._service.cache
         for name, text, value in (
             ("headway_worker_restarts", "Workers that were replaced.", pool.restarts),
-            ("headway_model_loads", "Models that were loaded on demand.", pool.loads),
-            ("headway_model_loads_failed", "Models that could not be loaded on demand.", pool.failed_loads),
+            ("headway_model_loads", "Models that were loaded on demand.", pool.num_loads),
+            ("headway_model_loads_failed", "Models that could not be loaded on demand.", pool.num_failed_loads),
             ("headway_model_load_seconds", "Time spent loading models on demand.", pool.load_seconds),
-            ("headway_model_unloads", "Models that were unloaded.", pool.unloads),
+            ("headway_model_unloads", "Models that were unloaded.", pool.num_unloads),
             ("headway_cache_hits", "Translations served from the cache.", cache.num_hits),
         ):
             yield CounterMetricFamily(name, text, value)
@@ -119,10 +119,14 @@ class RequestReports:
             (
                 "headway_queue_tokens",
                 "Estimated tokens of unfinished work in the queue.",
-                lambda: admission.tokens,
+                lambda: admission.unfinished_tokens,
             ),
-            ("headway_queue_seconds", "Estimated time for unfinished work in the queue.", lambda: admission.seconds),
-            ("headway_tokens_per_second", "Estimated speed at full load.", lambda: admission.rate),
+            (
+                "headway_queue_seconds",
+                "Estimated time for unfinished work in the queue.",
+                lambda: admission.estimated_seconds,
+            ),
+            ("headway_tokens_per_second", "Estimated speed at full load.", lambda: admission.tokens_per_second),
             ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
             (
                 "headway_batch_sequences",
@@ -138,7 +142,7 @@ class RequestReports:
             (
                 "headway_loop_stop_seconds",
                 "Longest time that the event loop was blocked in the last one or two minutes.",
-                lambda: self.loop_watch.longest_s,
+                lambda: self.loop_watch.longest_block_s,
             ),
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)

@@ -21,7 +21,7 @@ import uvicorn
 from headway.contention import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
-from headway.serve.hub_models import is_missing
+from headway.serve.hub_models import needs_conversion
 from headway.serve.listeners import BACKLOG, ServerSocket, open_sockets
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.log_limit import limit_log_lines
@@ -72,11 +72,11 @@ async def _run(
     workers = config.workers or num_cores()
     reloader = _Reloader(workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
-    pool = ModelPool.of_config(config, workers)
+    pool = ModelPool.from_config(config, workers)
     await pool.launch()
     # These imports take about as long as loading a model, which another process does at the same time.
     from headway.hardware import move_to_huge_pages
-    from headway.serve.api_table import error_for_url
+    from headway.serve.api_table import error_reply_for_url
     from headway.serve.app import make_app
     from headway.serve.documents import ServedDocuments
     from headway.serve.http_connection import BoundedHttpConnection
@@ -92,7 +92,7 @@ async def _run(
         BoundedHttpConnection,
         limits=lambda: service.config.limits,
         received=service.received,
-        error=error_for_url,
+        error=error_reply_for_url,
     )
     settings = uvicorn.Config(
         make_app(service, documents),
@@ -199,9 +199,9 @@ class _Reloader:
         _log.info("reloading the models")
         try:
             config = self._reread()
-            if any(is_missing(model.path) for model in config.models):
+            if any(needs_conversion(model.path) for model in config.models):
                 await asyncio.to_thread(config.specs)  # downloads new models from the Hub; requests do not wait
-            pool = ModelPool.of_config(config, self._workers)
+            pool = ModelPool.from_config(config, self._workers)
             await pool.start()
         except HeadwayError as error:
             _log.error("the models were not reloaded: %s", error)

@@ -46,9 +46,9 @@ from headway.serve.languages import DetectedLanguage, detect_language, find_lang
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
 from headway.serve.translation_json import to_json
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 from headway.serve.usage import Usage
-from headway.serve.workers.fleet import MAX_JOBS, Fleet
+from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER, Fleet
 from headway.serve.workers.messages import Job, ModelFunction
 from headway.serve.workers.model_pool import ModelPool
 from headway.text.languages import base_language
@@ -82,7 +82,7 @@ class Service:
         self.received = ReceivedBytes(lambda: self.config.limits)
         limits = config.limits
         self.admission = Admission(
-            slots=workers * MAX_JOBS,
+            slots=workers * MAX_JOBS_PER_WORKER,
             max_tokens=limits.queue_tokens,
             max_seconds=limits.queue_seconds,
             leaves_room=len(config.keys) > 1,
@@ -92,8 +92,8 @@ class Service:
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
         self._preparing = Counter[GlossaryDigest]()  # unfinished calls whose cost includes preparing a glossary
-        self._detecting = Turns(1)  # only one thread detects languages, so that the event loop is hardly delayed
-        self._reading = Turns(1)  # only one thread reads all entries of glossaries, for the same reason
+        # Only one thread detects languages, and one reads all entries of glossaries, so that they hardly delay the loop.
+        self._detecting, self._reading = FairSemaphore(1), FairSemaphore(1)
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
@@ -150,7 +150,7 @@ class Service:
             pivots.append(chosen.pivot)
         return chosen
 
-    async def list_once(self, name: str, make: Callable[[], Any]) -> bytes:
+    async def cached_list(self, name: str, make: Callable[[], Any]) -> bytes:
         """Return as JSON a list that depends on the models. Only the first call with ``name`` calls ``make``.
 
         The list is computed in a thread, because it may be long: a model with 400 languages has 160,000 pairs.
@@ -208,7 +208,7 @@ class Service:
 
         has_room = client.passed_limits is PassedLimits.CHECKED
         has_waited = client.passed_limits in (PassedLimits.ADMITTED, PassedLimits.BACKGROUND)
-        tokens = cost_of_detection(beginnings).tokens
+        tokens = cost_of_detection(beginnings).work_tokens
         place: AbstractAsyncContextManager[None] = (
             nullcontext()
             if has_waited
@@ -216,7 +216,7 @@ class Service:
         )
         try:
             async with asyncio.timeout(None if has_waited else self.config.limits.request_seconds):
-                async with place, self._detecting.take(client.name, 1):
+                async with place, self._detecting.slot(client.name, 1):
                     return await asyncio.to_thread(detect)
         except TimeoutError:
             raise TimedOutError from None
@@ -227,7 +227,7 @@ class Service:
 
     async def read_glossary(self, client: Client, read: Callable[[], T]) -> T:
         """Call a function that reads all entries of a glossary in a thread. The clients take turns."""
-        async with self._reading.take(client.name, 1):
+        async with self._reading.slot(client.name, 1):
             return await asyncio.to_thread(read)
 
     async def _check_changed_dictionaries(self, owner: str, dictionaries: Sequence[Dictionary]) -> None:
@@ -255,7 +255,7 @@ class Service:
                     cost = cost_of_glossary(dictionary.lines)
                     async with (
                         self.pool.using(*_names(model)) as fleet,
-                        self.admission.enter(cost.tokens, owner, 0),
+                        self.admission.enter(cost.work_tokens, owner, 0),
                     ):
                         await fleet.call(Job(_called(model), "check_glossary", (), keywords, owner))
         except TimeoutError:
@@ -319,7 +319,7 @@ class Service:
             UnavailableError: No worker is available.
         """
         if client.passed_limits is not PassedLimits.BACKGROUND:
-            self.sizes.check_number(texts)
+            self.sizes.check_num_texts(texts)
         plain = [text if isinstance(text, str) else text.text for text in texts]
         has_glossary = glossary is not None
         cost = cost_of_translation(texts, options, entries=entries, has_glossary=has_glossary)
@@ -433,7 +433,7 @@ class Service:
         """
         if cost is None:
             if client.passed_limits is not PassedLimits.BACKGROUND:
-                self.sizes.check_number(texts)
+                self.sizes.check_num_texts(texts)
             cost = cost_of_texts(texts)
         return await self._call(client, model, function, cost, *arguments, **keywords)
 
@@ -490,7 +490,7 @@ class Service:
         """
         self.sizes.check_cost(cost)
         self.clients.check_quota(client, cost.characters)
-        self.admission.check_capacity(cost.tokens, client.name, client.priority)
+        self.admission.check_capacity(cost.work_tokens, client.name, client.priority)
         return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
 
     def reserved(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
@@ -498,7 +498,7 @@ class Service:
 
         See :meth:`Admission.reserve <headway.serve.admission.Admission.reserve>`.
         """
-        return self.admission.reserve(cost.tokens, client.name, client.priority)
+        return self.admission.reserve(cost.work_tokens, client.name, client.priority)
 
     def add_job(
         self,
@@ -526,8 +526,8 @@ class Service:
         characters = sum(map(len, texts)) if characters is None else characters
         self.sizes.check_job(texts, characters)
         self.clients.check_quota(client, characters)
-        usual = cost_of_texts(texts).tokens
-        scale = 1.0 if cost is None else max(1.0, cost.tokens / max(1, usual))
+        usual = cost_of_texts(texts).work_tokens
+        scale = 1.0 if cost is None else max(1.0, cost.work_tokens / max(1, usual))
         job = self.jobs.add(client.name, texts, work, self.config.limits, scale)
         self.clients.count_characters(client, characters)
         return job
@@ -538,12 +538,12 @@ class Service:
 
         The cost is added to one call for each worker that does not have the glossary yet.
         """
-        if glossary is None or self._preparing[glossary.digest] >= fleet.num_lacking(glossary.digest):
+        if glossary is None or self._preparing[glossary.digest] >= fleet.num_workers_without_glossary(glossary.digest):
             yield 0
             return
         self._preparing[glossary.digest] += 1
         try:
-            yield cost_of_glossary(glossary.text).tokens
+            yield cost_of_glossary(glossary.text).work_tokens
         finally:
             self._preparing[glossary.digest] -= 1
             if not self._preparing[glossary.digest]:
@@ -557,13 +557,13 @@ class Service:
 
         Yields the workers that do the work.
         """
-        tokens = cost.tokens
+        tokens = cost.work_tokens
         if isinstance(model, PivotModels):  # the text is translated once, then each of its pivot translations
             tokens *= 1 + model.candidates
         is_background = client.passed_limits is PassedLimits.BACKGROUND
         if is_background or client.passed_limits is PassedLimits.ADMITTED:
             async with self.pool.using(*_names(model)) as fleet:
-                with self.admission.outside(tokens) if is_background else nullcontext():
+                with self.admission.bypass_queue(tokens) if is_background else nullcontext():
                     yield fleet
             return
         self.sizes.check_cost(cost)
@@ -597,7 +597,7 @@ def _largest_cost(
 ) -> Cost:
     """Return the cost of the most expensive step of a translation."""
     costs = [cost_of_translation(texts, step, entries=entries, has_glossary=has_glossary) for step in steps]
-    return max(costs, key=lambda cost: cost.tokens)
+    return max(costs, key=lambda cost: cost.work_tokens)
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:

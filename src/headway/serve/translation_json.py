@@ -14,7 +14,7 @@ from headway.predict.translation.glossary import Glossary
 from headway.predict.translation.options import TranslateOptions
 from headway.text.sentences import split_sentences
 
-MAX_ATTENTION = 1_000_000  # maximum number of attention weights in all results together
+MAX_ATTENTION_WEIGHTS = 1_000_000  # maximum number of attention weights in all results together
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -31,10 +31,10 @@ def translate_to_json(
     weights: Weights = "best",
 ) -> list[bytes]:
     """Translate texts, and return the translation or the error of each text as JSON."""
-    remaining, results = MAX_ATTENTION, list[bytes]()
+    remaining, results = MAX_ATTENTION_WEIGHTS, list[bytes]()
     for translation in translator.translate_each(texts, options, glossary):
         give_way()
-        value, used = translation_value(translation, weights, remaining)
+        value, used = translation_to_value(translation, weights, remaining)
         remaining -= used
         results.append(to_json(value))
     return results
@@ -49,8 +49,8 @@ def sentences_to_json(_: Any, texts: Sequence[str], language: str) -> bytes:
     return to_json({"sentences": sentences})
 
 
-def translation_value(
-    translation: Translation | HeadwayError, weights: Weights = "best", max_attention: int = MAX_ATTENTION
+def translation_to_value(
+    translation: Translation | HeadwayError, weights: Weights = "best", max_attention: int = MAX_ATTENTION_WEIGHTS
 ) -> tuple[dict[str, Any], int]:
     """Return a translation or its error as a JSON value, and the number of attention weights that it contains."""
     if isinstance(translation, HeadwayError):

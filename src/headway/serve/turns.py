@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class FairSemaphore:
     """A semaphore that serves the owners of waiting tasks in turns.
 
     Args:
@@ -23,7 +23,7 @@ class Turns:
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
 
     @asynccontextmanager
-    async def take(self, owner: str, most: int) -> AsyncIterator[None]:
+    async def slot(self, owner: str, most: int) -> AsyncIterator[None]:
         """Context manager that waits for a slot and occupies it until the end of the block.
 
         The owner occupies at most ``most`` slots at a time.

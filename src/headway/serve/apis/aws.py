@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body
@@ -64,7 +64,7 @@ def _refusal(_: HTTPConnection, key: str | None) -> Response | None:
     return None if key else _error("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
 
 
-KEYS = KeyLocation(_key, refusal=_refusal)
+KEY_LOCATION = KeyLocation(_key, refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -72,7 +72,7 @@ def routes(service: Service) -> list[Route]:
     return [Route("/", _Aws(service).run, methods=["POST"])]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     name = _NAMES.get(status, "InvalidRequestException")
     headers = dict(headers or {})
@@ -181,7 +181,7 @@ class _Aws:
             client, [text], source, target, glossary=glossary, options=TranslateOptions(markup=markup)
         )
         try:
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         except UnknownLanguageError as unknown:
             source = unknown.source  # the detected language if the request has "auto"
             message = f"Unsupported language pair: {source} to {target}."

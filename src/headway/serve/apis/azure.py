@@ -27,12 +27,12 @@ from starlette.routing import Route
 from headway.errors import HeadwayError
 from headway.predict.results import Translation
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import KeyLocation, client_of
-from headway.serve.apis.request_fields import authorization, read_json, unless_large
+from headway.serve.apis.request_fields import authorization, call_in_thread_if_large, read_json
 from headway.serve.clients import Client
 from headway.serve.cost import Cost
-from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError, place_of_text
+from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError, text_number_prefix
 from headway.serve.languages import DetectedLanguage, english_name, find_language, is_right_to_left, native_name
 from headway.serve.service import Service
 
@@ -59,7 +59,7 @@ def _key(head: HTTPConnection) -> str | None:
     return key or authorization(head, "bearer")
 
 
-KEYS = KeyLocation(_key, public=re.compile("/languages"))
+KEY_LOCATION = KeyLocation(_key, public=re.compile("/languages"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -72,7 +72,7 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     return _error(_CODES.get(status, status * 1000), message, headers)
 
@@ -190,11 +190,11 @@ class _Azure:
             raise _refused(_BAD_REQUEST, "includeSentenceLength is not supported")
         aligned = _flag(request, "includeAlignment", False)
         characters = sum(len(item.text) for item in items)
-        self._service.sizes.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
+        self._service.sizes.check_counts(texts=len(items) * len(targets), characters=characters * len(targets))
         jobs = [
             _Job(index, item.text, source, target, is_html) for index, item in enumerate(items) for target in targets
         ]
-        results = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
+        results = iter(await cancel_on_disconnect(request, self._run(client, jobs, alignment=aligned)))
 
         def answer(target: str, done: _Done) -> dict[str, Any]:
             fields: dict[str, Any] = {"text": done.translation.text, "to": target}
@@ -221,7 +221,7 @@ class _Azure:
             for index, item in enumerate(inputs)
             for target in item.targets
         ]
-        results = iter(await unless_disconnected(request, self._run(client, jobs)))
+        results = iter(await cancel_on_disconnect(request, self._run(client, jobs)))
         answers = []
         for item in inputs:
             item_results = [next(results) for _ in item.targets]
@@ -239,13 +239,13 @@ class _Azure:
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
         """Translate each job. Jobs with the same languages and type of text are translated together."""
-        self._service.sizes.check_number(jobs)
+        self._service.sizes.check_num_texts(jobs)
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
         client = self._service.checked_client(client, self._cost(jobs, TranslateOptions(alignment=alignment)))
 
         def place(job: _Job) -> str:
-            return place_of_text(job.index, jobs[-1].index + 1)
+            return text_number_prefix(job.index, jobs[-1].index + 1)
 
         async def translate(source: str, target: str, is_html: bool, group: Sequence[_Job]) -> list[_Done]:
             texts = [job.text for job in group]
@@ -282,7 +282,7 @@ class _Azure:
 
     async def detect(self, request: Request) -> Response:
         if _version(request) != _V3:
-            return error("This version does not detect languages; translate does", 404)
+            return error_reply("This version does not detect languages; translate does", 404)
         items = (await _parsed(_Items, await request.body())).root
         work = self._service.detect(client_of(request), [item.text for item in items])
         return JSONResponse(
@@ -293,7 +293,7 @@ class _Azure:
                     "isTranslationSupported": find_language(language.code, self._service.languages) is not None,
                     "isTransliterationSupported": False,
                 }
-                for language in await unless_disconnected(request, work)
+                for language in await cancel_on_disconnect(request, work)
             ]
         )
 
@@ -336,7 +336,7 @@ def _version(request: Request) -> str:
 
 async def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
     try:
-        return await unless_large(lambda body: kind.model_validate(read_json(body)), body)
+        return await call_in_thread_if_large(lambda body: kind.model_validate(read_json(body)), body)
     except BadRequestError as problem:
         raise _refused(_BAD_BODY, str(problem)) from None
     except ValidationError as problem:

@@ -21,16 +21,16 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis import deepl_glossaries
 from headway.serve.apis.deepl_fields import (
     check_formality,
-    check_supported,
-    choice,
-    flag,
-    names,
+    check_unsupported_fields,
     optional_text,
+    read_choice,
+    read_flag,
+    read_names,
+    read_texts,
     required_text,
-    texts,
-    unsupported_language,
+    unsupported_language_error,
 )
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields
@@ -65,7 +65,7 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     return JSONResponse({"message": message}, status, headers)
 
@@ -83,17 +83,17 @@ class _DeepL:
         fields = await read_fields(request)
         client = client_of(request)
         given, source, target = (
-            texts(fields),
+            read_texts(fields),
             optional_text(fields, "source_lang"),
             required_text(fields, "target_lang"),
         )
         self._service.sizes.check_texts(given)
-        splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
-        model_type = choice(fields, "model_type", _MODEL_TYPES, None)
-        flag(fields, "preserve_formatting")
-        shows_billed = flag(fields, "show_billed_characters")
+        splitting, markup = read_choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
+        model_type = read_choice(fields, "model_type", _MODEL_TYPES, None)
+        read_flag(fields, "preserve_formatting")
+        shows_billed = read_flag(fields, "show_billed_characters")
         check_formality(fields)
-        check_supported(fields)
+        check_unsupported_fields(fields)
         glossary = None
         if identifier := optional_text(fields, "glossary_id"):
             if source is None:
@@ -106,9 +106,9 @@ class _DeepL:
             work = self._service.translate(
                 client, sources, source or "auto", target, glossary=glossary, options=TranslateOptions(markup=markup)
             )
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         except UnknownLanguageError as error:
-            raise BadRequestError(unsupported_language(error)) from None
+            raise BadRequestError(unsupported_language_error(error)) from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
         refuse_failed_texts(translations)
@@ -127,7 +127,7 @@ class _DeepL:
     async def write(self, request: Request) -> Response:
         """Reply in the same way as DeepL for an unsupported target language."""
         fields = await read_fields(request)
-        texts(fields)
+        read_texts(fields)
         raise BadRequestError("Value for 'target_lang' not supported: no model rephrases or corrects texts")
 
     async def style_rules(self, _: Request) -> Response:
@@ -137,7 +137,7 @@ class _DeepL:
         raise BadRequestError("Style rules are not supported: no model follows them")
 
     async def find_style_rule(self, _: Request) -> Response:
-        return error("Style rule not found", 404)
+        return error_reply("Style rule not found", 404)
 
     async def languages(self, request: Request) -> Response:
         fields = await read_fields(request)
@@ -167,9 +167,9 @@ class _DeepL:
 
 def _markup(fields: dict[str, Any]) -> MarkupOptions | None:
     """Return the options for handling tags, or None if the texts are plain."""
-    kind = choice(fields, "tag_handling", ("html", "xml"), None)
-    lists = {name: names(fields, name) for name in ("splitting_tags", "non_splitting_tags", "ignore_tags")}
-    outline = flag(fields, "outline_detection", default=True)
+    kind = read_choice(fields, "tag_handling", ("html", "xml"), None)
+    lists = {name: read_names(fields, name) for name in ("splitting_tags", "non_splitting_tags", "ignore_tags")}
+    outline = read_flag(fields, "outline_detection", default=True)
     if kind is None:
         return None
     return MarkupOptions.parse({"kind": kind, "outline_detection": outline, **lists}, "tag_handling")

@@ -17,12 +17,12 @@ from starlette.types import Message, Receive, Scope, Send
 from headway.documents import DocumentError
 from headway.serve.apis.deepl_fields import (
     check_formality,
-    check_supported,
+    check_unsupported_fields,
     optional_text,
     required_text,
-    unsupported_language,
+    unsupported_language_error,
 )
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
@@ -83,7 +83,7 @@ class _Documents:
         if file is None:
             raise BadRequestError("Parameter 'file' not specified.")
         check_formality(fields)
-        check_supported(fields)
+        check_unsupported_fields(fields)
         name = optional_text(fields, "filename") or file.name
         wanted = optional_text(fields, "output_format")
         if wanted is not None and wanted.lower() != Path(name).suffix.lower().removeprefix("."):
@@ -95,9 +95,9 @@ class _Documents:
             glossary = self._service.glossaries.get(client.name, identifier)
         try:
             adding = self._documents.add(client, name, file.content, source or "auto", target, glossary=glossary)
-            document = await unless_disconnected(request, adding)
+            document = await cancel_on_disconnect(request, adding)
         except UnknownLanguageError as error:
-            raise BadRequestError(unsupported_language(error)) from None
+            raise BadRequestError(unsupported_language_error(error)) from None
         except DocumentError as error:
             raise BadRequestError(f"Invalid file data: {error}") from None
         return JSONResponse({"document_id": document.id, "document_key": document.secret})

@@ -73,7 +73,7 @@ class _Glossaries:
             pairs = {(base_language(pair.source), base_language(pair.target)) for pair in self._service.pairs}
             return {"supported_languages": [_languages(*pair) for pair in sorted(pairs)]}
 
-        return Response(await self._service.list_once("DeepL", supported), media_type="application/json")
+        return Response(await self._service.cached_list("DeepL", supported), media_type="application/json")
 
     # Version 2.
 
@@ -140,7 +140,7 @@ class _Glossaries:
         def edit(glossary: StoredGlossary) -> StoredGlossary:
             for dictionary in dictionaries:
                 glossary = glossary.with_entries(dictionary)
-            return glossary if name is None else glossary.renamed(name)
+            return glossary if name is None else glossary.with_name(name)
 
         return JSONResponse(_describe_v3(await self._edit(client, request, edit)))
 
@@ -261,7 +261,7 @@ def _dictionary(fields: dict[str, Any]) -> Dictionary:
     if not targets_by_source:
         raise _invalid("there are no entries")
     try:
-        return Dictionary.of(source, target, targets_by_source.items())
+        return Dictionary.from_rows(source, target, targets_by_source.items())
     except DataError as error:
         raise _invalid(str(error)) from None
 

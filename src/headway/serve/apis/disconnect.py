@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 T = TypeVar("T")
 
 
-async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Return the result of ``work``, which is canceled when the client disconnects.
 
     Raises:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.http_errors import http_error
 
 PartT = TypeVar("PartT")
@@ -21,7 +21,7 @@ _log = logging.getLogger("headway.serve")
 
 
 @asynccontextmanager
-async def begun(parts: AsyncGenerator[PartT]) -> AsyncIterator[AsyncGenerator[PartT]]:
+async def wait_for_first_part(parts: AsyncGenerator[PartT]) -> AsyncIterator[AsyncGenerator[PartT]]:
     """Context manager that waits for the first part of a stream, and yields the stream with all parts.
 
     An error in the request is thus raised before anything that precedes the first part is sent.
@@ -62,7 +62,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until the client disconnects."""
         try:
-            await unless_disconnected(Request(scope, receive), self._send_all(send))
+            await cancel_on_disconnect(Request(scope, receive), self._send_all(send))
         except ClientDisconnect:
             if not self._has_started:
                 raise

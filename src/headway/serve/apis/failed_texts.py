@@ -22,7 +22,7 @@ def refuse_failed_texts(results: Sequence[Any]) -> None:
 
 
 @contextmanager
-def naming_text(index: int, num_texts: int) -> Iterator[None]:
+def add_text_number_to_errors(index: int, num_texts: int) -> Iterator[None]:
     """Context manager that adds the number of the text to an error that the text causes."""
     try:
         yield

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
@@ -58,11 +58,11 @@ def _key(head: HTTPConnection) -> str | None:
 
 def _refusal(head: HTTPConnection, key: str | None) -> Response | None:
     if authorization(head, "bearer") is not None:
-        return error("Request had invalid authentication credentials.", 401)
-    return None if key is None else error("API key not valid. Please pass a valid API key.", 400)
+        return error_reply("Request had invalid authentication credentials.", 401)
+    return None if key is None else error_reply("API key not valid. Please pass a valid API key.", 400)
 
 
-KEYS = KeyLocation(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
+KEY_LOCATION = KeyLocation(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -84,7 +84,7 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     status = 400 if status == 413 else status
     name, reason = _STATUSES.get(status, ("UNKNOWN", "unknown"))
@@ -138,7 +138,7 @@ class _Google:
         options = TranslateOptions(markup="html" if is_html else None)
         try:
             work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, options=options)
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         except UnknownLanguageError as unknown:
             raise self._unknown_language(unknown) from None
         refuse_failed_texts(translations)
@@ -157,7 +157,7 @@ class _V2Api(_Google):
     def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
         if unknown.side == "target":
             return _wrong_field("Target language is invalid.", "target", f"Target language: {unknown.target}")
-        message = f"{unknown.place}Bad language pair: {unknown.source}|{unknown.target}"
+        message = f"{unknown.text_prefix}Bad language pair: {unknown.source}|{unknown.target}"
         return _wrong_field(message, "source", f"Source language: {unknown.source}", "badRequest")
 
     async def _read(self, request: Request) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class _V2Api(_Google):
     async def detect(self, request: Request) -> Response:
         fields = await self._read(request)
         work = self._service.detect(client_of(request), _texts(fields))
-        detected = await unless_disconnected(request, work)
+        detected = await cancel_on_disconnect(request, work)
         detections = [
             [{"language": language.code, "isReliable": False, "confidence": language.confidence}]
             for language in detected
@@ -252,9 +252,9 @@ class _DetectFields(_Fields):
 class _V3Api(_Google):
     def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
         if unknown.side == "source":
-            message = f"{unknown.place}Source language is invalid."
+            message = f"{unknown.text_prefix}Source language is invalid."
             return _wrong_field(message, "source_language_code", f"Source language: {unknown.source}")
-        message = f"{unknown.place}Target language is invalid."
+        message = f"{unknown.text_prefix}Target language is invalid."
         description = f"Target language: {unknown.target}; source language: {unknown.source}"
         return _wrong_field(message, "target_language_code", description)
 
@@ -307,7 +307,7 @@ class _V3Api(_Google):
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
         work = self._service.detect(client_of(request), [fields.content])
-        detected = await unless_disconnected(request, work)
+        detected = await cancel_on_disconnect(request, work)
         return JSONResponse(
             {"languages": [{"languageCode": language.code, "confidence": language.confidence} for language in detected]}
         )

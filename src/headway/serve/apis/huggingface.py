@@ -28,14 +28,14 @@ from headway.errors import ContextLengthError
 from headway.kinds import Capability
 from headway.predict import Continuation, StreamPart
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
+from headway.serve.apis.failed_texts import add_text_number_to_errors, refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_fillings, cost_of_generation
-from headway.serve.errors import BadRequestError, place_of_text
+from headway.serve.errors import BadRequestError, text_number_prefix
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.text.base import EOS, MASK
@@ -47,7 +47,9 @@ _MAX_STOPS = 100
 _ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "overloaded", 503: "overloaded"}
 _FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
 
-KEYS = KeyLocation(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
+KEY_LOCATION = KeyLocation(
+    lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL)
+)
 
 
 def routes(service: Service) -> list[Route]:
@@ -64,7 +66,7 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     return JSONResponse(_error_value(message, status), status, headers)
 
@@ -229,7 +231,7 @@ class _HuggingFace:
             if task != "text-generation" or not isinstance(call.fields.inputs, str):
                 raise BadRequestError("stream needs a language model and one text")
             return EventStream(self._stream(call, call.fields.inputs), _error_value)
-        return JSONResponse(await unless_disconnected(request, run(call)))
+        return JSONResponse(await cancel_on_disconnect(request, run(call)))
 
     async def info(self, request: Request) -> Response:
         """Describe an endpoint."""
@@ -247,7 +249,7 @@ class _HuggingFace:
     async def health(self, _: Request) -> Response:
         """Report whether an endpoint can answer requests."""
         reason = self._service.unavailable_reason
-        return error(reason, 503) if reason else Response()
+        return error_reply(reason, 503) if reason else Response()
 
     def _model(self, request: Request) -> ModelInfo:
         name: str | None = request.path_params.get("name")
@@ -301,12 +303,14 @@ class _HuggingFace:
         texts, answers = call.fields.texts, []
         for index, text in enumerate(texts):
             if text.count(MASK) != 1:
-                raise BadRequestError(f"{place_of_text(index, len(texts))}inputs: expected one {MASK} in each text")
+                raise BadRequestError(
+                    f"{text_number_prefix(index, len(texts))}inputs: expected one {MASK} in each text"
+                )
         cost = cost_of_fillings(texts, parameters.top_k, parameters.targets or ())
         async with self._service.admitted(call.client, call.model, cost) as admitted:
             for index, text in enumerate(texts):
                 arguments = text, parameters.top_k, parameters.targets
-                with naming_text(index, len(texts)):
+                with add_text_number_to_errors(index, len(texts)):
                     fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
                 answers.append(
                     [
@@ -394,7 +398,7 @@ def _length_errors(num_texts: int = 1) -> Iterator[None]:
     try:
         yield
     except ContextLengthError as error:
-        place = place_of_text(error.number - 1, num_texts)
+        place = text_number_prefix(error.number - 1, num_texts)
         raise BadRequestError(
             f"{place}`inputs` must have less than {error.context_length} tokens, the model's context. Given: "
             f"{error.num_tokens}"

@@ -52,18 +52,18 @@ class KeyLocation:
         """Return whether a request needs no key."""
         return method in ("GET", "HEAD") and self.public.fullmatch(path) is not None
 
-    def in_bodies_of(self, path: str) -> bool:
+    def may_be_in_body_of(self, path: str) -> bool:
         """Return whether the body of a request to this path may contain the key."""
         return bool(self.fields) and self.paths.match(path) is not None
 
-    def in_head(self, head: HTTPConnection) -> str | None:
+    def find_in_head(self, head: HTTPConnection) -> str | None:
         """Return the key in the headers or the query, or None if they do not contain a key."""
         key = self.head(head)
         if key is None:
             key = next(filter(None, map(head.query_params.get, self.fields)), None)
         return key
 
-    def in_body(self, content_type: str, body: bytes) -> Iterator[str]:
+    def find_in_body(self, content_type: str, body: bytes) -> Iterator[str]:
         """Yield possible keys in a body, without parsing the rest of the body."""
         kind = content_type.partition(";")[0].strip().lower()
         for name in map(str.encode, self.fields):

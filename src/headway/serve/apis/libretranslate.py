@@ -17,7 +17,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.libretranslate_specification import SPECIFICATION
@@ -33,7 +33,7 @@ _MAX_ALTERNATIVES = 10
 _CHECK_S = 0.5  # time between two checks whether the service is shutting down
 
 
-KEYS = KeyLocation(
+KEY_LOCATION = KeyLocation(
     lambda _: None,
     fields=("api_key", "apiKey"),  # the npm client uses the second name
     public=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
@@ -63,7 +63,7 @@ def document_routes(service: Service, documents: ServedDocuments) -> list[Route]
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     return JSONResponse({"error": message}, status, headers)
 
@@ -87,7 +87,7 @@ class _LibreTranslate:
         options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
         work = self._service.translate(client, texts, source, target, options=options)
         with _language_errors():
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         refuse_failed_texts(translations)
         answer: dict[str, Any] = {
             "translatedText": _one_or_list([translation.text for translation in translations], is_list)
@@ -103,7 +103,7 @@ class _LibreTranslate:
         fields = await read_fields(request)
         texts, _ = _texts(fields)
         work = self._service.detect(client_of(request), texts[:1] or [""])
-        return JSONResponse([_confidence(language) for language in await unless_disconnected(request, work)])
+        return JSONResponse([_confidence(language) for language in await cancel_on_disconnect(request, work)])
 
     async def languages(self, _: Request) -> Response:
         def targets_of_languages() -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ class _LibreTranslate:
                 for code, codes in sorted(targets.items())
             ]
 
-        content = await self._service.list_once("LibreTranslate", targets_of_languages)
+        content = await self._service.cached_list("LibreTranslate", targets_of_languages)
         return Response(content, media_type="application/json")
 
     async def settings(self, _: Request) -> Response:
@@ -141,7 +141,7 @@ class _LibreTranslate:
         )
 
     async def suggest(self, _: Request) -> Response:
-        return error("Suggestions are disabled on this server.", 403)
+        return error_reply("Suggestions are disabled on this server.", 403)
 
     async def spec(self, _: Request) -> Response:
         return JSONResponse(SPECIFICATION)
@@ -165,9 +165,9 @@ class _LibreTranslateDocuments:
             raise BadRequestError("Invalid request: empty file")
         adding = self._documents.add(client, file.name, file.content, source, target)
         with _language_errors():
-            document = await unless_disconnected(request, adding)
+            document = await cancel_on_disconnect(request, adding)
         try:
-            await unless_disconnected(request, self._finished(document))
+            await cancel_on_disconnect(request, self._finished(document))
         except BaseException:
             self._documents.remove(document)
             raise
@@ -188,7 +188,7 @@ class _LibreTranslateDocuments:
     async def download_file(self, request: Request) -> Response:
         """Return a translated file. Its URL contains a secret, so that no key is needed."""
         secret, _, name = request.path_params["name"].partition(".")
-        document = self._documents.with_secret(secret)
+        document = self._documents.find_by_secret(secret)
         if name != document.name:
             raise UnknownDocumentError(name)
         return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
@@ -224,7 +224,9 @@ def _language_errors() -> Iterator[None]:
         if error.side != "pair":
             raise  # its message is the same as LibreTranslate's
         source, target = (f"{english_name(code)} ({code})" for code in (error.source, error.target))
-        raise BadRequestError(f"{error.place}{target} is not available as a target language from {source}") from None
+        raise BadRequestError(
+            f"{error.text_prefix}{target} is not available as a target language from {source}"
+        ) from None
 
 
 def _alternatives(fields: dict[str, Any]) -> int:

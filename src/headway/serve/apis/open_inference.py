@@ -36,10 +36,10 @@ from headway.decode.generation_options import GenerationOptions
 from headway.kinds import Capability
 from headway.predict.markup.html import MarkupKind
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
+from headway.serve.apis.disconnect import cancel_on_disconnect
+from headway.serve.apis.failed_texts import add_text_number_to_errors, refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
-from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
+from headway.serve.apis.request_fields import authorization, choose_languages, parse_fields, parse_json_object
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_fillings, cost_of_generation
 from headway.serve.errors import BadRequestError, TooLargeError, UnknownModelError
@@ -73,7 +73,7 @@ def _key(head: HTTPConnection) -> str | None:
         raise BadRequestError("the header Authorization is not valid") from None
 
 
-KEYS = KeyLocation(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
+KEY_LOCATION = KeyLocation(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -96,7 +96,7 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     return JSONResponse({"error": message}, status, headers)
 
@@ -219,7 +219,7 @@ class _InferenceTask:
 
 async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     fields = parse_fields(_TranslationParameters, call.parameters)
-    source, target = languages_for(call.model, fields.source_language, fields.target_language)
+    source, target = choose_languages(call.model, fields.source_language, fields.target_language)
     options = TranslateOptions(markup=fields.markup)
     translations, _ = await service.translate(call.client, call.texts, source, target, call.model.name, options=options)
     refuse_failed_texts(translations)
@@ -259,7 +259,7 @@ async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     async with service.admitted(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
         fillings = []
         for index, text in enumerate(call.texts):
-            with naming_text(index, len(call.texts)):
+            with add_text_number_to_errors(index, len(call.texts)):
                 fillings.append(await service.call(admitted, call.model, "fill", (), text, top, None))
     width = min(map(len, fillings), default=0)  # less than ``top`` if the vocabulary is smaller
     shape = (*call.shape, width)
@@ -294,13 +294,13 @@ class _OpenInference:
 
     async def ready(self, _: Request) -> Response:
         reason = self._service.unavailable_reason
-        return error(reason, 503) if reason else JSONResponse({"ready": True})
+        return error_reply(reason, 503) if reason else JSONResponse({"ready": True})
 
     # Routes of models.
 
     async def model_ready(self, request: Request) -> Response:
         model, reason = self._model(request), self._service.unavailable_reason
-        return error(reason, 503) if reason else JSONResponse({"name": model.name, "ready": True})
+        return error_reply(reason, 503) if reason else JSONResponse({"name": model.name, "ready": True})
 
     async def model(self, request: Request) -> Response:
         model = self._model(request)
@@ -326,7 +326,7 @@ class _OpenInference:
         self._service.sizes.check_texts(texts)
         parameters = {name: value for name, value in fields.parameters.items() if name not in _WITHOUT_EFFECT}
         call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
-        tensors = await unless_disconnected(request, _TASKS[model.capability].run(self._service, call))
+        tensors = await cancel_on_disconnect(request, _TASKS[model.capability].run(self._service, call))
         head = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
         return _reply(head, fields, tensors)
 

@@ -29,11 +29,11 @@ from headway.predict import Candidate, Continuation, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.event_stream import EventStream, begun
+from headway.serve.apis.disconnect import cancel_on_disconnect
+from headway.serve.apis.event_stream import EventStream, wait_for_first_part
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
-from headway.serve.apis.request_fields import authorization, languages_for, parse_body
+from headway.serve.apis.request_fields import authorization, choose_languages, parse_body
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_generation
 from headway.serve.errors import BadRequestError, RefusedError, UnknownModelError
@@ -178,7 +178,7 @@ class _ChatFields(_CommonFields):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-KEYS = KeyLocation(lambda head: authorization(head, "bearer"))
+KEY_LOCATION = KeyLocation(lambda head: authorization(head, "bearer"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -200,7 +200,7 @@ def _random_seed() -> int:
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error reply in the format of this API."""
     return JSONResponse(_error_value(message, status), status, headers)
 
@@ -258,7 +258,7 @@ class _OpenAI:
                 raise BadRequestError("prompt: a translation model takes texts, not token ids")
             if body.logprobs:
                 raise BadRequestError(_NO_ALTERNATIVES.format("logprobs"))
-            translations = await unless_disconnected(request, self._translate(client, model, texts, body, "prompt"))
+            translations = await cancel_on_disconnect(request, self._translate(client, model, texts, body, "prompt"))
             choices = [
                 _completion_choice(
                     candidate.text, "stop", None if body.logprobs is None else _logprobs(_target_tokens(candidate), 0)
@@ -269,7 +269,7 @@ class _OpenAI:
         elif body.stream and body.count == len(prompts) == 1 and body.logprobs is None:
             return _event_stream(self._stream_completion(client, model, prompts[0], body, reply))
         else:
-            choices, usage = await unless_disconnected(request, self._complete(client, model, prompts, body))
+            choices, usage = await cancel_on_disconnect(request, self._complete(client, model, prompts, body))
         if body.stream:
             return _event_stream(reply.chunks(choices, usage if body.wants_usage else None))
         return reply.whole(choices, usage)
@@ -286,7 +286,7 @@ class _OpenAI:
             if body.top_logprobs:
                 raise BadRequestError(_NO_ALTERNATIVES.format("top_logprobs"))
             work = self._translate(client, model, texts[-1:], body, "messages")
-            (candidates,) = await unless_disconnected(request, work)
+            (candidates,) = await cancel_on_disconnect(request, work)
             choices = [
                 _chat_choice(
                     candidate.text, "stop", _chat_logprobs(_target_tokens(candidate), 0) if body.logprobs else None
@@ -296,7 +296,7 @@ class _OpenAI:
         elif body.stream and body.count == 1 and not body.logprobs:
             return _event_stream(self._stream_chat(client, model, body, reply))
         else:
-            choices, usage = await unless_disconnected(request, self._continue_chat(client, model, body))
+            choices, usage = await cancel_on_disconnect(request, self._continue_chat(client, model, body))
         if body.stream:
             deltas = [{**choice, "delta": choice["message"]} for choice in choices]
             for choice in deltas:
@@ -325,7 +325,7 @@ class _OpenAI:
         if body.count > 1:
             width = max(decoding.beam_size, body.count)
             decoding = decoding.model_copy(update={"beam_size": width, "n_best": body.count})
-        source, target = languages_for(model, body.source_language, body.target_language)
+        source, target = choose_languages(model, body.source_language, body.target_language)
         translations, _ = await self._service.translate(
             client, texts, source, target, model.name, options=TranslateOptions(decoding=decoding)
         )
@@ -337,7 +337,7 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], body: _CompletionFields
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for all prompts, and the token usage."""
-        self._service.sizes.check_number(prompts)
+        self._service.sizes.check_num_texts(prompts)
         continuations = [[_NOTHING] * body.count for _ in prompts]
         choices: list[dict[str, Any]] = []
         num_prompt = 0
@@ -391,7 +391,9 @@ class _OpenAI:
             echoed = [reply.chunk([_completion_choice(text, None)])] if body.echo else []
             if body.limit:
                 options = body.generation_options(body.limit, model.generation)
-                async with begun(self._service.stream(admitted, model, "stream", (), read, **options)) as parts:
+                async with wait_for_first_part(
+                    self._service.stream(admitted, model, "stream", (), read, **options)
+                ) as parts:
                     for chunk in echoed:
                         yield chunk
                     async for part in parts:
@@ -412,7 +414,7 @@ class _OpenAI:
         made = _NOTHING
         async with self._admitted(client, model, [body.prompt], body, "messages") as admitted:
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
-            async with begun(
+            async with wait_for_first_part(
                 self._service.stream(
                     admitted, model, "stream", (), body.prompt, **body.generation_options(body.limit, model.generation)
                 )

@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection, Request
 
 from headway.serve.errors import BadRequestError
 from headway.serve.model_info import ModelInfo
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 
 T = TypeVar("T")
 DataT = TypeVar("DataT", str, bytes)
@@ -42,7 +42,7 @@ _BYTES_PER_COMMA = 8
 # Maximum number of lists that directly follow another list. Only requests that create glossaries need more.
 _MAX_ROWS = 20_000
 _ROW = re.compile(rb"\]\s*,\s*\[")
-_parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
+_parser, _parser_turns = ThreadPoolExecutor(1, "parser"), FairSemaphore(1)
 current_sender: ContextVar[str] = ContextVar("sender", default="")
 """The sender of the current task's request: its key or, while the key is not known, its address."""
 _FIELD = re.compile(rb'"\s*:')
@@ -60,7 +60,9 @@ async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
     Raises:
         BadRequestError: The body is not valid JSON, or its fields do not match ``kind``.
     """
-    return await unless_large(lambda body: parse_fields(kind, _as_object(read_json(body))), await request.body())
+    return await call_in_thread_if_large(
+        lambda body: parse_fields(kind, _as_object(read_json(body))), await request.body()
+    )
 
 
 def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
@@ -107,7 +109,7 @@ async def read_fields(request: Request) -> dict[str, Any]:
             text = body.decode("utf-8")
         except UnicodeDecodeError:
             raise BadRequestError("the form is not valid UTF-8") from None
-        return fields | _joined(await unless_large(_parse_form, text))
+        return fields | _joined(await call_in_thread_if_large(_parse_form, text))
     if kind == "multipart/form-data":
         return fields | (await _read_multipart(request))[0]
     return fields | await parse_json_object(body)
@@ -168,15 +170,15 @@ async def parse_json(body: bytes) -> Any:
     Raises:
         BadRequestError: The body is not valid JSON, is nested too deeply, or has too many lists and objects.
     """
-    return await unless_large(read_json, body)
+    return await call_in_thread_if_large(read_json, body)
 
 
-async def check_size_of_json(body: bytes, *, may_have_rows: bool) -> None:
+async def check_json_size(body: bytes, *, may_have_rows: bool) -> None:
     """Raise :class:`BadRequestError` if a JSON body has more lists, objects and fields than can be parsed quickly."""
-    await unless_large(partial(_check_size_of_json, may_have_rows=may_have_rows), body)
+    await call_in_thread_if_large(partial(_check_json_size, may_have_rows=may_have_rows), body)
 
 
-async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
+async def call_in_thread_if_large(function: Callable[[DataT], T], data: DataT) -> T:
     """Call a function. If its argument is large, call it in a thread, so that other requests can be answered meanwhile.
 
     A single thread handles all large arguments, because several threads would compete with the event loop for the
@@ -184,13 +186,13 @@ async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
     """
     if len(data) <= _LARGE:
         return function(data)
-    async with _parser_turns.take(current_sender.get(), 1):
+    async with _parser_turns.slot(current_sender.get(), 1):
         return await asyncio.get_running_loop().run_in_executor(_parser, function, data)
 
 
 def read_json(body: bytes) -> Any:
     """Parse a JSON body in the current thread. Raises the same exceptions as :func:`parse_json`."""
-    _check_size_of_json(body)
+    _check_json_size(body)
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
@@ -199,7 +201,7 @@ def read_json(body: bytes) -> Any:
     return value
 
 
-def _check_size_of_json(body: bytes, *, may_have_rows: bool = True) -> None:
+def _check_json_size(body: bytes, *, may_have_rows: bool = True) -> None:
     commas = max(_MAX_COMMAS, len(body) // _BYTES_PER_COMMA)
     if body.count(b",") > commas:
         raise BadRequestError(f"the body has more than {commas:,} commas between values or in texts")
@@ -220,7 +222,7 @@ def _parse_form(text: str) -> list[tuple[str, str]]:
         raise BadRequestError(f"the form has more than {_MAX_FIELDS:,} fields") from None
 
 
-def languages_for(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
+def choose_languages(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
     """Return the languages in a request, which default to the model's languages.
 
     Raises:

@@ -8,9 +8,9 @@ from typing import Any
 
 from headway.serve.glossaries import GlossaryDigest
 from headway.serve.model_info import ModelInfo
-from headway.serve.workers.messages import Job, Pong
+from headway.serve.workers.messages import Job, WorkerStatus
 
-MAX_JOBS = 128  # maximum number of jobs that a worker has at a time
+MAX_JOBS_PER_WORKER = 128  # maximum number of jobs that a worker has at a time
 
 
 class Fleet(ABC):
@@ -55,7 +55,7 @@ class Fleet(ABC):
         return self.num_workers
 
     @property
-    def states(self) -> list[Pong]:
+    def states(self) -> list[WorkerStatus]:
         """The last status message of each worker that has sent one."""
         return []
 
@@ -68,7 +68,7 @@ class Fleet(ABC):
         """Return the memory that is not shared between workers, in bytes."""
         return 0
 
-    def num_lacking(self, _: GlossaryDigest) -> int:
+    def num_workers_without_glossary(self, _: GlossaryDigest) -> int:
         """Return the number of workers without a glossary, or 0 if the worker for the next job has it."""
         return 0
 

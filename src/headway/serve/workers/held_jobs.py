@@ -9,7 +9,7 @@ from headway.serve.glossaries import GlossaryDigest
 from headway.serve.model_info import PivotModels
 from headway.serve.workers.messages import StartJob
 
-HeldKey = tuple[str | PivotModels, GlossaryDigest]
+PreparationKey = tuple[str | PivotModels, GlossaryDigest]
 """Identifies a glossary that is being prepared for a model."""
 
 HeldJob = tuple[StartJob, Caller, bool]
@@ -20,17 +20,17 @@ class HeldJobs:
     """Jobs that wait for glossaries. The methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._jobs: dict[HeldKey, list[HeldJob]] = {}
+        self._jobs: dict[PreparationKey, list[HeldJob]] = {}
         self._lock = Lock()
 
-    def hold(self, key: HeldKey, job: HeldJob) -> bool:
+    def hold(self, key: PreparationKey, job: HeldJob) -> bool:
         """Add a waiting job. Return True if it is the first job for its glossary, which must then be prepared."""
         with self._lock:
             is_first = key not in self._jobs
             self._jobs.setdefault(key, []).append(job)
             return is_first
 
-    def release(self, key: HeldKey) -> list[HeldJob]:
+    def release(self, key: PreparationKey) -> list[HeldJob]:
         """Remove and return the jobs that wait for a glossary, after its preparation has succeeded or failed."""
         with self._lock:
             return self._jobs.pop(key)

@@ -30,7 +30,7 @@ from headway.serve.workers.worker import run_worker
 if TYPE_CHECKING:
     from headway.bundle import AnyBundle
 
-DECODES = ("translates", "continues")  # capabilities of models that decode, whose precision can be configured
+DECODING_CAPABILITIES = ("translates", "continues")  # of models that decode, whose precision can be configured
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def _load(spec: ModelSpec) -> Any:
     from headway.hardware import keep_freed_memory
     from headway.tasks import load
 
-    decodes = read_config(Path(spec.folder)).capability in DECODES
+    decodes = read_config(Path(spec.folder)).capability in DECODING_CAPABILITIES
     model = load(spec.folder, device="cpu", **(spec.settings if decodes else {}))
     if decodes:
         keep_freed_memory()  # the workers inherit it

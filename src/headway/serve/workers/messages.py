@@ -67,7 +67,7 @@ class StartJob:
 
 
 @dataclass(frozen=True)
-class AddGlossary:
+class AddGlossaryPart:
     """A part of a glossary that later jobs identify by its digest.
 
     Attributes:
@@ -109,7 +109,7 @@ class Ping:
 
 
 @dataclass(frozen=True)
-class Pong:
+class WorkerStatus:
     """The status of a worker, in reply to a ping.
 
     Attributes:

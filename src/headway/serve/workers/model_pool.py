@@ -33,7 +33,7 @@ from headway.serve.config import ServeConfig
 from headway.serve.errors import ModelNotReadyError, UnavailableError
 from headway.serve.model_info import ModelInfo, ModelSpec
 from headway.serve.workers.fleet import Fleet
-from headway.serve.workers.messages import Pong
+from headway.serve.workers.messages import WorkerStatus
 from headway.serve.workers.process_fleet import ProcessFleet
 
 _log = logging.getLogger("headway.serve")
@@ -93,9 +93,9 @@ class ModelPool:
         has_gpu: Whether this machine has a GPU, which no model uses.
         is_lost: Whether the process that loads the models has ended unexpectedly. In this case, the service sends
             itself SIGTERM, because it cannot load models any more.
-        loads: Number of successful loads on demand.
-        failed_loads: Number of failed loads on demand.
-        unloads: Number of times that models were unloaded.
+        num_loads: Number of successful loads on demand.
+        num_failed_loads: Number of failed loads on demand.
+        num_unloads: Number of times that models were unloaded.
         load_seconds: Total time of all successful loads, in seconds.
     """
 
@@ -124,17 +124,17 @@ class ModelPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.models: dict[str, ModelInfo] = {}
         self.is_lost = self.has_gpu = False
-        self.loads = self.failed_loads = self.unloads = 0
+        self.num_loads = self.num_failed_loads = self.num_unloads = 0
         self.load_seconds = 0.0
 
     @classmethod
-    def of_config(cls, config: ServeConfig, workers: int) -> ModelPool:
+    def from_config(cls, config: ServeConfig, workers: int) -> ModelPool:
         """Create a pool for the models in a configuration."""
         limits = config.limits
         return cls(config.specs(), workers=workers, memory_mb=limits.memory_mb, wait_s=limits.load_seconds)
 
     @classmethod
-    def of_fleet(cls, fleet: Fleet) -> ModelPool:
+    def from_fleet(cls, fleet: Fleet) -> ModelPool:
         """Create a pool for the models of a fleet that was started elsewhere, which manages its models itself."""
         specs = [ModelSpec(name, "") for name in fleet.models]
         pool = cls(specs, workers=0, memory_mb=None, wait_s=0.0, base=fleet)
@@ -238,7 +238,7 @@ class ModelPool:
         return sum(fleet.restarts for fleet in self._fleets())
 
     @property
-    def states(self) -> list[Pong]:
+    def states(self) -> list[WorkerStatus]:
         """The last status message of each worker."""
         return [state for fleet in self._fleets() for state in fleet.states]
 
@@ -317,7 +317,7 @@ class ModelPool:
         except (HeadwayError, OSError, TimeoutError, _TooLargeError) as error:
             reason = f"it takes more than {self._wait_s:g} seconds" if isinstance(error, TimeoutError) else str(error)
             _log.error("cannot load the model %s: %s", group.title, reason)
-            self.failed_loads += 1
+            self.num_failed_loads += 1
             # Other errors may contain the path of a folder on the server.
             details = f": {error}" if isinstance(error, _TooLargeError) else ""
             group.failure, group.failed_at = f"The model {group.title} cannot be loaded{details}", time.monotonic()
@@ -325,7 +325,7 @@ class ModelPool:
         finally:
             group.loading = None
         seconds = time.monotonic() - started
-        self.loads, self.load_seconds = self.loads + 1, self.load_seconds + seconds
+        self.num_loads, self.load_seconds = self.num_loads + 1, self.load_seconds + seconds
         _log.info("loaded the model %s in %.1f s: %.0f MB", group.title, seconds, group.num_bytes / _MEGABYTE)
         group.fleet, group.last_used = fleet, time.monotonic()
         self._spawn(self._on_idle())  # the model may need more memory than expected
@@ -372,7 +372,7 @@ class ModelPool:
     async def _unload(self, group: _Group) -> None:
         fleet, group.fleet = group.fleet, None
         assert fleet is not None
-        self.unloads += 1
+        self.num_unloads += 1
         _log.info("unloading the model %s", group.title)
         await fleet.close()
 

@@ -36,8 +36,8 @@ from headway.serve.workers.messages import (
     MessageReceiver,
     Part,
     Ping,
-    Pong,
     StartJob,
+    WorkerStatus,
     encode,
 )
 from headway.serve.workers.worker_process import (
@@ -281,19 +281,19 @@ class ProcessFleet(Fleet):
             # Count pings instead of measuring time, because time also passes while this process is busy.
             used_s.append(worker.cpu_seconds())
             limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
-            if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
+            if worker.unanswered_pings * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
                 _log.warning("killing worker process %d, which does not respond", worker.pid)
                 worker.kill()
                 self._reassign_jobs(worker)
                 await worker.ended.wait()
                 return
-            worker.unanswered += 1
+            worker.unanswered_pings += 1
             worker.send(Ping())
 
     def _receive(self, worker: WorkerProcess, message: Any) -> None:
-        worker.unanswered = 0
+        worker.unanswered_pings = 0
         match message:
-            case Pong():
+            case WorkerStatus():
                 worker.state = message
                 if not worker.is_ready:
                     worker.is_ready = True
@@ -320,7 +320,7 @@ class ProcessFleet(Fleet):
         return [worker for worker in self._workers if worker is not None and worker.is_ready]
 
     @property
-    def states(self) -> list[Pong]:
+    def states(self) -> list[WorkerStatus]:
         """The last status message of each worker."""
         return [worker.state for worker in self._workers if worker is not None]
 
@@ -339,8 +339,8 @@ class ProcessFleet(Fleet):
                 total += 1024 * sum(map(int, sizes))
         return total
 
-    def num_lacking(self, digest: GlossaryDigest) -> int:
-        """See :meth:`Fleet.num_lacking`."""
+    def num_workers_without_glossary(self, digest: GlossaryDigest) -> int:
+        """See :meth:`Fleet.num_workers_without_glossary`."""
         ready = self._ready_workers()
         if ready and _next_worker(ready, [digest]).has_glossary(digest):
             return 0
@@ -404,7 +404,7 @@ class ProcessFleet(Fleet):
         worker.is_ready = False
         lost, worker.pending = worker.pending, {}
         for pending in lost.values():
-            if pending.was_retried or pending.has_sent:
+            if pending.was_retried or pending.has_received_part:
                 self._fail(pending)
             elif not pending.future.done():
                 pending.was_retried = True
@@ -417,7 +417,7 @@ class ProcessFleet(Fleet):
     def _on_part(self, worker: WorkerProcess, part: Part) -> None:
         pending = worker.pending.get(part.number)
         if pending is not None:
-            pending.has_sent = True
+            pending.has_received_part = True
             pending.parts.put_nowait(part)
 
     def _on_done(self, worker: WorkerProcess, done: Done) -> None:

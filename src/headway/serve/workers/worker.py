@@ -31,20 +31,20 @@ from headway.predict.language_modeling.continuation import Continuation, Continu
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.pivot import PivotTranslator
 from headway.serve.errors import WorkerError
-from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
+from headway.serve.glossaries import GlossaryCache, GlossaryDigest, GlossaryLines
 from headway.serve.model_info import PivotModels
 from headway.serve.translation_json import translate_to_json
-from headway.serve.workers.fleet import MAX_JOBS
-from headway.serve.workers.held_jobs import HeldJobs, HeldKey
+from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER
+from headway.serve.workers.held_jobs import HeldJobs, PreparationKey
 from headway.serve.workers.messages import (
-    AddGlossary,
+    AddGlossaryPart,
     Cancel,
     Done,
     Job,
     Part,
     Ping,
-    Pong,
     StartJob,
+    WorkerStatus,
     encode,
     receive_with_size,
 )
@@ -80,7 +80,7 @@ class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
         self._short_jobs = WaitingJobs[tuple[StartJob, Caller]]()
-        self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
+        self._pool = ThreadPoolExecutor(MAX_JOBS_PER_WORKER, thread_name_prefix="job")
         self._search = SharedSearch(on_call=self._short_jobs.wake)
         for model in models.values():
             if isinstance(model, ReplaceableSearch):
@@ -91,9 +91,9 @@ class _Worker:
         self._callers: dict[int, Caller] = {}
         self._threads: dict[int, int] = {}  # thread ids of jobs that run in a thread, keyed by job number
         self._interrupting = threading.Lock()
-        self._glossaries = RecentGlossaries()
+        self._glossaries = GlossaryCache()
         self._held_jobs = HeldJobs()
-        self._preparations = WaitingJobs[tuple[HeldKey, GlossaryLines, Caller]]()
+        self._preparations = WaitingJobs[tuple[PreparationKey, GlossaryLines, Caller]]()
         self._idle_pings = 0  # number of pings since the last job began
 
     def run(self) -> None:
@@ -132,7 +132,7 @@ class _Worker:
                     self._return_memory()
                 case Cancel():
                     self._cancel(message.number)
-                case AddGlossary(part, is_last):
+                case AddGlossaryPart(part, is_last):
                     parts.append(part)
                     if is_last:
                         self._glossaries.add(GlossaryLines("".join(parts)))
@@ -175,7 +175,7 @@ class _Worker:
             if (preparation := self._preparations.get()) is not None:
                 self._prepare(*preparation)
 
-    def _prepare(self, key: HeldKey, lines: GlossaryLines, first: Caller) -> None:
+    def _prepare(self, key: PreparationKey, lines: GlossaryLines, first: Caller) -> None:
         """Prepare a glossary, then queue the jobs that wait for it, or report the error for them.
 
         If a job is canceled, the preparation continues, because the next job would otherwise have to start it again.
@@ -284,11 +284,11 @@ class _Worker:
             self._send(encode(Part(number, part)))
         return stream.continuation
 
-    def _pong(self) -> Pong:
+    def _pong(self) -> WorkerStatus:
         search = self._search
         started = search.turn_started
         stalled = 0.0 if started is None else time.monotonic() - started
-        return Pong(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
+        return WorkerStatus(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
 
     def _return_memory(self) -> None:
         """Return freed memory to the system after several pings without a job."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
-from headway.serve.workers.messages import AddGlossary, Cancel, Part, Pong, StartJob, encode
+from headway.serve.glossaries import GlossaryCache, GlossaryDigest, GlossaryLines
+from headway.serve.workers.messages import AddGlossaryPart, Cancel, Part, StartJob, WorkerStatus, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: the clock id of a process is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -41,7 +41,7 @@ class PendingJob:
     future: asyncio.Future[Any]
     parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False
-    has_sent: bool = False  # whether a part has arrived, so that the job cannot be restarted
+    has_received_part: bool = False  # whether a part has arrived, so that the job cannot be restarted
 
 
 @dataclass(eq=False)
@@ -53,13 +53,13 @@ class WorkerProcess:
     transport: asyncio.WriteTransport = field(init=False)
     pending: dict[int, PendingJob] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
-    unanswered: int = 0  # number of pings since the last message from the process
-    state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
+    unanswered_pings: int = 0  # number of pings since the last message from the process
+    state: WorkerStatus = field(default_factory=lambda: WorkerStatus(0.0, 0, 0, 0))
     is_ready: bool = False
-    _glossaries: RecentGlossaries = field(default_factory=RecentGlossaries, init=False)  # cached by the process
+    _glossaries: GlossaryCache = field(default_factory=GlossaryCache, init=False)  # cached by the process
     _unsent: list[bytes] = field(default_factory=list, init=False)
     # Parts of glossaries, and jobs that need them. They are sent one by one, so that other jobs can overtake them.
-    _waiting: deque[AddGlossary | StartJob | Cancel] = field(default_factory=deque, init=False)
+    _waiting: deque[AddGlossaryPart | StartJob | Cancel] = field(default_factory=deque, init=False)
 
     def send(self, message: Any) -> None:
         """Send a message to the process, together with the other messages of this iteration of the event loop."""
@@ -158,7 +158,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
         raise HeadwayError(f"a process cannot be started: {error}") from None
 
 
-def _parts(text: str) -> Iterator[AddGlossary]:
+def _parts(text: str) -> Iterator[AddGlossaryPart]:
     """Yield the parts of a glossary."""
     for start in range(0, len(text), _PART_CHARACTERS):
-        yield AddGlossary(text[start : start + _PART_CHARACTERS], start + _PART_CHARACTERS >= len(text))
+        yield AddGlossaryPart(text[start : start + _PART_CHARACTERS], start + _PART_CHARACTERS >= len(text))

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
-from headway.serve.apis.native.jobs import iso_time
+from headway.serve.apis.native.jobs import format_iso_time
 from headway.serve.apis.request_fields import optional_text, parse_fields, parse_json, read_upload
 from headway.serve.clients import Client
 from headway.serve.documents import ServedDocument, ServedDocuments
@@ -77,7 +77,7 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
         model = _text(fields, "model")
         reading = {"encoding": _text(fields, "encoding"), "text_syntax": _text(fields, "text_syntax")}
         adding = documents.add(client, file.name, file.content, source, target, model, glossary, **reading)
-        return _document(await unless_disconnected(request, adding))
+        return _document(await cancel_on_disconnect(request, adding))
 
     @api.get("/documents/{identifier}")
     async def document(identifier: str, request: Request) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def _chosen_glossary(service: Service, client: Client, fields: dict[str, A
 
     def read() -> StoredGlossary:
         body = parse_fields(GlossaryBody, {"name": "dictionaries of a document", "dictionaries": value})
-        return StoredGlossary.new(client.name, body.name, body.to_dictionaries())
+        return StoredGlossary.create(client.name, body.name, body.to_dictionaries())
 
     glossary = await service.read_glossary(client, read)
     service.glossaries.check_entries(glossary)
@@ -121,9 +121,9 @@ async def _chosen_glossary(service: Service, client: Client, fields: dict[str, A
 def _document(document: ServedDocument) -> dict[str, Any]:
     sizes = {"num_texts": document.num_texts, "num_done": document.num_done, "characters": document.num_characters}
     times = {
-        "created": iso_time(document.created),
-        "ended": iso_time(document.ended),
-        "expires": iso_time(document.expires),
+        "created": format_iso_time(document.created),
+        "ended": format_iso_time(document.ended),
+        "expires": format_iso_time(document.expires),
     }
     languages = {"source": document.source_language}
     head = {"id": document.id, "name": document.name, "status": document.status}

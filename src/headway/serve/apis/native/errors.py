@@ -37,7 +37,7 @@ class ItemError(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorReply} for status in _STATUSES}
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return an error reply in the format of this API."""
     return JSONResponse(error_value(message, status), status, headers)
 
@@ -47,6 +47,6 @@ def error_value(message: str, status: int) -> dict[str, Any]:
     return {"error": {"status": status, "message": message}}
 
 
-def or_error(result: Any, convert: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def convert_or_error(result: Any, convert: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """Return the converted result, or the error, as JSON."""
     return {"error": str(result)} if isinstance(result, HeadwayError) else convert(result)

@@ -20,7 +20,7 @@ Phrases = Annotated[list[str], Field(max_length=MAX_PHRASES, fail_fast=True)]
 Options = dict[str, bool | int | float | str | Phrases | dict[str, Any] | None]
 Texts = Annotated[str | Strings, Field(description="A text, or a list of texts.")]
 
-EVENTS: dict[str, Any] = {"content": {"text/event-stream": {}}}
+EVENT_STREAM_RESPONSE: dict[str, Any] = {"content": {"text/event-stream": {}}}
 
 
 class Body(BaseModel):
@@ -35,7 +35,7 @@ class Body(BaseModel):
         return data
 
 
-def listed(text: str | list[str]) -> list[str]:
+def as_list(text: str | list[str]) -> list[str]:
     """Return a single text or a list of texts as a list."""
     return [text] if isinstance(text, str) else text
 
@@ -45,4 +45,4 @@ def _key(head: HTTPConnection) -> str | None:
     return head.headers.get("x-api-key") if key is None else key
 
 
-KEYS = KeyLocation(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))
+KEY_LOCATION = KeyLocation(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))

@@ -36,7 +36,8 @@ class GlossaryBody(Body):
     def to_dictionaries(self) -> list[Dictionary]:
         """Convert to the service's dictionaries. Raises :class:`DataError` for an invalid phrase."""
         return [
-            Dictionary.of(dictionary.source, dictionary.target, dictionary.entries) for dictionary in self.dictionaries
+            Dictionary.from_rows(dictionary.source, dictionary.target, dictionary.entries)
+            for dictionary in self.dictionaries
         ]
 
 

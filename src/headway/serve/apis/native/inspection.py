@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from headway.decode.request import DecodingOptions
 from headway.kinds import Capability
 from headway.predict import SearchEnd, SearchNode
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body
 from headway.serve.cost import cost_of_inspection
@@ -139,7 +139,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         direction = service.direction(body.source, body.target, body.model, direct=True)
         cost = cost_of_inspection(texts)
         work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.arguments)
-        return Response(await unless_disconnected(request, work), media_type="application/json")
+        return Response(await cancel_on_disconnect(request, work), media_type="application/json")
 
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})
     async def inspect(body: InspectBody, request: Request) -> Response:
@@ -153,7 +153,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return a drawing of a model's architecture as an SVG file."""
         chosen, cost = service.model(model, *get_args(Capability)), cost_of_inspection([""])
         work = service.call(client_of(request), chosen, draw_architecture, [], cost=cost)
-        return Response(await unless_disconnected(request, work), media_type="image/svg+xml")
+        return Response(await cancel_on_disconnect(request, work), media_type="image/svg+xml")
 
     @api.post("/search-tree", response_model=None, responses={200: {"model": SearchTreeReply}})
     async def tree(body: SearchTreeBody, request: Request) -> Response:

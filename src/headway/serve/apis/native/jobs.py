@@ -82,10 +82,14 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
 def _job(job: BulkJob) -> dict[str, Any]:
     counts = {"num_texts": job.num_texts, "num_done": job.num_done}
-    times = {"created": iso_time(job.created), "ended": iso_time(job.ended), "expires": iso_time(job.expires)}
+    times = {
+        "created": format_iso_time(job.created),
+        "ended": format_iso_time(job.ended),
+        "expires": format_iso_time(job.expires),
+    }
     return {"id": job.id, "status": job.status, **counts, **times, "error": job.error}
 
 
-def iso_time(seconds: float | None) -> str | None:
+def format_iso_time(seconds: float | None) -> str | None:
     """Format a time in seconds since 1970 according to ISO 8601."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

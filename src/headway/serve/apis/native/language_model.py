@@ -13,11 +13,11 @@ from pydantic import BaseModel, Field
 
 from headway.decode.generation_options import GenerationOptions
 from headway.predict import Continuation, StreamPart
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import error_value
-from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, listed
+from headway.serve.apis.native.fields import EVENT_STREAM_RESPONSE, Body, Options, Texts, as_list
 from headway.serve.cost import cost_of_generation, cost_of_perplexity, cost_of_scores
 from headway.serve.errors import BadRequestError, TooLargeError
 from headway.serve.service import Service
@@ -83,10 +83,10 @@ def add_routes(api: APIRouter, service: Service) -> None:
         A language model predicts a token from the tokens before it, a masked language model from all other tokens.
         """
         client = client_of(request)
-        texts, model = listed(body.text), service.model(body.model, "continues", "fills")
-        service.sizes.check_number(texts)
+        texts, model = as_list(body.text), service.model(body.model, "continues", "fills")
+        service.sizes.check_num_texts(texts)
         work = service.call(client, model, "score", texts, texts, cost=cost_of_scores(texts, model))
-        scored = await unless_disconnected(request, work)
+        scored = await cancel_on_disconnect(request, work)
         scores = [asdict(text) | {"log_probability": text.log_probability} for text in scored]
         return JSONResponse({"scores": scores})
 
@@ -94,8 +94,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
         """Return a language model's perplexity and bits per byte on texts."""
         client = client_of(request)
-        texts, model = listed(body.text), service.model(body.model, "continues")
-        service.sizes.check_number(texts)
+        texts, model = as_list(body.text), service.model(body.model, "continues")
+        service.sizes.check_num_texts(texts)
         times = _DEFAULT_TIMES
         if body.stride is not None and model.context_length is not None:
             times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
@@ -106,14 +106,14 @@ def add_routes(api: APIRouter, service: Service) -> None:
                 )
         cost = cost_of_perplexity(texts, times / _DEFAULT_TIMES)
         work = service.call(client, model, "perplexity", (), texts, cost=cost, stride=body.stride)
-        return JSONResponse(asdict(await unless_disconnected(request, work)))
+        return JSONResponse(asdict(await cancel_on_disconnect(request, work)))
 
-    @api.post("/generate", response_model=None, responses={200: {"model": GenerateReply, **EVENTS}})
+    @api.post("/generate", response_model=None, responses={200: {"model": GenerateReply, **EVENT_STREAM_RESPONSE}})
     async def generate(body: GenerateBody, request: Request) -> Response:
         """Continue prompts."""
         client = client_of(request)
-        prompts, model = listed(body.prompt), service.model(body.model, "continues")
-        service.sizes.check_number(prompts)
+        prompts, model = as_list(body.prompt), service.model(body.model, "continues")
+        service.sizes.check_num_texts(prompts)
         fields = dict[str, Any](body.options)
         options = GenerationOptions.over(model.generation, fields)
         cost = cost_of_generation(prompts, options, alternatives=body.alternatives)
@@ -129,7 +129,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         if body.alternatives is not None:
             raise BadRequestError("alternatives needs stream")
         work = service.call(client, model, "generate", prompts, prompts, cost=cost, **fields)
-        continuations = await unless_disconnected(request, work)
+        continuations = await cancel_on_disconnect(request, work)
         return JSONResponse(
             {
                 "continuations": [

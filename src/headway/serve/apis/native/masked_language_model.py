@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from headway.predict.language_modeling.masked_language_model import Filling
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body, Phrases
 from headway.serve.cost import cost_of_fillings
@@ -41,5 +41,5 @@ def add_routes(api: APIRouter, service: Service) -> None:
         model = service.model(body.model, "fills")
         cost = cost_of_fillings([body.text], body.top, body.candidates or ())
         work = service.call(client, model, "fill", (), body.text, body.top, body.candidates, cost=cost)
-        fillings = await unless_disconnected(request, work)
+        fillings = await cancel_on_disconnect(request, work)
         return JSONResponse({"fillings": [asdict(filling) for filling in fillings]})

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headway.serve.apis.request_fields import unless_large
+from headway.serve.apis.request_fields import call_in_thread_if_large
 
 _Validate = Callable[[bytes], tuple[Any, list[Any]]]
 
@@ -56,7 +56,7 @@ class _ValidatedRequest(Request):
 
     async def json(self) -> Any:
         """Return the validated object, which FastAPI does not validate again."""
-        value, self.errors = await unless_large(self._validate, await self.body())
+        value, self.errors = await call_in_thread_if_large(self._validate, await self.body())
         if self.errors:
             raise HTTPException(422)
         return value

@@ -18,21 +18,21 @@ from headway.decode.request import DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import ScoredTarget, Source
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
-from headway.serve.apis.native.errors import ItemError, error_value, or_error
+from headway.serve.apis.native.errors import ItemError, convert_or_error, error_value
 from headway.serve.apis.native.fields import (
-    EVENTS,
+    EVENT_STREAM_RESPONSE,
     MAX_PHRASES,
     Body,
     Options,
     Phrases,
     Strings,
     Texts,
-    listed,
+    as_list,
 )
-from headway.serve.apis.request_fields import unless_large
+from headway.serve.apis.request_fields import call_in_thread_if_large
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting
 from headway.serve.dispatch import replay
@@ -45,7 +45,7 @@ from headway.serve.translation_json import (
     sentences_to_json,
     to_json,
     translate_to_json,
-    translation_value,
+    translation_to_value,
 )
 
 # The check of the request's cost allows far fewer entries, and its error message suggests creating a glossary.
@@ -209,7 +209,9 @@ def make_translate_function(
             has_errors_of_texts=len(all_texts) > 1,
             weights=weights,
         )
-        answers = [result if isinstance(result, bytes) else to_json(translation_value(result)[0]) for result in results]
+        answers = [
+            result if isinstance(result, bytes) else to_json(translation_to_value(result)[0]) for result in results
+        ]
         if detected is None:
             return answers
         return [
@@ -232,8 +234,8 @@ def _chosen_glossary(service: Service, client: Client, body: TranslationBody) ->
     if body.source == "auto":
         raise BadRequestError("glossary entries require a source language")
     direction = service.direction(body.source, body.target, body.model)
-    entries = Dictionary.of(direction.source, direction.target, body.glossary)
-    return StoredGlossary.new(client.name, "entries of a request", [entries])
+    entries = Dictionary.from_rows(direction.source, direction.target, body.glossary)
+    return StoredGlossary.create(client.name, "entries of a request", [entries])
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
@@ -253,25 +255,25 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
         If two models translate a pair through a third language, ``pivot`` is that language; otherwise it is null.
         """
-        return Response(await service.list_once("pairs", pairs), media_type="application/json")
+        return Response(await service.cached_list("pairs", pairs), media_type="application/json")
 
     @api.post("/detect")
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
         client = client_of(request)
-        detected = await unless_disconnected(request, service.detect(client, listed(body.text)))
+        detected = await cancel_on_disconnect(request, service.detect(client, as_list(body.text)))
         return [asdict(language) for language in detected]
 
     @api.post("/sentences")
     async def sentences(body: SentencesBody, request: Request) -> Response:
         """Split each text into sentences, which keep the white space around them."""
-        client, texts = client_of(request), listed(body.text)
-        service.sizes.check_number(texts)
+        client, texts = client_of(request), as_list(body.text)
+        service.sizes.check_num_texts(texts)
         cost = cost_of_splitting(texts)
         work = service.call(client, service.models[0], sentences_to_json, (), texts, body.language, cost=cost)
-        return Response(await unless_disconnected(request, work), media_type="application/json")
+        return Response(await cancel_on_disconnect(request, work), media_type="application/json")
 
-    @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
+    @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENT_STREAM_RESPONSE}})
     async def translate(body: TranslateBody, request: Request) -> Response:
         """Translate texts. A translation does not depend on the other texts in the request."""
         return await _translate(service, body, request)
@@ -286,8 +288,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         texts = [*body.source_texts, *body.target_texts]
         arguments = body.source_texts, body.target_texts
         work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.arguments)
-        results = await unless_disconnected(request, work)
-        return JSONResponse({"scores": [or_error(result, asdict) for result in results]})
+        results = await cancel_on_disconnect(request, work)
+        return JSONResponse({"scores": [convert_or_error(result, asdict) for result in results]})
 
     @api.post("/alternatives")
     async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
@@ -298,7 +300,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         texts = [body.text, body.prefix]
         cost = cost_of_alternatives(*texts)
         work = service.call(client, direction.model, "alternatives", texts, *texts, cost=cost, **keywords)
-        predicted = await unless_disconnected(request, work)
+        predicted = await cancel_on_disconnect(request, work)
         return JSONResponse({"alternatives": [asdict(token) for token in predicted]})
 
 
@@ -318,7 +320,7 @@ class DirectTranslation:
         try:
             if request.headers.get("content-type") != "application/json":
                 raise ValueError
-            body = await unless_large(TranslateBody.model_validate_json, data)
+            body = await call_in_thread_if_large(TranslateBody.model_validate_json, data)
         except ValueError:  # includes pydantic's ValidationError
             await self._fastapi(scope, replay([{"type": "http.request", "body": data}], receive), send)
         else:
@@ -327,17 +329,17 @@ class DirectTranslation:
 
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
-    client, texts = client_of(request), listed(body.text)
-    service.sizes.check_number(texts)
+    client, texts = client_of(request), as_list(body.text)
+    service.sizes.check_num_texts(texts)
     answer, cost = make_translate_function(service, client, body, texts)
     if not body.stream:
-        translations = await unless_disconnected(request, answer(texts))
+        translations = await cancel_on_disconnect(request, answer(texts))
         return Response(b'{"translations":[' + b",".join(translations) + b"]}", media_type="application/json")
     client = service.checked_client(client, cost)
     if body.source != "auto":
         service.direction(body.source, body.target, body.model)  # raises errors before the reply begins
     answer, _ = make_translate_function(service, client, body, texts)
-    return EventStream(_events(answer, texts, partial(service.reserved, client, cost), cost.tokens), error_value)
+    return EventStream(_events(answer, texts, partial(service.reserved, client, cost), cost.work_tokens), error_value)
 
 
 async def _events(
