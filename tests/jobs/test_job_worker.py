@@ -76,7 +76,7 @@ def test_a_line_that_ends_workers_is_found(tmp_path: Path) -> None:
     leave_lease(plan, 0, 1)
     Worker(plan, EchoMap()).run()
     assert joined(plan) == ["1 A", "2 B", "3 C", "4 D", "", "6 F"]
-    assert [line.reason for line in read_status(plan).failures] == ["ends the process that works on it (SIGKILL)"]
+    assert [line.reason for line in read_status(plan).failures] == ["crashes the process that converts it (SIGKILL)"]
 
 
 def test_an_error_of_the_operation_ends_the_job_and_releases_the_chunk(tmp_path: Path) -> None:

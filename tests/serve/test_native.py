@@ -213,7 +213,7 @@ def test_streamed_tokens(http: httpx.Client, folders: dict[str, Path]) -> None:
     ("path", "body", "status", "message"),
     [
         ("/alternatives", {"text": "a", "source": "en", "target": "de", "count": 0}, 422, "count"),
-        ("/generate", {"prompt": "a", "alternatives": 3}, 400, "alternatives needs stream"),
+        ("/generate", {"prompt": "a", "alternatives": 3}, 400, "alternatives requires stream"),
         ("/alternatives", {"text": "a", "source": "en", "target": "zz"}, 400, "zz is not supported"),
         ("/explain", {"text": ""}, 400, "empty"),
         ("/explain", {"text": "a", "label": "nothing"}, 400, "unknown label 'nothing'"),

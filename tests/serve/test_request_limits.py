@@ -198,7 +198,7 @@ def test_an_error_in_the_middle_of_a_stream_has_its_status(writer: LanguageModel
     http = TestClient(make_test_app(service), "http://localhost")
     reply = http.post("/api/v1/generate", json={"prompt": "ein", "stream": True, "options": {"max_new_tokens": 5}})
     *_, last = (json.loads(event.removeprefix("data: ")) for event in reply.text.split("\n\n") if event)
-    assert last == {"error": {"status": 504, "message": "The time limit of a request has passed"}}
+    assert last == {"error": {"status": 504, "message": "The request has exceeded its time limit"}}
 
 
 def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Translator) -> None:

@@ -31,7 +31,7 @@ def convert_isolated(line_map: LineMap, lines: Sequence[Line], first_line: int, 
             return batch
         cause = batch
     if len(lines) == 1:
-        reason = f"ends the process that works on it ({cause})"
+        reason = f"crashes the process that converts it ({cause})"
         return ConvertedBatch([line_map.make_failed_line(lines[0], first_line, location, reason)])
     half = len(lines) // 2
     first = convert_isolated(line_map, lines[:half], first_line, location)
@@ -50,7 +50,7 @@ def _in_child(line_map: LineMap, lines: Sequence[Line], first_line: int, locatio
     """Convert lines in a forked process. If the process dies, return the reason.
 
     Raises:
-        HeadwayError: The operation raised it.
+        HeadwayError: The operation has raised this exception.
     """
     receiving, sending = os.pipe()
     with warnings.catch_warnings():

@@ -191,7 +191,9 @@ class Plan:
 
     def _parse_row(self, index: int, row: bytes) -> JobChunk:
         if len(row) != self._row_bytes:
-            raise CheckpointError(f"{self.folder / _TABLE_FILE}: incomplete; remove the folder, and make the job again")
+            raise CheckpointError(
+                f"{self.folder / _TABLE_FILE}: incomplete; remove the folder, and create the job again"
+            )
         number, first_line, num_lines, digest = _ROW.unpack_from(row)
         count = len(self.inputs[number].files)
         ranges = tuple(_RANGE.unpack_from(row, _ROW.size + part * _RANGE.size) for part in range(count))

@@ -158,7 +158,7 @@ class Worker:
                 f"{name}: {json.dumps(first.get(name))} there, {json.dumps(processor.get(name))} here" for name in names
             )
             raise ConfigError(
-                f"{self._plan.folder}: {self._owner.host} computes different results than {host}, which began the job "
+                f"{self._plan.folder}: {self._owner.host} computes different results from {host}, which began the job "
                 f"({differences})",
                 hint="set HEADWAY_CPU_FEATURES to features that all machines have, or allow different processors with "
                 "--mixed-processors when you make the job",

@@ -233,7 +233,7 @@ class BulkJobs:
             return
         job.store(start, results)
         if sum(other.num_bytes for other in self._jobs.values() if other.owner == job.owner) > job.limits.job_mb * 1e6:
-            self._end(job, f"the jobs of this key need more than {job.limits.job_mb:g} MB; delete those that are done")
+            self._end(job, f"the jobs of this key use more than {job.limits.job_mb:g} MB; delete finished jobs")
         elif job.num_done == job.num_texts:
             self._end(job)
 

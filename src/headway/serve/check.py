@@ -38,7 +38,7 @@ def check_configuration(config: ServeConfig) -> list[str]:
     _check_files(config)
     notes = _check_addresses(config)
     missing = [model.path for model in config.models if model not in present]
-    notes += [f"{name} has not been converted yet; starting the service downloads it" for name in missing]
+    notes += [f"{name} has not been downloaded yet; the service downloads it when it starts" for name in missing]
     if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
         notes.append(f"models compute in bfloat16 or float32 ({reason})")
     return notes
@@ -75,7 +75,7 @@ def _check_memory(specs: list[ModelSpec], memory_mb: float | None) -> None:
     if memory_mb is not None and stored > memory_mb:
         raise ConfigError(
             f"limits.memory_mb = {memory_mb:g}, but the weights of the models that are loaded at the start have "
-            f'{stored:.0f} MB; raise it, or set load = "demand" for some of them'
+            f'{stored:.0f} MB; raise the limit, or set load = "demand" for some models'
         )
 
 

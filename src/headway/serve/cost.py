@@ -256,13 +256,13 @@ def exceeded_limit_message(cost: Cost, limits: Any) -> str | None:
     for count, most, what in (
         (cost.texts, limits.texts, "texts in one request"),
         (cost.characters, limits.characters, "characters in one request"),
-        (cost.hypotheses, limits.hypotheses, "hypotheses of a text"),
-        (cost.length, limits.new_tokens, "new tokens of a text"),
+        (cost.hypotheses, limits.hypotheses, "hypotheses per text"),
+        (cost.length, limits.new_tokens, "new tokens per text"),
         (cost.new_tokens, limits.new_tokens, "new tokens in one request"),
         (cost.phrase_characters, limits.phrase_characters, "characters of phrases in one request"),
-        (cost.phrase_rows, _MAX_PHRASE_ROWS, "hypotheses of a text with phrases to include or a glossary"),
-        (cost.entries, _MAX_ENTRIES, "entries of a glossary in one request; create a glossary for more of them"),
-        (cost.result_tokens, longest, "estimated tokens of all results of one request"),
+        (cost.phrase_rows, _MAX_PHRASE_ROWS, "hypotheses per text with phrases to include or a glossary"),
+        (cost.entries, _MAX_ENTRIES, "glossary entries in one request; create a glossary for more entries"),
+        (cost.result_tokens, longest, "estimated tokens in all results of one request"),
         (cost.work_tokens, max(_MAX_TOKENS, 2 * limits.characters), "estimated tokens of work in one request"),
     ):
         if count > most:

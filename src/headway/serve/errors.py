@@ -61,8 +61,8 @@ class UnknownLanguageError(Exception):
         target: The requested target language.
         detected_index: Index in the request of a text whose detected language is ``source``, or None if the client has
             specified the language.
-        text_prefix: Beginning of the message: "text N: ", counted from 1, if the request has several texts and the language
-            was detected, otherwise "".
+        text_prefix: Beginning of the message: "text N: ", counted from 1, if the request has several texts and the
+            language was detected, otherwise "".
     """
 
     def __init__(self, message: str, side: Literal["source", "target", "pair"], source: str, target: str) -> None:

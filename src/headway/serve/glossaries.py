@@ -312,17 +312,17 @@ class GlossaryStore:
         """Raise :class:`GlossariesFullError` if storing ``glossary`` would exceed a limit of its owner."""
         others = [other for other in self.owned_by(glossary.owner) if other.id != glossary.id]
         if len(others) >= self._max_glossaries:
-            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries of a key")
+            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries per key")
         if sum(other.size for other in others) + glossary.size > self._max_characters:
             raise GlossariesFullError(
-                f"The service stores glossaries of at most {self._max_characters:,} characters of a key"
+                f"The glossaries of a key may have at most {self._max_characters:,} characters in total"
             )
         self.check_entries(glossary)
 
     def check_entries(self, glossary: StoredGlossary) -> None:
         """Raise :class:`GlossariesFullError` if a dictionary has too many entries."""
         if max((dictionary.num_entries for dictionary in glossary.dictionaries), default=0) > self._max_entries:
-            raise GlossariesFullError(f"A dictionary of a glossary has at most {self._max_entries:,} entries")
+            raise GlossariesFullError(f"A dictionary in a glossary may have at most {self._max_entries:,} entries")
 
     def put(self, glossary: StoredGlossary) -> None:
         """Add a glossary, or replace the glossary with the same id.
@@ -402,7 +402,7 @@ class GlossaryEditor:
 
 def _check_name(name: str) -> None:
     if not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
-        raise ConfigError(f"the name of a glossary has 1 to {_MAX_NAME:,} printable characters")
+        raise ConfigError(f"the name of a glossary must have 1 to {_MAX_NAME:,} printable characters")
 
 
 def _files(folder: Path) -> list[Path]:

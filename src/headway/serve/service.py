@@ -92,7 +92,7 @@ class Service:
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
         self._preparing = Counter[GlossaryDigest]()  # unfinished calls whose cost includes preparing a glossary
-        # Only one thread detects languages, and one reads all entries of glossaries, so that they hardly delay the loop.
+        # Only one thread detects languages, and one reads whole glossaries, so that they hardly delay the event loop.
         self._detecting, self._reading = FairSemaphore(1), FairSemaphore(1)
         self.replace_models(config, pool)
 

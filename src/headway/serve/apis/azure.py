@@ -282,7 +282,7 @@ class _Azure:
 
     async def detect(self, request: Request) -> Response:
         if _version(request) != _V3:
-            return error_reply("This version does not detect languages; translate does", 404)
+            return error_reply("This version has no detect operation; translate detects languages", 404)
         items = (await _parsed(_Items, await request.body())).root
         work = self._service.detect(client_of(request), [item.text for item in items])
         return JSONResponse(

@@ -157,7 +157,7 @@ class _GenerationParameters(_Parameters):
             options["repetition_penalty"] = self.repetition_penalty
         if not (self.do_sample or filters):
             if self.best_of > 1:
-                raise BadRequestError("best_of needs do_sample")
+                raise BadRequestError("best_of requires do_sample")
             return options | {"temperature": 0.0, "beam_size": 1}, [None] * num_texts
         seeds = [random.getrandbits(31) if self.seed is None else self.seed for _ in range(num_texts)]
         return options | {"temperature": 1.0, **filters, "n": self.best_of}, seeds
@@ -229,7 +229,7 @@ class _HuggingFace:
         task, run = self._tasks[model.capability]
         if call.fields.stream:
             if task != "text-generation" or not isinstance(call.fields.inputs, str):
-                raise BadRequestError("stream needs a language model and one text")
+                raise BadRequestError("stream requires a language model and a single text")
             return EventStream(self._stream(call, call.fields.inputs), _error_value)
         return JSONResponse(await cancel_on_disconnect(request, run(call)))
 
@@ -264,11 +264,13 @@ class _HuggingFace:
                 tasks = " or ".join(self._tasks[name][0] for name in others)
                 fitting = [model.name for name in others for model in self._service.models_that(name)]
                 known = (
-                    f"use the path /models/NAME of {', '.join(fitting)}" if fitting else f"no loaded model does {tasks}"
+                    f"use the path /models/NAME for {', '.join(fitting)}"
+                    if fitting
+                    else f"no loaded model is for {tasks}"
                 )
                 raise BadRequestError(
-                    f"{', '.join(sorted(names - kind.model_fields.keys()))}: a parameter of {tasks}, but the model "
-                    f"{call.model.name} does {self._tasks[call.model.capability][0]}; {known}"
+                    f"{', '.join(sorted(names - kind.model_fields.keys()))}: a parameter for {tasks}, but the model "
+                    f"{call.model.name} is for {self._tasks[call.model.capability][0]}; {known}"
                 )
         return call.fields.parameters_of(kind)
 
@@ -357,7 +359,7 @@ class _HuggingFace:
         """Yield an event for each token of a continuation. The last event also contains the whole text."""
         parameters = self._parameters(call, _GenerationParameters)
         if parameters.best_of > 1:
-            raise BadRequestError("stream needs best_of = 1")
+            raise BadRequestError("stream requires best_of = 1")
         options, (seed,) = parameters.generation(1)
         if seed is not None:
             options["seed"] = seed

@@ -333,7 +333,7 @@ class _OpenInference:
     def _model(self, request: Request) -> ModelInfo:
         name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
         if version != _VERSION:
-            raise UnknownModelError(f"There is no model {name} of version {version}")
+            raise UnknownModelError(f"There is no version {version} of the model {name}")
         return self._service.model(name, *_TASKS)
 
     async def _body(self, request: Request) -> bytes:

@@ -161,7 +161,7 @@ class ModelPool:
             await self.close()
             raise ConfigError(
                 f"limits.memory_mb = {self._budget / _MEGABYTE:g}, but the models that are loaded at the start need "
-                f'{needed:.0f} MB; raise it, or set load = "demand" for some of them'
+                f'{needed:.0f} MB; raise the limit, or set load = "demand" for some models'
             )
 
     async def drain(self) -> None:

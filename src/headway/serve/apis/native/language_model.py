@@ -120,14 +120,14 @@ def add_routes(api: APIRouter, service: Service) -> None:
         service.sizes.check_cost(cost)
         if body.stream:
             if len(prompts) != 1:
-                raise BadRequestError("stream needs one prompt")
+                raise BadRequestError("stream requires a single prompt")
             method, keywords = "stream", fields
             if body.alternatives is not None:
                 method, keywords = "stream_tokens", {**fields, "alternatives": body.alternatives}
             parts = service.stream(client, model, method, prompts, prompts[0], cost=cost, **keywords)
             return EventStream(_events(parts), error_value)
         if body.alternatives is not None:
-            raise BadRequestError("alternatives needs stream")
+            raise BadRequestError("alternatives requires stream")
         work = service.call(client, model, "generate", prompts, prompts, cost=cost, **fields)
         continuations = await cancel_on_disconnect(request, work)
         return JSONResponse(
