@@ -348,7 +348,7 @@ def test_every_option_of_a_search_costs_or_is_bounded(name: str) -> None:
 def test_what_is_read_with_each_text_counts_for_each_text(source: Source) -> None:
     one, ten = (cost_of_translation([source] * count, TranslateOptions()) for count in (1, 10))
     plain = cost_of_translation(["a"] * 10, TranslateOptions())
-    assert ten.characters == 10 * one.characters >= 200 * 10
+    assert ten.num_characters == 10 * one.num_characters >= 200 * 10
     assert ten.work_tokens > 5 * plain.work_tokens
 
 

@@ -143,7 +143,7 @@ TEXTS = ['a "key": "b', "&key=x", '\r\n--b\r\nContent-Disposition: form-data; na
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("kind", ["json", "spaced", "form", "multipart", "file"])
 def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> None:
-    place = KeyLocation(lambda _: None, fields=("auth_key",))
+    place = KeyLocation(lambda _: None, field_names=("auth_key",))
     for order in (("text", "auth_key"), ("auth_key", "text"), ("text", "auth_key", "last"), ("auth_key",)):
         fields = {name: key if name == "auth_key" else text for name in order}
         if kind in ("json", "spaced"):
@@ -168,7 +168,7 @@ def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> No
      b'name="key"\r\n\r\na'],
 )  # fmt: skip
 def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(content_type: str, item: bytes) -> None:
-    place = KeyLocation(lambda _: None, fields=("key",))
+    place = KeyLocation(lambda _: None, field_names=("key",))
 
     assert_linear(
         lambda body: list(place.find_in_body(content_type, body)),
@@ -185,7 +185,7 @@ def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(conte
      ("multipart/form-data; boundary=a", b'name="key"\r\n\r\na\r\n--')],
 )  # fmt: skip
 def test_few_of_many_values_are_decoded(content_type: str, item: bytes) -> None:
-    values = list(KeyLocation(lambda _: None, fields=("key",)).find_in_body(content_type, item * 10_000))
+    values = list(KeyLocation(lambda _: None, field_names=("key",)).find_in_body(content_type, item * 10_000))
     assert 10 < len(values) <= 100
 
 
@@ -202,7 +202,7 @@ class TestReceivedBytes:
         with contextlib.ExitStack() as requests:
 
             def open_request(sender: str) -> ReceivedRequest:
-                return requests.enter_context(received.request(sender, is_known=True))
+                return requests.enter_context(received.track_request(sender, is_known=True))
 
             for sender, share in (("one", 500_000), ("two", 250_000), ("three", 125_000)):
                 first = open_request(sender)
@@ -214,13 +214,13 @@ class TestReceivedBytes:
             assert received.num_bytes == 875_000
 
     def test_requests_without_a_known_key_have_an_eighth(self, received: ReceivedBytes) -> None:
-        unknown = partial(received.request, is_known=False)
+        unknown = partial(received.track_request, is_known=False)
         with unknown("a") as first, unknown("a") as second, unknown("b") as other:
             first.add(8192 + 62_500)
             with pytest.raises(OverloadedError):
                 second.add(8192 + 1)
             other.add(8192 + 31_250)
-            with received.request("key", is_known=True) as known:
+            with received.track_request("key", is_known=True) as known:
                 known.add(450_000)
             first.identify("key")
             other.add(40_000)
@@ -228,7 +228,7 @@ class TestReceivedBytes:
     def test_a_request_that_announces_its_length_is_refused_at_its_start_or_not_at_all(
         self, received: ReceivedBytes
     ) -> None:
-        with received.request("a", is_known=True) as first, received.request("a", is_known=True) as second:
+        with received.track_request("a", is_known=True) as first, received.track_request("a", is_known=True) as second:
             first.announce(8192 + 400_000)
             with pytest.raises(OverloadedError):
                 second.announce(8192 + 200_000)
@@ -237,11 +237,11 @@ class TestReceivedBytes:
             assert received.num_bytes == 400_000
 
     def test_a_single_request_is_always_accepted_and_short_ones_do_not_count(self, received: ReceivedBytes) -> None:
-        with received.request("a", is_known=False) as one, received.request("key", is_known=True) as known:
+        with received.track_request("a", is_known=False) as one, received.track_request("key", is_known=True) as known:
             one.add(5_000_000)
             known.add(5_000_000)
             for sender in ("a", "b"):
-                with received.request(sender, is_known=False) as short:
+                with received.track_request(sender, is_known=False) as short:
                     short.add(8000)
 
     @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_uploads_of_one_address_leave_room_for_another() -> None:
     for keys in ((), (key_config("one", KEY),)):
         service = make_service({}, keys=keys, limits=LimitsConfig(receiving_mb=0.8 if keys else 0.1))
         app = make_app(service, ServedDocuments(service))
-        with service.received.request(sender_id("10.0.0.1"), is_known=not keys) as hog:
+        with service.received.track_request(sender_id("10.0.0.1"), is_known=not keys) as hog:
             hog.add(8192 + 50_000)
             for address, is_refused in (("10.0.0.1", True), ("10.0.0.2", False)):
                 http = TestClient(app, "http://localhost", client=(address, 1))

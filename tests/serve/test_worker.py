@@ -17,9 +17,9 @@ from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryCache, GlossaryLines
 from headway.serve.workers.messages import (
     AddGlossaryPart,
-    Cancel,
-    Done,
+    CancelJob,
     Job,
+    JobDone,
     Ping,
     StartJob,
     WorkerStatus,
@@ -92,12 +92,12 @@ def test_a_worker_answers_while_a_job_computes() -> None:
             assert isinstance(pong, WorkerStatus)
             stalled = pong.stalled_s
         permitted.set()
-        assert receive(ours) == Done(1, "MainThread")
+        assert receive(ours) == JobDone(1, "MainThread")
         ours.sendall(encode(StartJob(4, Job("m", "generate", ("a",)))))
         failed = receive(ours)
         assert (failed.number, type(failed.error)) == (4, WorkerError)
         ours.sendall(encode(StartJob(5, Job("m", "translate_each", (["a"],)))))
-        assert receive(ours) == Done(5, "MainThread")
+        assert receive(ours) == JobDone(5, "MainThread")
     process.join(30)  # it ends when its connection is closed
     assert process.exitcode == 0
 
@@ -150,7 +150,7 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
         assert isinstance(done[0].error, WorkerError)
         assert done[1].result == ["ein"]
         ours.sendall(encode(StartJob(3, Job("m", "score", (["a"],)))))
-        ours.sendall(encode(Cancel(3)))
+        ours.sendall(encode(CancelJob(3)))
         canceled = receive(ours)
         assert (canceled.number, type(canceled.error)) == (3, CancelledError)
         ours.sendall(encode(StartJob(4, Job("m", "translate_each", (["zwei"],)))))
@@ -174,7 +174,7 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
             lines = GlossaryLines(text)
             job = Job("m", "translate_each", (["drei"],), {"glossary": lines.digest})
             ours.sendall(encode(AddGlossaryPart(lines.text, is_last=True)))
-            ours.sendall(b"".join(encode(StartJob(begin + n, job)) for n in range(4)) + encode(Cancel(begin)))
+            ours.sendall(b"".join(encode(StartJob(begin + n, job)) for n in range(4)) + encode(CancelJob(begin)))
             canceled, *others = (receive(ours) for _ in range(4))
             assert (canceled.number, type(canceled.error)) == (begin, CancelledError)
             assert [done.number for done in others] == [begin + 1, begin + 2, begin + 3]

@@ -43,7 +43,7 @@ class Api:
         keys: The places where the API's requests contain their key.
         routes: Returns the API's routes. None means that FastAPI handles them.
         statuses: HTTP statuses of errors for which the API differs from the default.
-        queued: Paths whose requests are refused before their bodies are read while the queue is full.
+        queued_paths: Paths whose requests are refused before their bodies are read while the queue is full.
         document_routes: Returns the API's routes for documents. None means that it has no such routes.
     """
 
@@ -51,7 +51,7 @@ class Api:
     keys: KeyLocation
     routes: Callable[[Service], Sequence[Route]] | None
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
-    queued: tuple[str, ...] = ()
+    queued_paths: tuple[str, ...] = ()
     document_routes: Callable[[Service, ServedDocuments], Sequence[Route]] | None = None
 
 
@@ -60,7 +60,7 @@ APIS = {
         native_error_reply,
         NATIVE_KEYS,
         None,
-        queued=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
+        queued_paths=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
     ),
     PAGE: Api(native_error_reply, page.KEY_LOCATION, page.routes),
     "openai": Api(
@@ -68,14 +68,14 @@ APIS = {
         openai.KEY_LOCATION,
         openai.routes,
         {BadKeyError: 401},
-        queued=("/v1/completions", "/v1/chat/completions"),
+        queued_paths=("/v1/completions", "/v1/chat/completions"),
     ),
     "deepl": Api(
         deepl.error_reply,
         deepl_fields.KEY_LOCATION,
         deepl.routes,
         {QuotaExceededError: 456, UnknownDictionaryError: 404},
-        queued=("/v2/translate",),
+        queued_paths=("/v2/translate",),
         document_routes=deepl_documents.routes,
     ),
     "aws": Api(aws.error_reply, aws.KEY_LOCATION, aws.routes),
@@ -84,9 +84,11 @@ APIS = {
         azure.KEY_LOCATION,
         azure.routes,
         {BadKeyError: 401, QuotaExceededError: 403},
-        queued=("/translate",),
+        queued_paths=("/translate",),
     ),
-    "deeplx": Api(deeplx.error_reply, deeplx.KEY_LOCATION, deeplx.routes, {BadKeyError: 401}, queued=("/translate",)),
+    "deeplx": Api(
+        deeplx.error_reply, deeplx.KEY_LOCATION, deeplx.routes, {BadKeyError: 401}, queued_paths=("/translate",)
+    ),
     "google": Api(google.error_reply, google.KEY_LOCATION, google.routes),
     "huggingface": Api(huggingface.error_reply, huggingface.KEY_LOCATION, huggingface.routes, {BadKeyError: 401}),
     "open-inference": Api(
@@ -96,7 +98,7 @@ APIS = {
         libretranslate.error_reply,
         libretranslate.KEY_LOCATION,
         libretranslate.routes,
-        queued=("/translate",),
+        queued_paths=("/translate",),
         document_routes=libretranslate.document_routes,
     ),
 }

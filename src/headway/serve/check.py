@@ -53,7 +53,7 @@ def _check_model(spec: ModelSpec) -> None:
     from headway.interop.onnx import STEP_FILE
 
     folder = Path(spec.folder)
-    bundle, precision = load_outline(folder), spec.settings["precision"]
+    bundle, precision = load_outline(folder), spec.load_options["precision"]
     is_onnx = (folder / STEP_FILE).is_file()
     if is_onnx:
         importlib.import_module("onnxruntime")

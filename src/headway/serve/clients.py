@@ -154,7 +154,7 @@ class RequestSizes:
 
     def check_options(self, cost: Cost) -> None:
         """Check the cost of the options of a request or a job, regardless of the number of texts."""
-        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, work_tokens=0, result_tokens=0))
+        self.check_cost(dataclasses.replace(cost, num_texts=0, num_characters=0, work_tokens=0, result_tokens=0))
 
     def check_job(self, texts: Sequence[str], characters: int) -> None:
         """Check the texts of a bulk job, which have ``characters`` characters in total."""

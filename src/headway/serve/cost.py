@@ -47,28 +47,28 @@ class Cost:
     """The estimated cost of a request.
 
     Attributes:
-        texts: Number of texts.
-        characters: Number of characters of all texts, prefixes, phrases and glossary entries, for the limit and the
+        num_texts: Number of texts.
+        num_characters: Number of characters of all texts, prefixes, phrases and glossary entries, for the limit and the
             quota.
         work_tokens: Estimated work, as the number of tokens that take the same time to decode with the default options.
         new_tokens: Number of tokens that the request asks for in addition to what its texts need.
-        hypotheses: Number of hypotheses per text.
-        length: The maximum length that the request asks for, in tokens, or 0.
+        num_hypotheses: Number of hypotheses per text.
+        max_length: The maximum length that the request asks for, in tokens, or 0.
         phrase_characters: Number of characters of all phrases to include or ban.
         phrase_rows: Beam size if there are phrases to include or a glossary, otherwise 0.
-        entries: Number of entries in a glossary that the request contains.
+        num_entries: Number of entries in a glossary that the request contains.
         result_tokens: Estimated number of tokens of all results.
     """
 
-    texts: int
-    characters: int
+    num_texts: int
+    num_characters: int
     work_tokens: int
     new_tokens: int = 0
-    hypotheses: int = 1
-    length: int = 0
+    num_hypotheses: int = 1
+    max_length: int = 0
     phrase_characters: int = 0
     phrase_rows: int = 0
-    entries: int = 0
+    num_entries: int = 0
     result_tokens: int = 0
 
 
@@ -132,15 +132,15 @@ def cost_of_translation(
         tokens += results / rows / _USUAL_ROWS  # one pass through the model for each candidate
     listed = sum(len(cell) for row in entries[:_MAX_ENTRIES] for cell in row)  # longer glossaries are refused
     return Cost(
-        texts=len(sources),
-        characters=characters + listed,
+        num_texts=len(sources),
+        num_characters=characters + listed,
         work_tokens=math.ceil(tokens * rows),
         new_tokens=asked,
-        hypotheses=max(decoding.beam_size, decoding.n_best),
-        length=decoding.max_length or 0,
+        num_hypotheses=max(decoding.beam_size, decoding.n_best),
+        max_length=decoding.max_length or 0,
         phrase_characters=num_phrases,
         phrase_rows=decoding.beam_size if has_phrases else 0,
-        entries=len(entries),
+        num_entries=len(entries),
         result_tokens=math.ceil(results),
     )
 
@@ -166,11 +166,11 @@ def cost_of_generation(
         tokens += math.ceil((options.n * read + asked) / _READ_TOKENS)  # each continuation is encoded once more
         results *= 1 + alternatives
     return Cost(
-        texts=len(prompts) * options.n,
-        characters=sum(map(len, prompts)) + len(prompts) * phrases,
+        num_texts=len(prompts) * options.n,
+        num_characters=sum(map(len, prompts)) + len(prompts) * phrases,
         work_tokens=tokens,
         new_tokens=asked,
-        hypotheses=max(options.beam_size, options.n),
+        num_hypotheses=max(options.beam_size, options.n),
         phrase_characters=phrases,
         phrase_rows=options.beam_size if options.include else 0,
         result_tokens=results,
@@ -211,7 +211,7 @@ def cost_of_fillings(texts: Sequence[str], top: int, candidates: Sequence[str] =
         read += rows * (queries * (estimated_tokens(text) + masks * max(lengths)) + len(candidates))
     return replace(
         cost,
-        characters=cost.characters + len(texts) * considered,
+        num_characters=cost.num_characters + len(texts) * considered,
         work_tokens=cost.work_tokens + math.ceil(read / _READ_TOKENS),
         result_tokens=top * cost.work_tokens,  # each filling contains the whole text
     )
@@ -254,14 +254,14 @@ def exceeded_limit_message(cost: Cost, limits: Any) -> str | None:
     """Return a message about the first limit (:class:`~headway.serve.config.LimitsConfig`) exceeded, or None."""
     longest = _RESULTS_PER_NEW_TOKEN * limits.new_tokens
     for count, most, what in (
-        (cost.texts, limits.texts, "texts in one request"),
-        (cost.characters, limits.characters, "characters in one request"),
-        (cost.hypotheses, limits.hypotheses, "hypotheses per text"),
-        (cost.length, limits.new_tokens, "new tokens per text"),
+        (cost.num_texts, limits.texts, "texts in one request"),
+        (cost.num_characters, limits.characters, "characters in one request"),
+        (cost.num_hypotheses, limits.hypotheses, "hypotheses per text"),
+        (cost.max_length, limits.new_tokens, "new tokens per text"),
         (cost.new_tokens, limits.new_tokens, "new tokens in one request"),
         (cost.phrase_characters, limits.phrase_characters, "characters of phrases in one request"),
         (cost.phrase_rows, _MAX_PHRASE_ROWS, "hypotheses per text with phrases to include or a glossary"),
-        (cost.entries, _MAX_ENTRIES, "glossary entries in one request; create a glossary for more entries"),
+        (cost.num_entries, _MAX_ENTRIES, "glossary entries in one request; create a glossary for more entries"),
         (cost.result_tokens, longest, "estimated tokens in all results of one request"),
         (cost.work_tokens, max(_MAX_TOKENS, 2 * limits.characters), "estimated tokens of work in one request"),
     ):

@@ -22,14 +22,14 @@ class LanguagePair:
         target: Code of the target language.
         model: The only model, or the first of two models.
         second: The second model, or None.
-        pivots: The codes of the pivot language in the first and in the second model, or None.
+        pivot_codes: The codes of the pivot language in the first and in the second model, or None.
     """
 
     source: str
     target: str
     model: ModelInfo
     second: ModelInfo | None = None
-    pivots: tuple[str, str] | None = None
+    pivot_codes: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Direction:
         model: The model, or two models with a pivot language.
         source: Code of the source language.
         target: Code of the target language.
-        arguments: Language arguments for the model's methods.
+        language_arguments: Language arguments for the model's methods.
         pivot: Code of the pivot language if there are two models, otherwise None.
     """
 
     model: ModelInfo | PivotModels
     source: str
     target: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    language_arguments: dict[str, Any] = field(default_factory=dict)
     pivot: str | None = None
 
     @property

@@ -70,7 +70,7 @@ _PIECE = 16_384  # maximum number of bytes of a reply to send at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyLocation(
     lambda head: libretranslate.KEY_LOCATION.find_in_head(head) or deeplx.KEY_LOCATION.find_in_head(head),
-    libretranslate.KEY_LOCATION.fields,
+    libretranslate.KEY_LOCATION.field_names,
 )
 
 
@@ -123,7 +123,7 @@ class Gateway:
         has_keys, (address, _) = bool(self._service.config.keys), scope.get("client") or (None, None)
         client = None
         try:
-            with self._service.received.request(sender_id(address), is_known=not has_keys) as received:
+            with self._service.received.track_request(sender_id(address), is_known=not has_keys) as received:
                 request = _Request(scope, api, receive, received)
                 current_sender.set(received.sender)
                 try:
@@ -179,7 +179,7 @@ class Gateway:
         try:
             client = service.clients.authenticate(key)
         except BadKeyError:
-            refusal = keys.refusal(request.head, key)
+            refusal = keys.make_refusal(request.head, key)
             if refusal is None:
                 raise
             raise RefusedError(refusal) from None
@@ -239,7 +239,7 @@ class Gateway:
     def _check_queue(self, request: _Request) -> None:
         """Refuse a request while the queue is full, as cheaply as possible."""
         config = self._service.config
-        if request.path in APIS[request.api].queued and not config.limits.cache_mb and not config.keys:
+        if request.path in APIS[request.api].queued_paths and not config.limits.cache_mb and not config.keys:
             self._service.admission.check_capacity()
 
 

@@ -18,13 +18,13 @@ class ModelSpec:
     Attributes:
         name: Name of the model in the service.
         folder: Path of the model folder.
-        settings: Arguments of :func:`headway.load`, such as the precision.
+        load_options: Arguments of :func:`headway.load`, such as the precision.
         on_demand: Whether to load the model only when a request needs it.
     """
 
     name: str
     folder: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    load_options: dict[str, Any] = field(default_factory=dict)
     on_demand: bool = False
 
     @property
@@ -71,11 +71,11 @@ class PivotModels:
     Attributes:
         first: Name of the first model.
         second: Name of the second model.
-        languages: The codes of the third language in the first and in the second model.
-        candidates: Number of translations into the third language per text.
+        pivot_codes: The codes of the third language in the first and in the second model.
+        num_candidates: Number of translations into the third language per text.
     """
 
     first: str
     second: str
-    languages: tuple[str, str]
-    candidates: int
+    pivot_codes: tuple[str, str]
+    num_candidates: int

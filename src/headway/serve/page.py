@@ -43,7 +43,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-KEY_LOCATION = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
+KEY_LOCATION = KeyLocation(lambda _: None, public_paths=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:

@@ -41,7 +41,7 @@ class ReceivedBytes:
         self._by_sender = Counter[str]()
 
     @contextmanager
-    def request(self, sender: str, *, is_known: bool) -> Iterator[ReceivedRequest]:
+    def track_request(self, sender: str, *, is_known: bool) -> Iterator[ReceivedRequest]:
         """Context manager that yields the byte counter of a request, and releases its bytes at the end.
 
         Args:

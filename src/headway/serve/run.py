@@ -73,7 +73,7 @@ async def _run(
     reloader = _Reloader(workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
     pool = ModelPool.from_config(config, workers)
-    await pool.launch()
+    await pool.start_loading()
     # These imports take about as long as loading a model, which another process does at the same time.
     from headway.hardware import move_to_huge_pages
     from headway.serve.api_table import error_reply_for_url

@@ -179,7 +179,7 @@ class Service:
         self.sizes.check_texts(texts)
         if is_counted:
             return await self._detect(client, texts)
-        characters = cost_of_detection(_beginnings(texts)).characters
+        characters = cost_of_detection(_beginnings(texts)).num_characters
         self.clients.check_quota(client, characters)
         self.clients.count_characters(client, characters)
         try:
@@ -354,9 +354,9 @@ class Service:
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            shared = direction.model, direction.arguments, [step.key() for step in steps], arguments, function
+            shared = direction.model, direction.language_arguments, [step.key() for step in steps], arguments, function
             cache_keys = cache.keys([texts[number] for number in numbers], *shared)
-            arguments["options"] = options.model_copy(update=direction.arguments)
+            arguments["options"] = options.model_copy(update=direction.language_arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
@@ -414,7 +414,7 @@ class Service:
         if isinstance(model, ModelInfo):
             return [options.with_defaults(model.search)]
         first, second = (self.model(name, "translates").search for name in (model.first, model.second))
-        pivots = search_for_pivots(options.decoding, first, model.candidates)
+        pivots = search_for_pivots(options.decoding, first, model.num_candidates)
         return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 
     async def call(
@@ -470,7 +470,7 @@ class Service:
                 yield part
 
     @asynccontextmanager
-    async def admitted(self, client: Client, model: ModelInfo, cost: Cost) -> AsyncIterator[Client]:
+    async def admit(self, client: Client, model: ModelInfo, cost: Cost) -> AsyncIterator[Client]:
         """Check all limits and wait in the queue once, for a request that makes several calls one after another.
 
         Yields the client for these calls. Raises the same exceptions as :meth:`translate`.
@@ -489,11 +489,11 @@ class Service:
             TooLargeError: There are too many texts or characters.
         """
         self.sizes.check_cost(cost)
-        self.clients.check_quota(client, cost.characters)
+        self.clients.check_quota(client, cost.num_characters)
         self.admission.check_capacity(cost.work_tokens, client.name, client.priority)
         return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
 
-    def reserved(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
+    def reserve(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
         """Reserve room in the queue for the calls of a :meth:`checked_client` that begin later.
 
         See :meth:`Admission.reserve <headway.serve.admission.Admission.reserve>`.
@@ -559,7 +559,7 @@ class Service:
         """
         tokens = cost.work_tokens
         if isinstance(model, PivotModels):  # the text is translated once, then each of its pivot translations
-            tokens *= 1 + model.candidates
+            tokens *= 1 + model.num_candidates
         is_background = client.passed_limits is PassedLimits.BACKGROUND
         if is_background or client.passed_limits is PassedLimits.ADMITTED:
             async with self.pool.using(*_names(model)) as fleet:
@@ -567,7 +567,7 @@ class Service:
                     yield fleet
             return
         self.sizes.check_cost(cost)
-        characters = cost.characters
+        characters = cost.num_characters
         self.clients.check_quota(client, characters)
         request_seconds = self.config.limits.request_seconds
         has_entered, has_room = False, client.passed_limits is PassedLimits.CHECKED

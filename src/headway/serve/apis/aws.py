@@ -64,7 +64,7 @@ def _refusal(_: HTTPConnection, key: str | None) -> Response | None:
     return None if key else _error("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
 
 
-KEY_LOCATION = KeyLocation(_key, refusal=_refusal)
+KEY_LOCATION = KeyLocation(_key, make_refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:

@@ -59,7 +59,7 @@ def _key(head: HTTPConnection) -> str | None:
     return key or authorization(head, "bearer")
 
 
-KEY_LOCATION = KeyLocation(_key, public=re.compile("/languages"))
+KEY_LOCATION = KeyLocation(_key, public_paths=re.compile("/languages"))
 
 
 def routes(service: Service) -> list[Route]:

@@ -24,7 +24,7 @@ _NOT_SUPPORTED = {
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
-KEY_LOCATION = KeyLocation(lambda head: authorization(head, _SCHEME), fields=("auth_key",), is_required=True)
+KEY_LOCATION = KeyLocation(lambda head: authorization(head, _SCHEME), field_names=("auth_key",), is_required=True)
 
 
 def read_texts(fields: dict[str, Any]) -> list[str]:

@@ -62,7 +62,7 @@ def _refusal(head: HTTPConnection, key: str | None) -> Response | None:
     return None if key is None else error_reply("API key not valid. Please pass a valid API key.", 400)
 
 
-KEY_LOCATION = KeyLocation(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
+KEY_LOCATION = KeyLocation(_key, field_names=("key",), body_paths=re.compile(re.escape(_V2)), make_refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:

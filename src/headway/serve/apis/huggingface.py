@@ -48,7 +48,7 @@ _ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "o
 _FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
 
 KEY_LOCATION = KeyLocation(
-    lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL)
+    lambda head: authorization(head, "bearer"), public_paths=re.compile(r"(/models/.*)?/health", re.DOTALL)
 )
 
 
@@ -309,7 +309,7 @@ class _HuggingFace:
                     f"{text_number_prefix(index, len(texts))}inputs: expected one {MASK} in each text"
                 )
         cost = cost_of_fillings(texts, parameters.top_k, parameters.targets or ())
-        async with self._service.admitted(call.client, call.model, cost) as admitted:
+        async with self._service.admit(call.client, call.model, cost) as admitted:
             for index, text in enumerate(texts):
                 arguments = text, parameters.top_k, parameters.targets
                 with add_text_number_to_errors(index, len(texts)):
@@ -367,7 +367,7 @@ class _HuggingFace:
         events: list[dict[str, Any]] = []  # at most one event, kept until it is clear whether it is the last one
         async with AsyncExitStack() as stack:
             stack.enter_context(_length_errors())
-            admitted = self._service.admitted(call.client, call.model, parameters.cost([text], options, call.model))
+            admitted = self._service.admit(call.client, call.model, parameters.cost([text], options, call.model))
             client = await stack.enter_async_context(admitted)
             if parameters.details:
                 _, num_prompt = await self._service.call(client, call.model, "read_prompt", (), text)

@@ -33,40 +33,40 @@ class KeyLocation:
     """The places where the requests of an API contain the key. Paths do not include the API's prefix.
 
     Attributes:
-        head: Returns the key in the headers or the query, or None if they do not contain a key.
-        fields: Names of the fields that may contain the key in a body or in the query.
-        paths: Matches the beginnings of paths whose request bodies may contain the key.
-        public: Matches the paths whose GET requests need no key.
+        read_head: Returns the key in the headers or the query, or None if they do not contain a key.
+        field_names: Names of the fields that may contain the key in a body or in the query.
+        body_paths: Matches the beginnings of paths whose request bodies may contain the key.
+        public_paths: Matches the paths whose GET requests need no key.
         is_required: Whether requests must contain a key even if the service has no keys. Any key is then accepted.
-        refusal: Returns the reply to a request with a wrong or missing key, or None for the default reply.
+        make_refusal: Returns the reply to a request with a wrong or missing key, or None for the default reply.
     """
 
-    head: Callable[[HTTPConnection], str | None]
-    fields: tuple[str, ...] = ()
-    paths: re.Pattern[str] = _EVERYTHING
-    public: re.Pattern[str] = _NOTHING
+    read_head: Callable[[HTTPConnection], str | None]
+    field_names: tuple[str, ...] = ()
+    body_paths: re.Pattern[str] = _EVERYTHING
+    public_paths: re.Pattern[str] = _NOTHING
     is_required: bool = False
-    refusal: Callable[[HTTPConnection, str | None], Response | None] = lambda _, __: None
+    make_refusal: Callable[[HTTPConnection, str | None], Response | None] = lambda _, __: None
 
     def is_public(self, method: str, path: str) -> bool:
         """Return whether a request needs no key."""
-        return method in ("GET", "HEAD") and self.public.fullmatch(path) is not None
+        return method in ("GET", "HEAD") and self.public_paths.fullmatch(path) is not None
 
     def may_be_in_body_of(self, path: str) -> bool:
         """Return whether the body of a request to this path may contain the key."""
-        return bool(self.fields) and self.paths.match(path) is not None
+        return bool(self.field_names) and self.body_paths.match(path) is not None
 
     def find_in_head(self, head: HTTPConnection) -> str | None:
         """Return the key in the headers or the query, or None if they do not contain a key."""
-        key = self.head(head)
+        key = self.read_head(head)
         if key is None:
-            key = next(filter(None, map(head.query_params.get, self.fields)), None)
+            key = next(filter(None, map(head.query_params.get, self.field_names)), None)
         return key
 
     def find_in_body(self, content_type: str, body: bytes) -> Iterator[str]:
         """Yield possible keys in a body, without parsing the rest of the body."""
         kind = content_type.partition(";")[0].strip().lower()
-        for name in map(str.encode, self.fields):
+        for name in map(str.encode, self.field_names):
             if kind == "application/x-www-form-urlencoded":
                 first = _FORM_VALUE.match(body, len(name) + 1) if body.startswith(name + b"=") else None
                 others = _values_after(b"&" + name + b"=", _FORM_VALUE, body)

@@ -35,8 +35,8 @@ _CHECK_S = 0.5  # time between two checks whether the service is shutting down
 
 KEY_LOCATION = KeyLocation(
     lambda _: None,
-    fields=("api_key", "apiKey"),  # the npm client uses the second name
-    public=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
+    field_names=("api_key", "apiKey"),  # the npm client uses the second name
+    public_paths=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
 )
 
 

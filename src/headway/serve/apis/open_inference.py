@@ -73,7 +73,7 @@ def _key(head: HTTPConnection) -> str | None:
         raise BadRequestError("the header Authorization is not valid") from None
 
 
-KEY_LOCATION = KeyLocation(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
+KEY_LOCATION = KeyLocation(_key, public_paths=re.compile("/v2|/v2/health/(?:live|ready)"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -256,7 +256,7 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
 
 async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
-    async with service.admitted(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
+    async with service.admit(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
         fillings = []
         for index, text in enumerate(call.texts):
             with add_text_number_to_errors(index, len(call.texts)):

@@ -457,7 +457,7 @@ class _OpenAI:
             has_prompts=isinstance(body, _CompletionFields) and bool(body.echo),
         )
         with _length_errors(field, len(prompts)):
-            async with self._service.admitted(client, model, cost) as admitted:
+            async with self._service.admit(client, model, cost) as admitted:
                 yield admitted
 
     async def _predict(

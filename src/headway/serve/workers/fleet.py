@@ -33,7 +33,7 @@ class Fleet(ABC):
 
     # Default implementations for fleets whose processes are started elsewhere.
 
-    async def launch(self) -> None:
+    async def start_loading(self) -> None:
         """Start loading the models."""
         return
 

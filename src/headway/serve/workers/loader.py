@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from headway.errors import HeadwayError
 from headway.serve.model_info import ModelInfo, ModelSpec
-from headway.serve.workers.messages import WORKER, Exited, Forked, ForkFailed, Loaded, LoadFailed, encode, receive
+from headway.serve.workers.messages import WORKER, Exited, Forked, ForkFailed, LoadFailed, ModelsLoaded, encode, receive
 from headway.serve.workers.worker import run_worker
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
                 num_bytes[spec.name] = max(spec.stored_bytes, _anonymous_bytes() - before)
                 if note := _precision_note(spec, models[spec.name]):
                     notes.append(f"the model {spec.name} {note}")
-        precisions = {spec.settings.get("precision") for spec in specs if not spec.on_demand}
+        precisions = {spec.load_options.get("precision") for spec in specs if not spec.on_demand}
         if "auto" in precisions and (reason := kernels.unavailable_reason()):
             notes.append(f"models compute in bfloat16 or float32 ({reason})")
         infos = [
@@ -78,7 +78,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         return
     try:
         has_gpu = torch.cuda.is_available()
-        control.sendall(encode(Loaded(tuple(infos), num_bytes, tuple(notes), has_gpu)))
+        control.sendall(encode(ModelsLoaded(tuple(infos), num_bytes, tuple(notes), has_gpu)))
     except BrokenPipeError:  # the service failed to start or no longer needs the models
         return
     gc.collect()
@@ -102,7 +102,7 @@ def _load(spec: ModelSpec) -> Any:
     from headway.tasks import load
 
     decodes = read_config(Path(spec.folder)).capability in DECODING_CAPABILITIES
-    model = load(spec.folder, device="cpu", **(spec.settings if decodes else {}))
+    model = load(spec.folder, device="cpu", **(spec.load_options if decodes else {}))
     if decodes:
         keep_freed_memory()  # the workers inherit it
     model.warm_up()
@@ -115,7 +115,7 @@ def _precision_note(spec: ModelSpec, model: Any) -> str | None:
 
     if not isinstance(model, ChoosesPrecision):
         return None
-    if spec.settings.get("precision") != "int8":
+    if spec.load_options.get("precision") != "int8":
         return model.precision_note()
     check = read_int8_check(Path(spec.folder))
     return None if check is None or check.passed else f"generates in int8, as configured: {check.describe()}"

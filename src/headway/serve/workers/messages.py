@@ -80,7 +80,7 @@ class AddGlossaryPart:
 
 
 @dataclass(frozen=True)
-class Part:
+class ResultPart:
     """A part of a job's result. The result itself follows later."""
 
     number: int
@@ -88,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Done:
+class JobDone:
     """The result or the error of a job."""
 
     number: int
@@ -97,7 +97,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Cancel:
+class CancelJob:
     """Tells a worker to end a job before its next step."""
 
     number: int
@@ -126,7 +126,7 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ModelsLoaded:
     """Reports that a loader has loaded its models.
 
     Attributes:

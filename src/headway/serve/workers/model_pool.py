@@ -143,9 +143,9 @@ class ModelPool:
 
     # Start and end.
 
-    async def launch(self) -> None:
+    async def start_loading(self) -> None:
         """Start the process that loads the permanently loaded models."""
-        await self._base.launch()
+        await self._base.start_loading()
 
     async def start(self) -> None:
         """Wait until the permanently loaded models are loaded.

@@ -26,16 +26,16 @@ from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
     LOADER,
     WORKER,
-    Done,
     Exited,
     Forked,
     ForkFailed,
     Job,
-    Loaded,
+    JobDone,
     LoadFailed,
     MessageReceiver,
-    Part,
+    ModelsLoaded,
     Ping,
+    ResultPart,
     StartJob,
     WorkerStatus,
     encode,
@@ -102,7 +102,7 @@ class ProcessFleet(Fleet):
 
     # Start and end.
 
-    async def launch(self) -> None:
+    async def start_loading(self) -> None:
         """Start the process that loads the models."""
         ours, theirs = socket_pair()
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class ProcessFleet(Fleet):
         """
         try:
             if self._loader is None:
-                await self.launch()
+                await self.start_loading()
             assert self._loaded is not None
             await self._loaded
             await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
@@ -161,7 +161,7 @@ class ProcessFleet(Fleet):
     def _receive_from_loader(self, message: Any) -> None:
         assert self._loaded is not None
         match message:
-            case Loaded():
+            case ModelsLoaded():
                 self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
                 self.has_gpu = message.has_gpu
                 for note in message.notes:
@@ -298,9 +298,9 @@ class ProcessFleet(Fleet):
                 if not worker.is_ready:
                     worker.is_ready = True
                     self._assign_waiting_jobs()
-            case Part():
+            case ResultPart():
                 self._on_part(worker, message)
-            case Done():
+            case JobDone():
                 self._on_done(worker, message)
 
     def _on_end(self, worker: WorkerProcess, error: Exception | None) -> None:
@@ -414,13 +414,13 @@ class ProcessFleet(Fleet):
         if not pending.future.done():
             pending.future.set_exception(UnavailableError())
 
-    def _on_part(self, worker: WorkerProcess, part: Part) -> None:
+    def _on_part(self, worker: WorkerProcess, part: ResultPart) -> None:
         pending = worker.pending.get(part.number)
         if pending is not None:
             pending.has_received_part = True
             pending.parts.put_nowait(part)
 
-    def _on_done(self, worker: WorkerProcess, done: Done) -> None:
+    def _on_done(self, worker: WorkerProcess, done: JobDone) -> None:
         pending = worker.pending.pop(done.number, None)
         if pending is None or pending.future.done():
             return

@@ -38,11 +38,11 @@ from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER
 from headway.serve.workers.held_jobs import HeldJobs, PreparationKey
 from headway.serve.workers.messages import (
     AddGlossaryPart,
-    Cancel,
-    Done,
+    CancelJob,
     Job,
-    Part,
+    JobDone,
     Ping,
+    ResultPart,
     StartJob,
     WorkerStatus,
     encode,
@@ -130,7 +130,7 @@ class _Worker:
                 case Ping():
                     self._send(encode(self._pong()))
                     self._return_memory()
-                case Cancel():
+                case CancelJob():
                     self._cancel(message.number)
                 case AddGlossaryPart(part, is_last):
                     parts.append(part)
@@ -194,13 +194,13 @@ class _Worker:
                 self._queue(start, caller, is_small)
             else:
                 self._callers.pop(start.number, None)
-                self._send(encode(Done(start.number, error=error)))
+                self._send(encode(JobDone(start.number, error=error)))
 
     def _end_held(self, number: int) -> None:
         """End a canceled job if it is waiting for a glossary."""
         if self._held_jobs.remove(number):
             self._callers.pop(number, None)
-            self._send(encode(Done(number, error=CancelledError())))
+            self._send(encode(JobDone(number, error=CancelledError())))
 
     def _with_glossaries(self, start: StartJob) -> StartJob:
         """Return the job with the digests in its arguments replaced by glossaries."""
@@ -262,14 +262,14 @@ class _Worker:
                 result = function(*job.arguments, **keywords)
                 if start.has_parts:
                     result = self._send_parts(number, result)
-                reply = encode(Done(number, result))
+                reply = encode(JobDone(number, result))
         except (HeadwayError, CancelledError) as error:
-            reply = encode(Done(number, error=error))
+            reply = encode(JobDone(number, error=error))
         except (SystemExit, KeyboardInterrupt, GreenletExit):
             raise
         except BaseException:  # a panic of a Rust library is not an Exception
             traceback.print_exc()
-            reply = encode(Done(number, error=WorkerError()))
+            reply = encode(JobDone(number, error=WorkerError()))
         self._callers.pop(number, None)
         self._send(reply)
 
@@ -277,11 +277,11 @@ class _Worker:
         if isinstance(model, str):
             return self._models[model]
         first, second = self._models[model.first], self._models[model.second]
-        return PivotTranslator(first, second, pivot_language=model.languages, candidates=model.candidates)
+        return PivotTranslator(first, second, pivot_language=model.pivot_codes, candidates=model.num_candidates)
 
     def _send_parts(self, number: int, stream: ContinuationStream[Any]) -> Continuation | None:
         for part in stream:
-            self._send(encode(Part(number, part)))
+            self._send(encode(ResultPart(number, part)))
         return stream.continuation
 
     def _pong(self) -> WorkerStatus:

@@ -17,7 +17,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.serve.glossaries import GlossaryCache, GlossaryDigest, GlossaryLines
-from headway.serve.workers.messages import AddGlossaryPart, Cancel, Part, StartJob, WorkerStatus, encode
+from headway.serve.workers.messages import AddGlossaryPart, CancelJob, ResultPart, StartJob, WorkerStatus, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: the clock id of a process is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -39,7 +39,7 @@ class PendingJob:
 
     start: StartJob
     future: asyncio.Future[Any]
-    parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
+    parts: asyncio.Queue[ResultPart | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False
     has_received_part: bool = False  # whether a part has arrived, so that the job cannot be restarted
 
@@ -59,7 +59,7 @@ class WorkerProcess:
     _glossaries: GlossaryCache = field(default_factory=GlossaryCache, init=False)  # cached by the process
     _unsent: list[bytes] = field(default_factory=list, init=False)
     # Parts of glossaries, and jobs that need them. They are sent one by one, so that other jobs can overtake them.
-    _waiting: deque[AddGlossaryPart | StartJob | Cancel] = field(default_factory=deque, init=False)
+    _waiting: deque[AddGlossaryPart | StartJob | CancelJob] = field(default_factory=deque, init=False)
 
     def send(self, message: Any) -> None:
         """Send a message to the process, together with the other messages of this iteration of the event loop."""
@@ -86,9 +86,9 @@ class WorkerProcess:
     def cancel(self, number: int) -> None:
         """Cancel a job."""
         if any(isinstance(message, StartJob) and message.number == number for message in self._waiting):
-            self._waiting.append(Cancel(number))
+            self._waiting.append(CancelJob(number))
         else:
-            self.send(Cancel(number))
+            self.send(CancelJob(number))
 
     def send_waiting(self) -> None:
         """Send waiting messages one after another, as long as the process reads them immediately."""

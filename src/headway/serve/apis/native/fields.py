@@ -45,4 +45,4 @@ def _key(head: HTTPConnection) -> str | None:
     return head.headers.get("x-api-key") if key is None else key
 
 
-KEY_LOCATION = KeyLocation(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))
+KEY_LOCATION = KeyLocation(_key, public_paths=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))

@@ -138,7 +138,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(request)
         direction = service.direction(body.source, body.target, body.model, direct=True)
         cost = cost_of_inspection(texts)
-        work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.arguments)
+        work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.language_arguments)
         return Response(await cancel_on_disconnect(request, work), media_type="application/json")
 
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})

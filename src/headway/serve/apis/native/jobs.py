@@ -53,7 +53,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
                 answers = [to_json({"error": str(error)})]
             return answers
 
-        return _job(service.add_job(client, body.text, work, characters=cost.characters, cost=cost))
+        return _job(service.add_job(client, body.text, work, characters=cost.num_characters, cost=cost))
 
     @api.get("/jobs/{identifier}")
     async def job(identifier: str, request: Request) -> dict[str, Any]:

@@ -245,7 +245,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         return [
             {"model": pair.model.name, "source": pair.source, "target": pair.target,
              "source_name": english_name(pair.source), "target_name": english_name(pair.target),
-             "second_model": pair.second and pair.second.name, "pivot": pair.pivots and pair.pivots[0]}
+             "second_model": pair.second and pair.second.name, "pivot": pair.pivot_codes and pair.pivot_codes[0]}
             for pair in service.pairs
         ]  # fmt: skip
 
@@ -287,7 +287,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         direction = service.direction(body.source, body.target, body.model, direct=True)
         texts = [*body.source_texts, *body.target_texts]
         arguments = body.source_texts, body.target_texts
-        work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.arguments)
+        work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.language_arguments)
         results = await cancel_on_disconnect(request, work)
         return JSONResponse({"scores": [convert_or_error(result, asdict) for result in results]})
 
@@ -296,7 +296,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return the most probable next tokens after the prefix of a translation, best first."""
         client = client_of(request)
         direction = service.direction(body.source, body.target, body.model, direct=True)
-        keywords = {"count": body.count} | direction.arguments
+        keywords = {"count": body.count} | direction.language_arguments
         texts = [body.text, body.prefix]
         cost = cost_of_alternatives(*texts)
         work = service.call(client, direction.model, "alternatives", texts, *texts, cost=cost, **keywords)
@@ -339,7 +339,7 @@ async def _translate(service: Service, body: TranslateBody, request: Request) ->
     if body.source != "auto":
         service.direction(body.source, body.target, body.model)  # raises errors before the reply begins
     answer, _ = make_translate_function(service, client, body, texts)
-    return EventStream(_events(answer, texts, partial(service.reserved, client, cost), cost.work_tokens), error_value)
+    return EventStream(_events(answer, texts, partial(service.reserve, client, cost), cost.work_tokens), error_value)
 
 
 async def _events(
