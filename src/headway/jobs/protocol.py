@@ -94,7 +94,8 @@ class Lease:
         attempt: Number of the owner's attempt to take a chunk, counted over all chunks.
         counter: Number of renewals.
         is_lost: Whether another worker has taken over the chunk.
-        needs_isolation: Whether the last two owners ended without releasing the chunk, perhaps because of a line.
+        needs_isolation: Whether the last two owners ended without releasing the chunk, so that one of its lines may
+            crash the process.
     """
 
     chunk: int
@@ -366,7 +367,7 @@ class ChunkProtocol:
         return None
 
     def _chunks_to_watch(self) -> Iterator[tuple[int, int]]:
-        """Yield the chunk and generation of some of the other workers' leases, those already watched first."""
+        """Yield the chunk and generation of some other workers' leases. Leases already being watched come first."""
         pending = [(chunk, number) for chunks in self._pending.values() for chunk, number in chunks.items()]
         names = {lease_name(chunk, number): (chunk, number) for chunk, number in pending}
         self._watched = {name: seen for name, seen in self._watched.items() if name in names}

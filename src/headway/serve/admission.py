@@ -114,8 +114,8 @@ class Admission:
         self._num_inside = 0
         self._queue: list[_Waiting] = []
         self._callers: dict[str, _Caller] = {}
-        # For each priority, the value of ``served`` that the caller of the last job to enter had before that job. A new
-        # caller starts at this value: it gets no credit for the time before its first job (start-time fair queueing).
+        # For each priority, ``served`` of the caller whose job entered last, before that job. A new caller starts with
+        # this value, so that it gets no credit for the time before its first job (start-time fair queueing).
         self._served_last: dict[int, float] = {}
         self._arrivals = itertools.count()
         # The time with running or waiting jobs, and the tokens completed in this time. Older values have less weight.

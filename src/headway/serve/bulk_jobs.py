@@ -101,7 +101,7 @@ class BulkJob:
         return [item for item in self.items if isinstance(item, bytes)]
 
     def take_group(self) -> tuple[int, list[str], float]:
-        """Return the index of the first of the next texts, these texts, and their size in estimated tokens."""
+        """Return the next texts to process: the index of the first text, the texts, and their estimated tokens."""
         start, texts, tokens = self.num_started, list[str](), 0.0
         for text in self.items[start : start + _GROUP_TEXTS]:
             assert isinstance(text, str)

@@ -25,10 +25,10 @@ _USUAL_ROWS = 4  # number of batch rows per text with the default options
 _USUAL_LONGER = 50  # without a maximum length, a translation may have this many more tokens than its source
 _PART_CHARACTERS = 500  # a longer text may be split into parts, each of which is decoded with the options of a text
 _PART_TOKENS = 100  # a requested maximum length counts at most this many tokens for each part of a text
-# Time of a decoding step with phrases to include, a glossary, a prefix or a coverage penalty, in usual steps.
+# A decoding step with phrases to include, a glossary, a prefix or a coverage penalty takes as long as this many others.
 _STEPS_WITH_RULES = 4
-_STEPS_ALONE = 4  # time of a decoding step of a sequence that is decoded without a batch, in usual steps
-_INSPECTION_STEPS = 6  # time of an inspection, in translations
+_STEPS_ALONE = 4  # a decoding step of a single sequence takes as long as this many steps of a sequence in a batch
+_INSPECTION_STEPS = 6  # an inspection takes as long as this many translations
 _MAX_PHRASE_ROWS = 32  # maximum beam size with phrases to include, because each hypothesis is extended by each phrase
 _MAX_ENTRIES = 2000  # maximum number of entries in a glossary that a request contains
 _MAX_TOKENS = 1_000_000  # maximum work of a request; most larger requests take longer than limits.request_seconds
@@ -88,7 +88,7 @@ def cost_of_translation(
 
     Args:
         sources: Texts to translate, with their prefixes and phrases.
-        options: Options of the translation.
+        options: Translation options.
         entries: Entries of a glossary that the request contains.
         has_glossary: Whether the translation uses a glossary, in the request or stored.
     """
@@ -152,7 +152,7 @@ def cost_of_generation(
 
     Args:
         prompts: Prompts to continue.
-        options: Options of the generation.
+        options: Generation options.
         alternatives: Number of tokens to list at each position. None means that the reply has no probabilities.
         has_prompts: Whether the reply also contains the tokens of the prompts.
     """
@@ -277,7 +277,7 @@ def _decoded_tokens(usual: int, parts: int, longest: int, decoding: DecodingOpti
         usual: Estimated number of tokens of the text.
         parts: Number of parts.
         longest: Requested maximum length of a translation, or 0 if it does not exceed what the text needs.
-        decoding: Options of the search.
+        decoding: Search options.
     """
     if decoding.length_penalty > 1:  # searches continue up to the maximum length
         usual += parts * _USUAL_LONGER

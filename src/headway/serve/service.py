@@ -297,7 +297,7 @@ class Service:
             target: Target language.
             model: Name of the model to use. None means the first model for the languages.
             glossary: Glossary to apply.
-            options: Options of the translation.
+            options: Translation options.
             entries: Entries of the glossary if the request contains them.
             function: Method or function to call with ``keywords``. It may return the translations in another form; a
                 text that is returned unchanged is always a :class:`Translation`.

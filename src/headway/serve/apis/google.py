@@ -177,7 +177,7 @@ class _V2Api(_Google):
         if model is not None and model not in _MODELS:
             raise BadRequestError("Invalid Value: model")
         if fields.get("cid"):
-            raise BadRequestError("Invalid Value: cid")  # a custom model
+            raise BadRequestError("Invalid Value: cid")  # cid specifies a custom model
         translations = await self._translate(request, client, texts, source, target, is_html=_FORMATS[form])
         answers = []
         for translation in translations:

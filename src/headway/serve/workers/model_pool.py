@@ -260,7 +260,7 @@ class ModelPool:
         The models stay loaded until the end of the block.
 
         Raises:
-            ModelNotReadyError: The models cannot be loaded, or not in time.
+            ModelNotReadyError: The models cannot be loaded in time.
             UnavailableError: A model does not exist any more, because the models have just been replaced.
         """
         if not set(names) <= self.models.keys():
