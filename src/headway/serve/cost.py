@@ -25,7 +25,8 @@ _USUAL_ROWS = 4  # number of batch rows per text with the default options
 _USUAL_LONGER = 50  # without a maximum length, a translation may have this many more tokens than its source
 _PART_CHARACTERS = 500  # a longer text may be split into parts, each of which is decoded with the options of a text
 _PART_TOKENS = 100  # a requested maximum length counts at most this many tokens for each part of a text
-# A decoding step with phrases to include, a glossary, a prefix or a coverage penalty takes as long as this many others.
+# A decoding step with phrases to include, a glossary, a prefix or a coverage penalty takes as long as this many steps
+# without them.
 _STEPS_WITH_RULES = 4
 _STEPS_ALONE = 4  # a decoding step of a single sequence takes as long as this many steps of a sequence in a batch
 _INSPECTION_STEPS = 6  # an inspection takes as long as this many translations
