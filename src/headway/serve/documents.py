@@ -255,7 +255,7 @@ class ServedDocuments:
             return _unchanged
         if has_texts or not is_detected:
             try:
-                direction = self._service.direction(source, target, model)
+                direction = self._service.find_direction(source, target, model)
             except UnknownLanguageError as error:
                 raise error.at_text(0, 1) if is_detected else error from None
             if glossary is not None:

@@ -115,7 +115,7 @@ class Service:
         """Return the models with a capability."""
         return [model for model in self.models if model.capability == capability]
 
-    def model(self, name: str | None, *capabilities: Capability) -> ModelInfo:
+    def find_model(self, name: str | None, *capabilities: Capability) -> ModelInfo:
         """Return the model ``name`` or, if it is None, the first model with one of these capabilities.
 
         Raises:
@@ -136,14 +136,14 @@ class Service:
 
     # Languages.
 
-    def direction(self, source: str, target: str, model: str | None = None, *, direct: bool = False) -> Direction:
+    def find_direction(self, source: str, target: str, model: str | None = None, *, direct: bool = False) -> Direction:
         """Return the model, or unless ``direct`` the two models, that translate from ``source`` to ``target``.
 
         Raises:
             UnknownLanguageError: No model translates this pair of languages.
             UnknownModelError: No translation model has this name.
         """
-        named = None if model is None else self.model(model, "translates")
+        named = None if model is None else self.find_model(model, "translates")
         chosen = self.directions.find(source, target, named, direct=direct)
         pivots = used_pivots.get(None)
         if pivots is not None and chosen.pivot is not None and chosen.pivot not in pivots:
@@ -264,7 +264,7 @@ class Service:
     def _model_for_dictionary(self, dictionary: Dictionary) -> ModelInfo | PivotModels:
         for pair in self.pairs:
             if (base_language(pair.source), base_language(pair.target)) == (dictionary.source, dictionary.target):
-                return self.direction(pair.source, pair.target).model
+                return self.find_direction(pair.source, pair.target).model
         message = f"No model translates from {dictionary.source} into {dictionary.target}"
         raise UnknownLanguageError(message, "pair", dictionary.source, dictionary.target)
 
@@ -338,7 +338,7 @@ class Service:
         for code in dict.fromkeys(codes):
             numbers = [number for number, language in enumerate(codes) if language == code]
             try:
-                directions.append((self.direction(code, target, model), numbers))
+                directions.append((self.find_direction(code, target, model), numbers))
             except UnknownLanguageError as error:
                 if base_language(target) == base_language(code) and find_language(code, self.languages) is not None:
                     results |= {number: _unchanged(plain[number]) for number in numbers}
@@ -391,7 +391,7 @@ class Service:
         for source, target in languages:
             if source != "auto":
                 with suppress(UnknownLanguageError, UnknownModelError):
-                    named = None if model is None else self.model(model, "translates")
+                    named = None if model is None else self.find_model(model, "translates")
                     models.add(self.directions.find(source, target, named).model)
         steps = {step.key(): step for translating in models for step in self._steps(translating, options)}
         detected_targets = {target for source, target in languages if source == "auto"}
@@ -413,7 +413,7 @@ class Service:
         """
         if isinstance(model, ModelInfo):
             return [options.with_defaults(model.search)]
-        first, second = (self.model(name, "translates").search for name in (model.first, model.second))
+        first, second = (self.find_model(name, "translates").search for name in (model.first, model.second))
         pivots = search_for_pivots(options.decoding, first, model.num_candidates)
         return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 

@@ -253,7 +253,7 @@ class _HuggingFace:
 
     def _model(self, request: Request) -> ModelInfo:
         name: str | None = request.path_params.get("name")
-        return self._service.model(name and name.removesuffix("/"), *self._tasks)
+        return self._service.find_model(name and name.removesuffix("/"), *self._tasks)
 
     def _parameters(self, call: _TaskCall, kind: type[_ParametersT]) -> _ParametersT:
         """Parse the parameters for a task. If they belong to another task, the error suggests another model."""

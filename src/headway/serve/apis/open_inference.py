@@ -334,7 +334,7 @@ class _OpenInference:
         name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
         if version != _VERSION:
             raise UnknownModelError(f"There is no version {version} of the model {name}")
-        return self._service.model(name, *_TASKS)
+        return self._service.find_model(name, *_TASKS)
 
     async def _body(self, request: Request) -> bytes:
         """Return the body of a request, decompressed if necessary."""

@@ -47,7 +47,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
         """Return the label of each text, and the probability of every label."""
         client = client_of(request)
-        texts, model = as_list(body.text), service.model(body.model, "labels")
+        texts, model = as_list(body.text), service.find_model(body.model, "labels")
         classifications = await cancel_on_disconnect(
             request, service.call(client, model, "classify_each", texts, texts)
         )
@@ -58,7 +58,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/explain")
     async def explain(body: ExplainBody, request: Request) -> JSONResponse:
         """Return the contribution of each token and word of a text to its label."""
-        client, model = client_of(request), service.model(body.model, "labels")
+        client, model = client_of(request), service.find_model(body.model, "labels")
         work = service.call(client, model, "explain", [body.text], body.text, body.label)
         return JSONResponse(asdict(await cancel_on_disconnect(request, work)))
 
@@ -68,7 +68,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
         In a long text, groups of words are removed. Only the first 10,000 characters are considered.
         """
-        client, model = client_of(request), service.model(body.model, "labels")
+        client, model = client_of(request), service.find_model(body.model, "labels")
         tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)
         work = service.call(client, model, occlude, (), body.text, body.label, cost=cost_of_texts([body.text], tokens))
         return JSONResponse(asdict(await cancel_on_disconnect(request, work)))

@@ -136,7 +136,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         request: Request, body: SentenceBody, function: ModelFunction, texts: list[str], *given: Any
     ) -> Response:
         client = client_of(request)
-        direction = service.direction(body.source, body.target, body.model, direct=True)
+        direction = service.find_direction(body.source, body.target, body.model, direct=True)
         cost = cost_of_inspection(texts)
         work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.language_arguments)
         return Response(await cancel_on_disconnect(request, work), media_type="application/json")
@@ -144,14 +144,14 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})
     async def inspect(body: InspectBody, request: Request) -> Response:
         """Return the attention for a translation by layer and head, and the predictions at each position."""
-        name = service.direction(body.source, body.target, body.model, direct=True).name
+        name = service.find_direction(body.source, body.target, body.model, direct=True).name
         texts = [body.text, body.translation or ""]
         return await answer(request, body, inspect_sentence, texts, body.text, body.translation, name)
 
     @api.get("/diagram", response_model=None, responses={200: {"content": {"image/svg+xml": {}}}})
     async def diagram(request: Request, model: str) -> Response:
         """Return a drawing of a model's architecture as an SVG file."""
-        chosen, cost = service.model(model, *get_args(Capability)), cost_of_inspection([""])
+        chosen, cost = service.find_model(model, *get_args(Capability)), cost_of_inspection([""])
         work = service.call(client_of(request), chosen, draw_architecture, [], cost=cost)
         return Response(await cancel_on_disconnect(request, work), media_type="image/svg+xml")
 

@@ -39,7 +39,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """
         client = client_of(request)
         if body.source != "auto":
-            service.direction(body.source, body.target, body.model)
+            service.find_direction(body.source, body.target, body.model)
         service.sizes.check_job_size(len(body.text))
         background = client.for_background_job()
         answer, cost = await asyncio.to_thread(make_translate_function, service, background, body, body.text)

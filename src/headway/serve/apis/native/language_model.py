@@ -83,7 +83,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         A language model predicts a token from the tokens before it, a masked language model from all other tokens.
         """
         client = client_of(request)
-        texts, model = as_list(body.text), service.model(body.model, "continues", "fills")
+        texts, model = as_list(body.text), service.find_model(body.model, "continues", "fills")
         service.sizes.check_num_texts(texts)
         work = service.call(client, model, "score", texts, texts, cost=cost_of_scores(texts, model))
         scored = await cancel_on_disconnect(request, work)
@@ -94,7 +94,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
         """Return a language model's perplexity and bits per byte on texts."""
         client = client_of(request)
-        texts, model = as_list(body.text), service.model(body.model, "continues")
+        texts, model = as_list(body.text), service.find_model(body.model, "continues")
         service.sizes.check_num_texts(texts)
         times = _DEFAULT_TIMES
         if body.stride is not None and model.context_length is not None:
@@ -112,7 +112,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def generate(body: GenerateBody, request: Request) -> Response:
         """Continue prompts."""
         client = client_of(request)
-        prompts, model = as_list(body.prompt), service.model(body.model, "continues")
+        prompts, model = as_list(body.prompt), service.find_model(body.model, "continues")
         service.sizes.check_num_texts(prompts)
         fields = dict[str, Any](body.options)
         options = GenerationOptions.over(model.generation, fields)

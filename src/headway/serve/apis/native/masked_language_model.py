@@ -38,7 +38,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def fill(body: FillBody, request: Request) -> JSONResponse:
         """Return the best ways to fill the masks in a text."""
         client = client_of(request)
-        model = service.model(body.model, "fills")
+        model = service.find_model(body.model, "fills")
         cost = cost_of_fillings([body.text], body.top, body.candidates or ())
         work = service.call(client, model, "fill", (), body.text, body.top, body.candidates, cost=cost)
         fillings = await cancel_on_disconnect(request, work)

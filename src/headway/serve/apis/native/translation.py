@@ -233,7 +233,7 @@ def _chosen_glossary(service: Service, client: Client, body: TranslationBody) ->
         return None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
     if body.source == "auto":
         raise BadRequestError("glossary entries require a source language")
-    direction = service.direction(body.source, body.target, body.model)
+    direction = service.find_direction(body.source, body.target, body.model)
     entries = Dictionary.from_rows(direction.source, direction.target, body.glossary)
     return StoredGlossary.create(client.name, "entries of a request", [entries])
 
@@ -284,7 +284,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(request)
         if len(body.source_texts) != len(body.target_texts):
             raise BadRequestError("source_texts and target_texts have different lengths")
-        direction = service.direction(body.source, body.target, body.model, direct=True)
+        direction = service.find_direction(body.source, body.target, body.model, direct=True)
         texts = [*body.source_texts, *body.target_texts]
         arguments = body.source_texts, body.target_texts
         work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.language_arguments)
@@ -295,7 +295,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
         """Return the most probable next tokens after the prefix of a translation, best first."""
         client = client_of(request)
-        direction = service.direction(body.source, body.target, body.model, direct=True)
+        direction = service.find_direction(body.source, body.target, body.model, direct=True)
         keywords = {"count": body.count} | direction.language_arguments
         texts = [body.text, body.prefix]
         cost = cost_of_alternatives(*texts)
@@ -337,7 +337,7 @@ async def _translate(service: Service, body: TranslateBody, request: Request) ->
         return Response(b'{"translations":[' + b",".join(translations) + b"]}", media_type="application/json")
     client = service.checked_client(client, cost)
     if body.source != "auto":
-        service.direction(body.source, body.target, body.model)  # raises errors before the reply begins
+        service.find_direction(body.source, body.target, body.model)  # raises errors before the reply begins
     answer, _ = make_translate_function(service, client, body, texts)
     return EventStream(_events(answer, texts, partial(service.reserve, client, cost), cost.work_tokens), error_value)
 
