@@ -114,7 +114,7 @@ def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> 
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"source": "auto"}, 400, "need a source language"),
+        ({"source": "auto"}, 400, "require a source language"),
         ({"glossary": [["Hund", ""]]}, 400, "glossary"),
         ({"glossary": []}, 422, "glossary"),
     ],
